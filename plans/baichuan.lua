@@ -1,7 +1,8 @@
 -- baichuan.lua: Baichuan and Baichuan 2. W_pack holds query, key and value, one after the other, as many heads each.
--- `whole_attention`: W_pack and o_proj are replicated, and every rank computes all heads.
+-- `all_heads`: W_pack and o_proj are replicated, and every rank computes all heads.
 local transformer <const> = require "transformer"
-local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, whole_attention = false }
+local opt <const> = options({ sequence_parallel = false, loss_parallel = false, stable = false, all_heads = false },
+                            { whole_attention = "all_heads" })
 local stream <const> = transformer.stream(opt)
 local n_heads <const> = config.num_attention_heads
 
@@ -14,7 +15,7 @@ return plan {
     head_dim = config.hidden_size // n_heads,
     qkv = "W_pack",
     fused = "contiguous",
-    all_heads = opt.whole_attention,
+    all_heads = opt.all_heads,
   }),
   transformer.mlp("model.layers.*.mlp", stream),
 }

@@ -1,8 +1,8 @@
--- default.lua: for architectures without a plan whose modules have the usual names. Modules that it does not recognize
--- are replicated: a block is sharded only if all of its modules are recognized. `fused`: the order of the rows of a
--- gate_up_proj ("contiguous" or "interleaved"), which shapes do not show; without it such a block is replicated.
+-- default.lua: for architectures without a plan. A block is sharded if all of its modules have the usual names, else it is
+-- replicated; one with a gate_up_proj only if `fused` says how its rows are ordered ("contiguous" or "interleaved").
 local transformer <const> = require "transformer"
-local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, fused = "no" }
+local opt <const> = options({ sequence_parallel = false, loss_parallel = false, stable = false, fused = "" },
+                            { ["fused=no"] = "" })
 local stream <const> = transformer.stream(opt)
 local text <const> = transformer.text_model()
 local layer <const> = text.prefix .. ".layers.*"
@@ -53,7 +53,7 @@ end
 
 local function mlp()
   local path <const> = layer .. ".mlp"
-  local fused <const> = opt.fused ~= "no"
+  local fused <const> = opt.fused ~= ""
   assert(not fused or model:has(path .. ".gate_up_proj"), "fused: the model has no " .. path .. ".gate_up_proj")
   local first <const> = model:find(path .. ".gate_up_proj")[1]
   local names <const> = fused and { "gate_up_proj", "down_proj" } or { "gate_proj", "up_proj", "down_proj" }

@@ -1,10 +1,10 @@
--- llama.lua: Llama and the architectures that share its decoder layer.
--- `fused`: where query, key and value (qkv_proj) and gate and up (gate_up_proj) are one projection each, how their rows
--- are ordered: "contiguous" part by part, "interleaved" key head by key head and feature by feature.
+-- llama.lua: Llama and the architectures that share its decoder layer. `fused`: the order of the rows of a qkv_proj and a
+-- gate_up_proj, "contiguous" (part by part) or "interleaved" (key head by key head, and feature by feature).
 local transformer <const> = require "transformer"
-local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, fused = "no" }
+local opt <const> = options({ sequence_parallel = false, loss_parallel = false, stable = false, fused = "" },
+                            { ["fused=no"] = "" })
 local stream <const> = transformer.stream(opt)
-local fused <const> = opt.fused ~= "no" and opt.fused
+local fused <const> = opt.fused ~= "" and opt.fused
 local n_heads <const> = config.num_attention_heads
 local n_kv_heads <const> = config:get("num_key_value_heads", n_heads)
 local head_dim <const> = fused and config:get("head_dim", config.hidden_size // n_heads)

@@ -1,10 +1,10 @@
 -- nemotron_h.lua: Nemotron-H. A layer is one mixer: Mamba (replicated), attention, an mlp or experts.
--- `whole_attention`: every rank computes all heads, with replicated weights.
+-- `all_heads`: every rank computes all heads, with replicated weights.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
-local opt <const> = options {
-  sequence_parallel = false, loss_parallel = false, stable = false, whole_attention = false, expert_parallel = false,
-}
+local opt <const> = options({
+  sequence_parallel = false, loss_parallel = false, stable = false, all_heads = false, expert_parallel = false,
+}, { whole_attention = "all_heads" })
 local stream <const> = transformer.stream(opt)
 local prefix <const> = model:has("backbone.norm_f") and "backbone" or "model"
 
@@ -26,7 +26,7 @@ return plan {
   attention and transformer.attention(attention, stream, {
     heads = config.num_attention_heads,
     kv_heads = config:get("num_key_value_heads", config.num_attention_heads),
-    all_heads = opt.whole_attention,
+    all_heads = opt.all_heads,
   }),
   mlp and transformer.mlp(mlp, stream, { up = "up_proj" }),
   moe and experts.block(moe, stream, {

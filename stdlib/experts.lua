@@ -22,7 +22,7 @@ local experts = {}
 ---@field shared_size? integer  its gate and up are one projection, gate_up_proj, of so many features each
 ---@field shared_stacked? boolean  it is several, in one module that is called with the tokens and a number for each of them:
 ---                        {gate,up}_proj [mlps, features, hidden], down_proj [mlps, hidden, features]
----@field shared_gate? string  name of a projection to one number a token, by which that mlp's output is multiplied
+---@field shared_gate? string  name of a projection to one number per token, by which that mlp's output is multiplied
 ---@field count?  integer  number of experts
 ---@field expert_parallel?  boolean  each rank owns full experts, the first ones on the first rank;
 ---                        requires `count` if experts are modules

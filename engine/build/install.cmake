@@ -1,5 +1,5 @@
 # What `cmake --install` puts into a prefix, for find_package(moonshard CONFIG):
-#   bin/                    the programs (moonshard_program installs them)
+#   bin/                    the commands (moonshard_command installs them)
 #   include/moonshard/      moonshard.h, and what it includes
 #   lib/                    one static library a folder, those that moonshard_embed needs
 #   lib/cmake/moonshard/    the package; moonshard::moonshard is the one target to link

@@ -121,7 +121,7 @@ endfunction()
 
 # moonshard_executable(TARGET SOURCES ... DEPENDS ... [PACKAGES ...] [TORCH])
 #
-# What programs, tests and benches have in common: the folders' libraries, and the precompiled header of those that see
+# What commands, tests and benches have in common: the folders' libraries, and the precompiled header of those that see
 # LibTorch.
 function(moonshard_executable target)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;PACKAGES" ${ARGN})
@@ -132,7 +132,7 @@ function(moonshard_executable target)
     target_link_libraries(${target} PRIVATE moonshard_${dependency})
   endforeach()
   if(ARG_TORCH)
-    # Programs compile with -fPIE unless told; the precompiled header is made with -fPIC.
+    # Executables compile with -fPIE unless told; the precompiled header is made with -fPIC.
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${target} PRIVATE -fPIC)
     target_precompile_headers(${target} REUSE_FROM moonshard_torch_pch)
@@ -140,11 +140,11 @@ function(moonshard_executable target)
   endif()
 endfunction()
 
-# moonshard_program(NAME SOURCES ... DEPENDS ... [PACKAGES ...] [TORCH])
+# moonshard_command(NAME SOURCES ... DEPENDS ... [PACKAGES ...] [TORCH])
 #
-# A program of the folder it is called in, under the same rules as a library. It appears in the build folder's root, is
+# A command of the folder it is called in, under the same rules as a library. It appears in the build folder's root, is
 # installed to bin, and the release preset's also stands in build/ (build/moonshard).
-function(moonshard_program name)
+function(moonshard_command name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;PACKAGES" ${ARGN})
   moonshard_executable(${name} ${ARGN})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})

@@ -1,9 +1,9 @@
 // CallTree: the calls of modules in the graph of an exported program: which nodes belong to each, what goes in and out.
 //
-// The tracer notes on every node the modules in whose calls it was made. A call's nodes follow each other, so a call is
-// a span of the list, with the calls inside it. Numbers are different: the tracer computes a size once and uses it in
-// all layers. Arithmetic on numbers is therefore placed as far outside as its operands are known, so that equal layers
-// take it as an input and stay equal.
+// The tracer notes on every node the modules in whose calls it was made. A call's nodes are contiguous, so a call is a
+// span of the node list and contains the calls inside it. Exception: the tracer computes a size once and uses it in all
+// layers. Arithmetic on numbers is therefore placed in the outermost call in which its operands are known, so that
+// equal layers take the number as an input and stay equal.
 // Stage before: engine/io/exported_program. Stage after: compile_program.h.
 #pragma once
 
@@ -16,10 +16,10 @@
 namespace moonshard::program {
 
 struct CallNode {
-  std::string module;  // "" of the root
-  std::string kind;
-  int32_t occurrence = 0;
-  int32_t parent = -1;
+  std::string module;      // path; "": the root
+  std::string kind;        // class of the module
+  int32_t occurrence = 0;  // among the calls of this module, from 0
+  int32_t parent = -1;     // index into CallTree::calls; -1: of the root
   // In order: nodes of the graph, and calls inside (index of the call, is_call).
   struct Item {
     uint32_t index = 0;
@@ -32,8 +32,8 @@ struct CallNode {
 
 struct CallTree {
   std::vector<CallNode> calls;  // the root is the first; a call comes behind the one that holds it
-  // Calls whose nodes do not follow each other, "path@occurrence": they are no calls here, their nodes belong to the
-  // call around them.
+  // Calls whose nodes are not contiguous, as "path@occurrence". They have no CallNode; their nodes belong to the
+  // enclosing call.
   std::vector<std::string> torn;
 };
 

@@ -36,29 +36,29 @@ bool IsCountable(const std::vector<int64_t>& sizes) {
 
 class Walk {
  public:
-  Walk(const ExportedProgram& program, const CompiledPlan& plan)
-      : program_(program), plan_(plan), calls_(program::FindCalls(program)) {
-    tensors_.resize(program.values.size());
-    numbers_.resize(program.values.size());
-    seen_.resize(program.values.size());
-    for (const RecordedCall& call : program.calls) recorded_.emplace(std::pair(call.module, call.occurrence), &call);
+  Walk(const ExportedProgram& steps, const CompiledPlan& plan)
+      : steps_(steps), plan_(plan), calls_(program::FindCalls(steps)) {
+    tensors_.resize(steps.values.size());
+    numbers_.resize(steps.values.size());
+    seen_.resize(steps.values.size());
+    for (const RecordedCall& call : steps.calls) recorded_.emplace(std::pair(call.module, call.occurrence), &call);
     ranks_ = plan.mesh.size(MeshAxis::kTp);
   }
 
   SizeConflicts Run() {
-    for (const ProgramInput& input : program_.inputs) {
+    for (const ProgramInput& input : steps_.inputs) {
       if (input.value >= 0) SetFull(static_cast<uint32_t>(input.value));
     }
-    for (const ProgramTensor& tensor : program_.tensors) {
+    for (const ProgramTensor& tensor : steps_.tensors) {
       if (tensor.value >= 0) SetParameter(tensor);
     }
     RunItems(calls_.calls.front());
     const int64_t root = plan_.tree->Find("");
-    for (uint32_t i = 0; i < program_.graph.outputs.size(); ++i) {
-      const ProgramArgument& output = program_.graph.outputs[i];
+    for (uint32_t i = 0; i < steps_.graph.outputs.size(); ++i) {
+      const ProgramArgument& output = steps_.graph.outputs[i];
       if (output.kind != ProgramArgument::Kind::kValue || root < 0 || !tensors_[output.value].terms) continue;
-      const ModuleSteps& steps = plan_.StepsOf(static_cast<size_t>(root));
-      if (i < steps.outputs.size() && steps.outputs[i]) continue;
+      const ModuleLayouts& layouts = plan_.LayoutsOf(static_cast<size_t>(root));
+      if (i < layouts.outputs.size() && layouts.outputs[i]) continue;
       BoundaryConflict conflict;
       conflict.module = static_cast<uint32_t>(root);
       conflict.input = false;
@@ -73,7 +73,7 @@ class Walk {
 
  private:
   void SetFull(uint32_t value) {
-    const ProgramValue& meta = program_.values[value];
+    const ProgramValue& meta = steps_.values[value];
     if (meta.kind != ProgramValue::Kind::kTensor || !IsCountable(meta.sizes)) return;
     LocalTensor& tensor = tensors_[value];
     tensor = {true};
@@ -121,12 +121,12 @@ class Walk {
     SetFull(value);
     ParamRef ref;
     if (tensor.kind == ProgramTensor::Kind::kConstant || !plan_.tree->FindParameter(tensor.name, &ref)) return;
-    const ModuleSteps& steps = plan_.StepsOf(ref.module);
-    if (ref.param >= steps.params.size()) return;
-    const Layout& layout = steps.params[ref.param][MeshAxis::kTp];
+    const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
+    if (ref.param >= layouts.params.size()) return;
+    const Layout& layout = layouts.params[ref.param][MeshAxis::kTp];
     std::optional<LocalTensor> local =
         Under(tensor.shape, layout, {ShardOrigin::Kind::kParameter, ref.module, ref.param, 0});
-    seen_[value] = plan_.ProgramOf(ref.module).reports_full_shapes;
+    seen_[value] = plan_.StepsOf(ref.module).reports_full_shapes;
     tensors_[value] = local ? *std::move(local) : LocalTensor();
   }
 
@@ -147,7 +147,7 @@ class Walk {
       RunItems(call);
       return;
     }
-    const ModuleSteps& steps = plan_.StepsOf(static_cast<size_t>(module));
+    const ModuleLayouts& layouts = plan_.LayoutsOf(static_cast<size_t>(module));
     const RecordedCall& recorded = *found->second;
     std::vector<std::pair<uint32_t, LocalTensor>> outside;
     std::vector<uint32_t> done;
@@ -155,9 +155,9 @@ class Walk {
       if (std::ranges::find(call.inputs, place.value) == call.inputs.end()) continue;
       if (std::ranges::find(done, place.value) != done.end()) continue;
       done.push_back(place.value);
-      if (place.position >= steps.inputs.size() || !steps.inputs[place.position]) continue;
+      if (place.position >= layouts.inputs.size() || !layouts.inputs[place.position]) continue;
       outside.emplace_back(place.value, tensors_[place.value]);
-      Redistribute(place, *steps.inputs[place.position], static_cast<uint32_t>(module), true);
+      Redistribute(place, *layouts.inputs[place.position], static_cast<uint32_t>(module), true);
     }
     RunItems(call);
     for (auto& [value, tensor] : outside) tensors_[value] = std::move(tensor);
@@ -166,16 +166,16 @@ class Walk {
       if (std::ranges::find(call.outputs, place.value) == call.outputs.end()) continue;
       if (std::ranges::find(done, place.value) != done.end()) continue;
       done.push_back(place.value);
-      if (place.position >= steps.outputs.size() || !steps.outputs[place.position]) continue;
-      Redistribute(place, *steps.outputs[place.position], static_cast<uint32_t>(module), false);
+      if (place.position >= layouts.outputs.size() || !layouts.outputs[place.position]) continue;
+      Redistribute(place, *layouts.outputs[place.position], static_cast<uint32_t>(module), false);
     }
   }
 
   void Redistribute(const RecordedCall::Place& place, const Redistribution& redistribution, uint32_t module,
                     bool input) {
-    if (program_.values[place.value].kind != ProgramValue::Kind::kTensor) return;
+    if (steps_.values[place.value].kind != ProgramValue::Kind::kTensor) return;
     LocalTensor& tensor = tensors_[place.value];
-    const std::vector<int64_t>& sizes = program_.values[place.value].sizes;
+    const std::vector<int64_t>& sizes = steps_.values[place.value].sizes;
     const ShardOrigin origin{input ? ShardOrigin::Kind::kInput : ShardOrigin::Kind::kOutput, module, place.position, 0};
     const Layout& from = redistribution.from[MeshAxis::kTp];
     if (tensor.known) {
@@ -226,7 +226,7 @@ class Walk {
   }
 
   void RunNode(uint32_t index, const CallNode& call) {
-    const ProgramNode& node = program_.graph.nodes[index];
+    const ProgramNode& node = steps_.graph.nodes[index];
     if (node.kind == ProgramNode::Kind::kArithmetic) {
       RunArithmetic(node);
       return;
@@ -237,7 +237,7 @@ class Walk {
       RunSize(node);
       return;
     }
-    NodeSizes sizes(program_, index, tensors_, numbers_);
+    NodeSizes sizes(steps_, index, tensors_, numbers_);
     if (const graph::SizeRule rule = graph::SizeRuleOf(node.target)) rule(sizes);
     graph::TakeNoTerms(sizes);
     if (sizes.conflict) {
@@ -285,7 +285,7 @@ class Walk {
 
   // The full sizes of the trace: those that a rule finds otherwise depend on data.
   bool Fits(LocalTensor& made, uint32_t value) const {
-    const std::vector<int64_t>& sizes = program_.values[value].sizes;
+    const std::vector<int64_t>& sizes = steps_.values[value].sizes;
     if (made.dims.size() != sizes.size() || !IsCountable(sizes)) return false;
     for (size_t i = 0; i < sizes.size(); ++i) {
       LocalDim& dim = made.dims[i];
@@ -317,7 +317,7 @@ class Walk {
     if (node.inputs.size() < 2 || node.outputs.empty() || node.outputs[0] == ProgramNode::kNoValue) return;
     const ProgramArgument& of = node.inputs[0].second;
     if (of.kind != ProgramArgument::Kind::kValue || node.inputs[1].second.kind != ProgramArgument::Kind::kInt) return;
-    const std::vector<int64_t>& sizes = program_.values[of.value].sizes;
+    const std::vector<int64_t>& sizes = steps_.values[of.value].sizes;
     int64_t dim = node.inputs[1].second.integer;
     if (dim < 0) dim += static_cast<int64_t>(sizes.size());
     if (dim < 0 || static_cast<size_t>(dim) >= sizes.size() || !IsCountable(sizes)) return;
@@ -349,7 +349,7 @@ class Walk {
     made.origin = a.origin >= 0 ? a.origin : b.origin;
   }
 
-  const ExportedProgram& program_;
+  const ExportedProgram& steps_;
   const CompiledPlan& plan_;
   CallTree calls_;
   int64_t ranks_ = 1;
@@ -363,8 +363,8 @@ class Walk {
 
 }  // namespace
 
-SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan) {
-  return Walk(program, plan).Run();
+SizeConflicts FindSizeConflicts(const ExportedProgram& steps, const CompiledPlan& plan) {
+  return Walk(steps, plan).Run();
 }
 
 }  // namespace moonshard

@@ -53,27 +53,27 @@ class Reporter {
 
   SourceSpan LineOf(const ShardOrigin* origin) const {
     if (origin == nullptr) return {};
-    const ModuleSteps& steps = plan_.StepsOf(origin->module);
-    return origin->kind == ShardOrigin::Kind::kParameter ? SourceOf(plan_, steps, origin->index)
-                                                         : SourceOf(plan_, steps);
+    const ModuleLayouts& layouts = plan_.LayoutsOf(origin->module);
+    return origin->kind == ShardOrigin::Kind::kParameter ? SourceOf(plan_, layouts, origin->index)
+                                                         : SourceOf(plan_, layouts);
   }
 
   // "'lm_head.weight' is shard(0) by plans/llama.lua:12"
   std::string Text(const ShardOrigin& origin) const {
-    const ModuleSteps& steps = plan_.StepsOf(origin.module);
+    const ModuleLayouts& layouts = plan_.LayoutsOf(origin.module);
     std::string what;
     switch (origin.kind) {
       case ShardOrigin::Kind::kParameter:
         what = Quote(plan_.tree->PathOf({origin.module, origin.index})) + " is " +
-               steps.params[origin.index][MeshAxis::kTp].ToString();
+               layouts.params[origin.index][MeshAxis::kTp].ToString();
         break;
       case ShardOrigin::Kind::kInput:
         what = "input " + std::to_string(origin.index) + " of " + Quote(PathOf(origin.module)) + " is used as " +
-               steps.inputs[origin.index]->to[MeshAxis::kTp].ToString();
+               layouts.inputs[origin.index]->to[MeshAxis::kTp].ToString();
         break;
       case ShardOrigin::Kind::kOutput:
         what = "output " + std::to_string(origin.index) + " of " + Quote(PathOf(origin.module)) + " leaves as " +
-               steps.outputs[origin.index]->to[MeshAxis::kTp].ToString();
+               layouts.outputs[origin.index]->to[MeshAxis::kTp].ToString();
         break;
     }
     const std::string line = LineOf(&origin).ToString();
@@ -149,20 +149,21 @@ class Reporter {
   }
 
   Diagnostic OfBoundary(const BoundaryConflict& one) const {
-    const ModuleSteps& steps = plan_.StepsOf(one.module);
+    const ModuleLayouts& layouts = plan_.LayoutsOf(one.module);
     if (PathOf(one.module).empty() && one.terms) return OfOutput(one);
     const ShardOrigin* origin = Origin(one.origin);
     const std::string place =
         (one.input ? "input " : "output ") + std::to_string(one.position) + " of " + Quote(PathOf(one.module));
-    const auto& redistribution = one.input ? steps.inputs[one.position] : steps.outputs[one.position];
+    const auto& redistribution = one.input ? layouts.inputs[one.position] : layouts.outputs[one.position];
     const std::string layout = redistribution->from[MeshAxis::kTp].ToString();
     Diagnostic d = MakeDiagnostic(
         Finding::kFlowDoesNotFit,
-        one.terms ? place + (one.input ? " arrives" : " is made") + " as partial, and is declared to be " + layout +
-                        (one.node < 0 ? "" : ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes it partial")
-                  : place + (one.input ? " arrives" : " is made") + " with " + Size(one.local, one.full) + " of dim " +
-                        std::to_string(one.dim) + " on a rank, and is declared to be " + layout,
-        SourceOf(plan_, steps));
+        one.terms
+            ? place + (one.input ? " arrives" : " is made") + " as partial, but is declared to be " + layout +
+                  (one.node < 0 ? "" : ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes it partial")
+            : place + (one.input ? " arrives" : " is made") + " with " + Size(one.local, one.full) +
+                  " elements along dim " + std::to_string(one.dim) + " on each rank, but is declared to be " + layout,
+        SourceOf(plan_, layouts));
     d.path = PathOf(one.module);
     d.declared = layout + (one.terms ? "" : ": " + Size(one.declared, one.full) + " on a rank");
     d.required = one.terms ? "partial" : Size(one.local, one.full) + " on a rank";

@@ -702,8 +702,9 @@ void Slice(NodeSizes& n) {
       follows.origin = which.origin;
       if (last != last_local || first != first_local) {
         n.Conflict(Kind::kFollowsShard,
-                   "takes the first elements of an unsharded dim of " + SizeText(had) +
-                       " on every rank, as many as a shard has (" + SizeText(which) + ")",
+                   "slices an unsharded dim of " + SizeText(had) +
+                       " to the local size of a shard, which selects the same first elements on every rank (" +
+                       SizeText(which) + ")",
                    *which.local, *which.full, &follows);
         return;
       }

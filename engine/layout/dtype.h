@@ -1,4 +1,5 @@
-// DType: element types of parameters, as safetensors files name them; no torch.
+// DType: element types of parameters, with the names and numbers that safetensors, torch and exported programs have for
+// them; no torch. Their ScalarType: engine/runtime/dtype.
 #pragma once
 
 #include <cstdint>
@@ -41,5 +42,9 @@ const char* SafetensorsName(DType dtype);
 std::optional<DType> DTypeFromSafetensors(std::string_view name);
 // "float32", "bfloat16", "float8_e4m3fn": the name in torch; what explain prints.
 const char* ToString(DType dtype);
+std::optional<DType> DTypeFromTorch(std::string_view name);
+// The number in an exported program (torch._export.serde.schema.ScalarType); 0: programs do not have it.
+int ExportedNumber(DType dtype);
+std::optional<DType> DTypeFromExported(int number);
 
 }  // namespace moonshard

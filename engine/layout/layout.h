@@ -43,7 +43,7 @@ struct Layout {
   int64_t heads = 0;        // of a shard without parts: the dim is this many heads; 0: none
   std::vector<Part> parts;  // of a shard: the dim is these parts, one after the other; empty: one plain dim
   int64_t owner = -1;       // of a shard without heads and parts: the coordinate that holds all; -1: every rank a shard
-  int64_t last = 0;         // of shared: only so many features from the last one back are; 0: all
+  int64_t last = 0;         // of shared: only the last `last` features are shared; 0: all
 
   static Layout Replicate() { return {}; }
   static Layout Shared() { return {LayoutKind::kShared, 0, 0, {}, -1, 0}; }
@@ -55,7 +55,7 @@ struct Layout {
     return {LayoutKind::kShard, dim, 0, std::move(parts), -1, 0};
   }
 
-  // A fused dim of so many equal parts.
+  // A fused dim of `count` equal parts.
   static Layout PackedEqually(int dim, int count) { return Packed(dim, std::vector<Part>(static_cast<size_t>(count))); }
 
   bool is_shard() const { return kind == LayoutKind::kShard; }
@@ -77,8 +77,8 @@ struct Layout {
   std::string ToText() const;
 };
 
-// One layout per mesh axis. Where two axes shard one tensor dim, the inner one goes first: tp, which compute works on,
-// and then dp_shard the shard of tp, so that an all-gather over dp_shard gives the shard of tp.
+// One layout per mesh axis. Where both axes shard one tensor dim, tp shards the dim and dp_shard then shards each tp
+// shard, so that an all-gather over dp_shard gives the tp shard, on which compute works.
 struct Placement {
   std::array<Layout, kMeshAxisCount> by_axis;  // indexed by MeshAxis
 

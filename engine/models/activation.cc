@@ -32,7 +32,7 @@ Activation ReadActivation(ConfigReader& fields, std::string_view name, Activatio
   const std::optional<std::string> text = fields.String(name);
   if (!text) return otherwise;
   if (const std::optional<Activation> known = ActivationOf(*text)) return *known;
-  fields.Refuse(name, "activation '" + *text + "' is not computed here",
+  fields.Refuse(name, "activation '" + *text + "' is not supported",
                 "silu, swish, gelu, gelu_new, gelu_pytorch_tanh or relu");
   return otherwise;
 }

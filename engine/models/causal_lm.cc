@@ -113,7 +113,7 @@ Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program) {
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the program is not a causal language model");
     d.path = program->exported().file;
     d.declared = "it takes " + Join(inputs, ", ");
-    d.required = "ids, and at most a mask, positions and labels, that make 'logits'";
+    d.required = "one input of ids, optionally one each of mask, positions and labels, and an output 'logits'";
     return d;
   }
   CausalLm made;

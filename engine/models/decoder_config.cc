@@ -59,7 +59,7 @@ DecoderConfig ReadDecoder(ConfigReader& fields, const DecoderDefaults& defaults)
   const std::string old_dtype = fields.String("torch_dtype").value_or("");
   config.dtype = fields.String("dtype").value_or(old_dtype);
   if (fields.Find("quantization_config") != nullptr) {
-    fields.Refuse("quantization_config", "quantized checkpoints are not computed here", "",
+    fields.Refuse("quantization_config", "quantized checkpoints are not supported", "",
                   "use the checkpoint that it was quantized from");
   }
   if (defaults.one_rope) {
@@ -74,7 +74,7 @@ void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config) {
   const std::optional<std::vector<std::string>> types = fields.Strings("layer_types");
   for (const std::string& type : types.value_or(std::vector<std::string>{})) {
     if (type == expected) continue;
-    fields.Refuse("layer_types", "layers that differ in their attention are not computed here",
+    fields.Refuse("layer_types", "layers that differ in their attention are not supported",
                   "'" + expected + "' for every layer");
     return;
   }
@@ -95,7 +95,7 @@ void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const size_t at = static_cast<size_t>(layer);
     if (types && (*types)[at] != kFull && (*types)[at] != kSliding) {
-      fields.Refuse("layer_types", "layer type '" + (*types)[at] + "' is not computed here",
+      fields.Refuse("layer_types", "layer type '" + (*types)[at] + "' is not supported",
                     "full_attention or sliding_attention");
       return;
     }

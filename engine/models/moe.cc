@@ -18,7 +18,7 @@ MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_to
     fields.Refuse("num_experts_per_tok", "a token cannot have more experts than there are",
                   "at most " + std::to_string(options.experts));
   }
-  fields.RequireBool("output_router_logits", false, "the router's own loss is not computed here");
+  fields.RequireBool("output_router_logits", false, "the router's own loss is not supported");
   fields.Find("router_aux_loss_coef");  // of that loss
   return options;
 }

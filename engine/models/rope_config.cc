@@ -77,7 +77,7 @@ int64_t TurnedDims(ConfigReader& top, ConfigReader& rope, int64_t head_dim, cons
   if (!where.Sound({"partial_rotary_factor"}) || !top.Sound({"head_dim", "hidden_size", "num_attention_heads"}))
     return 0;
   if (!defaults.turns_part && part != 1.0) {
-    where.Refuse("partial_rotary_factor", "rotating only part of each head is not computed here", "1.0");
+    where.Refuse("partial_rotary_factor", "rotating only part of each head is not supported", "1.0");
   } else if (part == 1.0 && (dims % 2 != 0 || dims < 2)) {
     top.Refuse("head_dim", "rotary position embedding needs an even head_dim, not " + std::to_string(head_dim));
   } else if (dims % 2 != 0 || dims < 2) {
@@ -106,8 +106,8 @@ std::optional<NamedType> ReadType(ConfigReader& fields, const RopeDefaults& defa
   for (const NamedType& known : kTypes) {
     if (meant == known.name) return known;
   }
-  fields.Refuse(fields.Find("rope_type") != nullptr ? "rope_type" : "type",
-                "rope type '" + name + "' is not computed here", "default, linear, llama3, yarn or longrope");
+  fields.Refuse(fields.Find("rope_type") != nullptr ? "rope_type" : "type", "rope type '" + name + "' is not supported",
+                "default, linear, llama3, yarn or longrope");
   return std::nullopt;
 }
 

@@ -14,9 +14,9 @@
 #include "engine/io/config/config.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/models/causal_lm.h"
-#include "engine/runtime/apply/load.h"
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/nn/defer_init.h"
+#include "engine/runtime/sharded_model/load.h"
 #include "tests/bench/timing.h"
 #include "tests/support/ranks.h"
 
@@ -69,7 +69,7 @@ void Bench(const std::string& folder, int pairs) {
     const PairTimes times = TimePairs(
         load, [&] { PlainCopy(checkpoint, bytes); }, pairs, 1);
     if (mesh.rank() == 0) {
-      std::printf("%.2f GB a rank on two ranks: load %.0f ms (%.2f GB/s a rank), plain copy %.0f ms, ratio %.2f\n",
+      std::printf("%.2f GB per rank on two ranks: load %.0f ms (%.2f GB/s a rank), plain copy %.0f ms, ratio %.2f\n",
                   static_cast<double>(bytes) / 1e9, times.a_ms, static_cast<double>(bytes) / 1e6 / times.a_ms,
                   times.b_ms, times.ratio);
     }

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "dsl/program/repl/completion.h"
-#include "dsl/program/repl/session.h"
+#include "dsl/commands/repl/completion.h"
+#include "dsl/commands/repl/session.h"
 #include "tests/bench/large_tree.h"
 #include "tests/bench/timing.h"
 

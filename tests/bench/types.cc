@@ -38,7 +38,7 @@ void Run(int pairs) {
     operators = checker.operators();
   };
   const PairTimes times = TimePairs(checked, step, pairs);
-  std::printf("%lld operators: %.2f ms checked, %.2f ms not: %.2f us an operator\n", static_cast<long long>(operators),
+  std::printf("%lld operators: %.2f ms checked, %.2f ms not: %.2f us per operator\n", static_cast<long long>(operators),
               times.a_ms, times.b_ms, (times.a_ms - times.b_ms) * 1e3 / static_cast<double>(operators));
 }
 

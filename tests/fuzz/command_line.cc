@@ -1,6 +1,6 @@
-// A command line: words, one a line. Whatever they are, there is a verb to run, or a text to print and the exit code to
-// end with.
-#include "dsl/program/cli/options.h"
+// A command line: words, one per line. Whatever they are, there is a verb to run, or a text to print and the exit code
+// to end with.
+#include "dsl/commands/cli/options.h"
 
 #include <algorithm>
 

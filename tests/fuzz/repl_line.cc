@@ -2,8 +2,8 @@
 // :save and :verify, which write a file and start a program, are left out, and what names a file reads none.
 #include <memory>
 
-#include "dsl/program/repl/command.h"
-#include "dsl/program/repl/session.h"
+#include "dsl/commands/repl/command.h"
+#include "dsl/commands/repl/session.h"
 #include "engine/core/base/text.h"
 #include "tests/dsl/inputs.h"
 #include "tests/fuzz/target.h"

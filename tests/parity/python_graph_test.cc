@@ -21,7 +21,7 @@
 #include "engine/models/program/program.h"
 #include "engine/plan/resolve/resolve_plan.h"
 #include "engine/runtime/apply/live_tree.h"
-#include "engine/runtime/apply/load.h"
+#include "engine/runtime/sharded_model/load.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/parity/setup.h"
 #include "tests/support/paths.h"
@@ -78,7 +78,7 @@ PythonRun RunInPython(const std::vector<std::filesystem::path>& folders, const S
     constexpr double kSeconds = 240;  // alone on a core it takes less than a tenth
     // torch makes this folder when it is imported, in the temporary folder unless told.
     const std::string cache = "TORCHINDUCTOR_CACHE_DIR=" + scratch / "inductor";
-    Outcome done = RunProgram(program, words, {cache}, kSeconds);
+    Outcome done = RunExecutable(program, words, {cache}, kSeconds);
     constexpr int kCannotImport = 77;
     constexpr int kNoSuchProgram = 127;
     if (done.code != kCannotImport && done.code != kNoSuchProgram) {
@@ -131,7 +131,7 @@ bool SameBits(const at::Tensor& left, const at::Tensor& right) {
   return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 
-// Which tensors have other bits, one a line; empty where none has.
+// Which tensors have other bits, one per line; empty where none has.
 std::string OtherBits(const NamedTensors& engine, const NamedTensors& python) {
   std::ostringstream out;
   for (const auto& [name, tensor] : engine) {

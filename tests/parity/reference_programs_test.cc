@@ -23,7 +23,7 @@
 #include "engine/models/program/program.h"
 #include "engine/plan/resolve/resolve_plan.h"
 #include "engine/runtime/apply/live_tree.h"
-#include "engine/runtime/apply/load.h"
+#include "engine/runtime/sharded_model/load.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/parity/setup.h"
 #include "tests/support/paths.h"
@@ -147,8 +147,8 @@ void ExpectSameRedistributions(const ShardedModel& model, const ShardedProgram& 
     const std::string block =
         std::string(path.ends_with(".gate") ? ParentOf(path) : path.substr(0, path.find(".experts")));
     if (same < 0 || expert_blocks.contains(block)) continue;
-    const ModuleSteps& a = expected.StepsOf(static_cast<size_t>(same));
-    const ModuleSteps& b = got.StepsOf(i);
+    const ModuleLayouts& a = expected.LayoutsOf(static_cast<size_t>(same));
+    const ModuleLayouts& b = got.LayoutsOf(i);
     Expect(a.inputs == b.inputs && a.outputs == b.outputs && a.after == b.after && a.lookup == b.lookup,
            "the redistributions of " + path);
   }

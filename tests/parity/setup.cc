@@ -7,11 +7,11 @@
 #include "dsl/planning/choose/choose_plan.h"
 #include "engine/io/config/config.h"
 #include "engine/io/safetensors/checkpoint.h"
-#include "engine/plan/compile/program.h"
+#include "engine/plan/compile/module_steps.h"
 #include "engine/plan/resolve/resolve_plan.h"
 #include "engine/runtime/apply/live_tree.h"
-#include "engine/runtime/apply/load.h"
 #include "engine/runtime/nn/defer_init.h"
+#include "engine/runtime/sharded_model/load.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/support/paths.h"
 #include "tests/support/ranks.h"
@@ -57,7 +57,7 @@ ShardedModel Load(const Setup& setup, const DeviceMesh& mesh, const std::functio
       ResolvePlan(std::make_shared<const Plan>(std::move(plan)), live.tree, mesh.shape()).ValueOrThrow();
   if (change) {
     change(compiled);
-    CompileProgram(compiled);
+    CompileSteps(compiled);
   }
   out.applied = AppliedPlan::Apply(live, std::move(compiled), mesh, {.deferred_type = setup.dtype});
   const Checkpoint checkpoint = Checkpoint::Open(setup.folder.string()).ValueOrThrow();

@@ -8,7 +8,7 @@
 
 #include "engine/models/causal_lm.h"
 #include "engine/plan/compile/cost.h"
-#include "engine/runtime/apply/state.h"
+#include "engine/runtime/sharded_model/state.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/parity/setup.h"
 #include "tests/support/paths.h"
@@ -37,7 +37,7 @@ double GradientError(const ShardedModel& sharded, const NamedTensors& expected, 
   return error;
 }
 
-// The key heads of each attention, and how many blocks end in a move to the residual stream: two a layer where no
+// The key heads of each attention, and how many blocks end in a move to the residual stream: two per layer where no
 // config says otherwise (block_configs).
 struct Shape {
   std::vector<int64_t> key_heads;

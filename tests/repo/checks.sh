@@ -5,7 +5,7 @@ set -euo pipefail
 export LC_ALL=C  # one order of names, and of the letters in [a-z], everywhere
 
 names=(mirror torch_free lua_free light_headers no_swallowed_lua_errors one_driver headers_say_what built readme_map comments_name_what_exists columns comment_tables)
-torch_free=(engine/core engine/layout engine/plan engine/io engine/graph dsl/language dsl/planning dsl/program/cli dsl/program/repl)
+torch_free=(engine/core engine/layout engine/plan engine/io engine/graph dsl/language dsl/planning dsl/commands/cli dsl/commands/repl)
 
 # tests/ mirrors engine/ and dsl/: every folder with sources has tests, every folder of tests has sources.
 mirror() {

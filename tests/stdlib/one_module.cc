@@ -5,9 +5,9 @@
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/apply/parallelize.h"
-#include "engine/runtime/apply/state.h"
 #include "engine/runtime/nn/embedding.h"
 #include "engine/runtime/nn/linear.h"
+#include "engine/runtime/sharded_model/state.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {

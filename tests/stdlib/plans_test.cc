@@ -13,7 +13,7 @@
 #include "dsl/language/eval/load_plan.h"
 #include "engine/runtime/apply/live_tree.h"
 #include "engine/runtime/apply/parallelize.h"
-#include "engine/runtime/apply/state.h"
+#include "engine/runtime/sharded_model/state.h"
 #include "tests/stdlib/small_model.h"
 #include "tests/support/ranks.h"
 
@@ -136,10 +136,10 @@ std::vector<Case> PlanCases() {
        }},
       {"Nemotron-H", "nemotron_h", "", nemotron_h},
       {"Nemotron-H, whole experts", "nemotron_h", "", nemotron_h, {{"expert_parallel", true}}},
-      {"Nemotron-H, whole attention", "nemotron_h", "", nemotron_h, {{"whole_attention", true}}},
+      {"Nemotron-H, all heads", "nemotron_h", "", nemotron_h, {{"all_heads", true}}},
       {"Phi-3", "phi3", "", phi3},
-      {"Phi-3, whole attention", "phi3", "", phi3, {{"whole_attention", true}}},
-      {"Baichuan, whole attention", "baichuan", "", usual({}, {.fused = "W_pack"}, gated), {{"whole_attention", true}}},
+      {"Phi-3, all heads", "phi3", "", phi3, {{"all_heads", true}}},
+      {"Baichuan, all heads", "baichuan", "", usual({}, {.fused = "W_pack"}, gated), {{"all_heads", true}}},
       {"Llama, contiguous", "llama", "", phi3, {{"fused", "contiguous"}}},
       {"Llama, interleaved",
        "llama",

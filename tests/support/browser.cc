@@ -96,7 +96,7 @@ Browser::Browser(const std::string& program, const std::string& folder) {
                                     "--remote-debugging-pipe",
                                     "--user-data-dir=" + folder + "/profile",
                                     "about:blank"};
-  std::vector<std::string> environment = ProgramEnvironment({"TMPDIR=.", "HOME=" + folder});
+  std::vector<std::string> environment = ProcessEnvironment({"TMPDIR=.", "HOME=" + folder});
   const std::vector<char*> argv = ExecPointers(words);
   const std::vector<char*> envp = ExecPointers(environment);
   const pid_t parent = getpid();

@@ -8,7 +8,7 @@ std::string SourcePath(std::string_view path) {
   return out;
 }
 
-std::string ProgramPath() { return MOONSHARD_PROGRAM; }
-std::string RankProgramPath() { return MOONSHARD_RANK_PROGRAM; }
+std::string ExecutablePath() { return MOONSHARD_EXECUTABLE; }
+std::string RankExecutablePath() { return MOONSHARD_RANK_EXECUTABLE; }
 
 }  // namespace moonshard::test

@@ -10,7 +10,7 @@ namespace moonshard::test {
 // The absolute path of `path` in the checkout ("tests/parity/llama_gqa"); of its root without one.
 std::string SourcePath(std::string_view path = {});
 // The built `moonshard` and `moonshard-run`.
-std::string ProgramPath();
-std::string RankProgramPath();
+std::string ExecutablePath();
+std::string RankExecutablePath();
 
 }  // namespace moonshard::test

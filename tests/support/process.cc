@@ -50,7 +50,7 @@ std::string Outcome::ToText() const {
   return text.str();
 }
 
-std::vector<std::string> ProgramEnvironment(const std::vector<std::string>& variables) {
+std::vector<std::string> ProcessEnvironment(const std::vector<std::string>& variables) {
   // Every name once: programs differ in which of two values they take.
   std::vector<std::string> environment = variables;
   const auto is_set = [&](const std::string& variable) {
@@ -80,7 +80,7 @@ Process::Process(const std::string& program, const std::vector<std::string>& wor
                  const std::vector<std::string>& variables) {
   std::vector<std::string> arguments = {program};
   arguments.insert(arguments.end(), words.begin(), words.end());
-  std::vector<std::string> environment = ProgramEnvironment(variables);
+  std::vector<std::string> environment = ProcessEnvironment(variables);
   const std::vector<char*> argv = ExecPointers(arguments);
   const std::vector<char*> envp = ExecPointers(environment);
 
@@ -160,8 +160,8 @@ Outcome Process::Wait(double seconds) {
   return outcome;
 }
 
-Outcome RunProgram(const std::string& program, const std::vector<std::string>& words,
-                   const std::vector<std::string>& variables, double seconds) {
+Outcome RunExecutable(const std::string& program, const std::vector<std::string>& words,
+                      const std::vector<std::string>& variables, double seconds) {
   return Process(program, words, variables).Wait(seconds);
 }
 

@@ -1,6 +1,6 @@
 // Programs as a test runs them: started with words and variables, both streams taken, ended in time whatever happens.
 //
-//   Outcome done = RunProgram(ProgramPath(), {"explain", directory, "--mesh", "tp=2"});
+//   Outcome done = RunExecutable(ExecutablePath(), {"explain", directory, "--mesh", "tp=2"});
 //   CHECK(done.code == 0);
 #pragma once
 
@@ -28,7 +28,7 @@ struct Outcome {
 // of this process's variables those that these do not set. Left out are those that would change what is tested: the
 // tests may run within a job of torchrun, mpirun or SLURM, on a network that its user has chosen, with colours on or
 // off.
-std::vector<std::string> ProgramEnvironment(const std::vector<std::string>& variables = {});
+std::vector<std::string> ProcessEnvironment(const std::vector<std::string>& variables = {});
 // `texts` as execve takes them: pointers into them, and a null one.
 std::vector<char*> ExecPointers(std::vector<std::string>& texts);
 // For a child right after fork, safe to call before exec: the system kills the child when the thread that forked it
@@ -36,7 +36,7 @@ std::vector<char*> ExecPointers(std::vector<std::string>& texts);
 // forked.
 void EndWithParent(pid_t parent);
 
-// One running program, in a process group of its own, with ProgramEnvironment(variables). It ends at the latest with
+// One running executable, in a process group of its own, with ProcessEnvironment(variables). It ends at the latest with
 // the thread that started it.
 class Process {
  public:
@@ -59,8 +59,8 @@ class Process {
   double begin_ = 0;
 };
 
-Outcome RunProgram(const std::string& program, const std::vector<std::string>& words,
-                   const std::vector<std::string>& variables = {}, double seconds = 60);
+Outcome RunExecutable(const std::string& program, const std::vector<std::string>& words,
+                      const std::vector<std::string>& variables = {}, double seconds = 60);
 
 // Living processes of `program` (a file name) with `word` in their command line, in the order of their ids.
 std::vector<pid_t> ProcessesOf(const std::string& program, const std::string& word);

@@ -1,4 +1,4 @@
-// Programs: what tests of the programs share. ProgramPath() is the path of the built `moonshard`.
+// Programs: what tests of the programs share. ExecutablePath() is the path of the built `moonshard`.
 #pragma once
 
 #include <string>
@@ -15,10 +15,10 @@ using Words = std::vector<std::string>;  // of a command line
 inline const std::string kParity = SourcePath("tests/parity/");
 inline const std::string kModel = kParity + "llama_gqa";
 // Plans, each with one known fault.
-inline const std::string kPlanted = SourcePath("tests/dsl/program/run/planted/");
+inline const std::string kPlanted = SourcePath("tests/dsl/commands/run/planted/");
 
 inline Outcome Run(const Words& words, const Words& variables = {}) {
-  return RunProgram(ProgramPath(), words, variables);
+  return RunExecutable(ExecutablePath(), words, variables);
 }
 
 }  // namespace moonshard::test

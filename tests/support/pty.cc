@@ -23,7 +23,7 @@ double PtyNow() { return std::chrono::duration<double>(std::chrono::steady_clock
 Pty::Pty(const std::string& program, const std::vector<std::string>& words, const std::vector<std::string>& variables) {
   std::vector<std::string> texts = words;
   texts.insert(texts.begin(), program);
-  std::vector<std::string> environment = ProgramEnvironment(variables);
+  std::vector<std::string> environment = ProcessEnvironment(variables);
   const std::vector<char*> argv = ExecPointers(texts);
   const std::vector<char*> envp = ExecPointers(environment);
   winsize size{};

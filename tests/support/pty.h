@@ -1,6 +1,6 @@
 // Pty: a program on a terminal of its own, typed at and looked at like a person would.
 //
-//   Pty repl(ProgramPath(), {"repl"}, {"TERM=xterm"});
+//   Pty repl(ExecutablePath(), {"repl"}, {"TERM=xterm"});
 //   repl.WaitFor("moonshard> ");
 //   repl.Type("1 + 1\n");
 //   CHECK(repl.WaitFor("2"));
@@ -15,7 +15,7 @@ namespace moonshard::test {
 
 class Pty {
  public:
-  // The program's environment is ProgramEnvironment(variables); it ends at the latest with the thread that started it.
+  // Its environment is ProcessEnvironment(variables); it ends at the latest with the thread that started it.
   Pty(const std::string& program, const std::vector<std::string>& words, const std::vector<std::string>& variables);
   // Kills the program where it has not ended.
   ~Pty();

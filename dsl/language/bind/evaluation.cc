@@ -13,6 +13,7 @@ void Evaluation::Renew(const MeshShape& mesh, std::map<std::string, JsonValue> o
   inputs_.mesh = mesh;
   inputs_.options = std::move(options);
   options_.clear();
+  old_options_.clear();
   running_.clear();
   made_rules_ = {};
   last_plan_ = {};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ class Evaluation {
   void Renew(const MeshShape& mesh, std::map<std::string, JsonValue> options);
   ScriptState& state() { return state_; }
   std::map<std::string, DeclaredOption>& options() { return options_; }
+  // Names that options had before and may be given under still.
+  std::set<std::string>& old_options() { return old_options_; }
   std::vector<RunningFile>& running() { return running_; }
   MadeRules& made_rules() { return made_rules_; }
   // The line of the last plan { ... } that was evaluated; empty if there was none.
@@ -40,6 +43,7 @@ class Evaluation {
   PlanInputs inputs_;
   ScriptState state_;
   std::map<std::string, DeclaredOption> options_;
+  std::set<std::string> old_options_;
   std::vector<RunningFile> running_;
   MadeRules made_rules_;
   SourceSpan last_plan_;

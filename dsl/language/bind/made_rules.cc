@@ -71,7 +71,8 @@ Diagnostics MadeRules::LostFrom(const Plan& plan, const Sources& sources) const 
     if (line.in_function) {
       d.help = "return it from the function, and put what the function returns within the braces of plan { ... }";
     } else if (lost.size() > 1 && !line.by_block) {
-      d.help = "gather them: table.insert(rules, at(...)) with local rules <const> = {} before, and plan { rules }";
+      d.help =
+          "collect them: local rules <const> = {} first, table.insert(rules, at(...)) for each, and plan { rules }";
     } else {
       d.help = "put it within the braces of plan { ... }, directly or in a list";
     }

@@ -1,7 +1,9 @@
 // options.
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <type_traits>
+#include <utility>
 
 #include "dsl/language/bind/arguments.h"
 #include "dsl/language/bind/evaluation.h"
@@ -63,16 +65,85 @@ std::string Quoted(const JsonValue& value) {
   return value.is_string() ? "'" + value.AsString() + "'" : WriteJson(value, 0);
 }
 
+// Old names of options by the new ones, and old values: { whole_attention = "all_heads", ["fused=no"] = "" }.
+struct Renamed {
+  std::map<std::string, std::string> names;
+  std::map<std::pair<std::string, std::string>, JsonValue> values;
+};
+
+void ReportRenamed(ScriptState& state, const std::string& message, const SourceSpan& where) {
+  Diagnostic d = MakeDiagnostic(Finding::kDeprecatedName, message, where);
+  d.help = "a later version removes the old name";
+  state.Report(std::move(d));
+}
+
+// The table at `index`. A row that is none is reported.
+Renamed ReadRenamed(lua_State* L, int index) {
+  Renamed out;
+  const int top = lua_gettop(L);
+  if (lua_isnoneornil(L, index)) return out;
+  PushSortedKeys(L, index);
+  for (lua_Integer i = 1; lua_rawgeti(L, top + 1, i) != LUA_TNIL; ++i, lua_settop(L, top + 1)) {
+    const std::optional<std::string> old = StringAt(L, -1);
+    lua_pushvalue(L, -1);
+    lua_rawget(L, index);
+    const std::optional<std::string> now = StringAt(L, -1);
+    const size_t equals = old ? old->find('=') : std::string::npos;
+    if (old && equals != std::string::npos) {
+      if (const std::optional<JsonValue> value = DefaultAt(L, -1)) {
+        out.values.emplace(std::pair(old->substr(0, equals), old->substr(equals + 1)), *value);
+        continue;
+      }
+    } else if (old && now) {
+      out.names.emplace(*now, *old);
+      Evaluation::From(L).old_options().insert(*old);
+      continue;
+    }
+    BadArgument(L, "options", "renamed options are a table { old = \"new\" }", 5);
+  }
+  lua_settop(L, top);
+  return out;
+}
+
+// What the option got from outside: under its name, or, with a warning, under its old one.
+std::optional<JsonValue> GivenValue(Evaluation& evaluation, const std::string& name, const Renamed& renamed,
+                                    const SourceSpan& here) {
+  const std::map<std::string, JsonValue>& given = evaluation.inputs().options;
+  if (const auto found = given.find(name); found != given.end()) return found->second;
+  const auto old = renamed.names.find(name);
+  if (old == renamed.names.end()) return std::nullopt;
+  const std::string message = "option '" + old->second + "' is now called '" + name + "'";
+  if (const auto found = evaluation.options().find(old->second); found != evaluation.options().end()) {
+    ReportRenamed(evaluation.state(), message, found->second.source);
+    return found->second.value;
+  }
+  const auto found = given.find(old->second);
+  if (found == given.end()) return std::nullopt;
+  ReportRenamed(evaluation.state(), message, here);
+  return found->second;
+}
+
+// An old value gives way, with a warning, to the new one.
+JsonValue WithoutOldValue(Evaluation& evaluation, const std::string& name, const Renamed& renamed, JsonValue value,
+                          const SourceSpan& where) {
+  const auto now = value.is_string() ? renamed.values.find({name, value.AsString()}) : renamed.values.end();
+  if (now == renamed.values.end()) return value;
+  ReportRenamed(evaluation.state(), Quoted(value) + " of option '" + name + "' is now " + Quoted(now->second), where);
+  return now->second;
+}
+
 // The value of an option whose default this plan gives: what was given from outside, what a plan that extends this one
 // declared, or the default.
-JsonValue Declare(Evaluation& evaluation, const std::string& name, const JsonValue& fallback) {
+JsonValue Declare(Evaluation& evaluation, const std::string& name, const JsonValue& fallback, const Renamed& renamed) {
   ScriptState& state = evaluation.state();
   const SourceSpan here = state.UserSpan(name);
   const auto declared = evaluation.options().find(name);
   if (declared != evaluation.options().end()) {
     // A string from the command line may represent any type; a value in a plan has the type that it was written in.
     const std::optional<JsonValue> value = Fit(declared->second.value, fallback);
-    if (value && SameKind(declared->second.fallback, fallback)) return *value;
+    if (value && SameKind(declared->second.fallback, fallback)) {
+      return WithoutOldValue(evaluation, name, renamed, *value, declared->second.source);
+    }
     Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "option '" + name + "' is declared twice with different types",
                                   declared->second.source);
     d.declared = TypeText(declared->second.fallback);
@@ -84,13 +155,12 @@ JsonValue Declare(Evaluation& evaluation, const std::string& name, const JsonVal
     return fallback;
   }
   JsonValue value = fallback;
-  const auto given = evaluation.inputs().options.find(name);
-  if (given != evaluation.inputs().options.end()) {
-    if (const std::optional<JsonValue> fitted = Fit(given->second, fallback)) {
-      value = *fitted;
+  if (const std::optional<JsonValue> given = GivenValue(evaluation, name, renamed, here)) {
+    if (const std::optional<JsonValue> fitted = Fit(*given, fallback)) {
+      value = WithoutOldValue(evaluation, name, renamed, *fitted, here);
     } else {
       Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "option '" + name + "' has a value of the wrong kind", here);
-      d.declared = Quoted(given->second);
+      d.declared = Quoted(*given);
       d.required = TypeText(fallback);
       state.Report(std::move(d));
     }
@@ -102,6 +172,9 @@ JsonValue Declare(Evaluation& evaluation, const std::string& name, const JsonVal
 int Options(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   if (!IsTable(L, 1)) return BadArgument(L, "options", "it takes a table: options { name = default }", 1);
+  lua_settop(L, 2);
+  if (!lua_isnil(L, 2) && !IsTable(L, 2)) return BadArgument(L, "options", "renamed options are a table", 2);
+  const Renamed renamed = ReadRenamed(L, 2);
   lua_settop(L, 1);
   PushSortedKeys(L, 1);
   lua_newtable(L);  // [given, keys, values]
@@ -115,7 +188,7 @@ int Options(lua_State* L) {
       continue;
     }
     if (fallback) {
-      PushJson(L, Declare(Evaluation::From(L), *name, *fallback), "");
+      PushJson(L, Declare(Evaluation::From(L), *name, *fallback, renamed), "");
     } else if (IsPoison(L, 5)) {
       lua_pushvalue(L, 5);
     } else {

@@ -61,7 +61,7 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
   Evaluation& evaluation = Evaluation::From(L);
   const std::string path = ModulePath(name);
   if (path.empty()) {
-    Diagnostic d = MakeDiagnostic(Finding::kModuleNotFound, "'" + name + "' is not the name of a module",
+    Diagnostic d = MakeDiagnostic(Finding::kModuleNotFound, "'" + name + "' is not a valid module name for require",
                                   evaluation.state().UserSpanOfText(name));
     d.help = "names joined by dots: require \"directory.file\"";
     evaluation.state().Report(std::move(d));

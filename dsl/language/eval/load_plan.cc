@@ -36,7 +36,7 @@ void ReportUndeclaredOptions(Evaluation& evaluation, const std::string& name) {
   std::vector<std::string> declared;
   for (const auto& [option, unused] : evaluation.options()) declared.push_back(option);
   for (const auto& [option, unused] : evaluation.inputs().options) {
-    if (evaluation.options().contains(option)) continue;
+    if (evaluation.options().contains(option) || evaluation.old_options().contains(option)) continue;
     SourceSpan where;
     where.file = name;
     Diagnostic d = MakeDiagnostic(Finding::kUnknownOption, "the plan has no option '" + option + "'", where);

@@ -1,6 +1,6 @@
 // ScriptState: one Lua state for one evaluation, with exact accounting of memory, a budget of steps and CPU time, and
-// the diagnostics of the script. The next evaluation starts from a new state. The lines of a session (dsl/program/repl)
-// share one state, each with a budget of its own.
+// the diagnostics of the script. The next evaluation starts from a new state. The lines of a session
+// (dsl/commands/repl) share one state, each with a budget of its own.
 //
 // Stages after: sandbox (the names of a plan), bind (the plan language), eval (the public entry points).
 //

@@ -9,11 +9,11 @@ namespace moonshard {
 
 struct SyntaxHint {
   std::string help;
-  int line = 0;  // another line that takes part; 0: none
+  int line = 0;  // a second line to show, as that of an unclosed bracket; 0: none
 };
 
-// `message` of Lua, without its place; `token` is the token that it names; `line` (from 1) its line in `text`. Empty
-// for other mistakes.
+// `message`: Lua's, without the chunk name and line number in front; `token`: the token that it names; `line` (from 1):
+// where that is in `text`. `help` is empty if no hint applies.
 SyntaxHint HintFor(const std::string& message, const std::string& token, std::string_view text, int line);
 
 }  // namespace moonshard

@@ -148,9 +148,9 @@ Result<Plan> PlanOfUnknown(const PlanInputs& inputs, const std::map<std::string,
       if (!structure.plan.ok()) return found;
       found.push_back(Fallback(inputs, index, "the plan by structure",
                                Count(static_cast<size_t>(structure.blocks), "block") +
-                                   " of modules that names, shapes and config.json agree on; " +
+                                   " of modules identified from names, shapes and config.json; " +
                                    std::to_string(structure.left) +
-                                   " not understood. moonshard suggest --sure writes it as a plan file"));
+                                   " not identified; moonshard suggest --sure writes this plan to a file"));
       return Chosen(std::move(structure.plan).value(), "by the structure of the modules", std::move(found));
     }
   }
@@ -196,7 +196,7 @@ Result<std::string> SelectPlan(const JsonValue& config) {
   for (const auto& [name, plan] : index) known.push_back(name);
   Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, WhyNot(config));
   d.help = "there are plans for " + Join(known, ", ") +
-           "; moonshard suggest writes a first one for others, to be named instead";
+           "; for any other architecture moonshard suggest writes a first plan: name its file as the plan";
   return d;
 }
 

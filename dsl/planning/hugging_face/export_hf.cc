@@ -139,9 +139,9 @@ class Exporter {
     const bool has_parameters = !plan_.tree->parameters(module).empty();
     Name name;
     // What the layouts do not fully determine is a Hugging Face style by its name.
-    if (!plan_.StepsOf(m).missing.empty()) {
+    if (!plan_.LayoutsOf(m).missing.empty()) {
       for (const Role::Bare& bare : role.bare) Enter(m, module.path + "." + bare.name, OfBare(role, bare));
-      Enter(m, module.path, {plan_.StepsOf(m).style, ""});
+      Enter(m, module.path, {plan_.LayoutsOf(m).style, ""});
       return;
     }
     switch (role.kind) {

@@ -104,7 +104,8 @@ Expression ExpressionOf(const Role& role) {
     case Role::Kind::kColwise: return Linear(role, false);
     case Role::Kind::kRowwise:
     case Role::Kind::kVocabRowwise: return Linear(role, true);
-    case Role::Kind::kPackedColwise: return {"", "ColwiseParallel would shard across the two halves of its output"};
+    case Role::Kind::kPackedColwise:
+      return {"", "ColwiseParallel would shard the packed output as one tensor, not each of its two halves"};
     case Role::Kind::kSequence: {
       const int dim = role.From(role.inputs, 0).dim;
       return {std::string("SequenceParallel(") + (dim == 1 ? "" : "sequence_dim=" + std::to_string(dim) + ", ") +

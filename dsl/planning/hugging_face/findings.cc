@@ -5,16 +5,16 @@
 namespace moonshard {
 
 void ExportFindings::Say(size_t module, const std::string& why, Severity severity) {
-  const ModuleSteps& steps = plan_.StepsOf(module);
-  if (!said_.emplace(steps.rule, why).second) return;
+  const ModuleLayouts& layouts = plan_.LayoutsOf(module);
+  if (!said_.emplace(layouts.rule, why).second) return;
   const std::string& path = plan_.tree->modules()[module].path;
-  const SourceSpan& source = SourceOf(plan_, steps);
+  const SourceSpan& source = SourceOf(plan_, layouts);
   Diagnostic d = MakeDiagnostic(
       Finding::kNotSupported,
       severity == Severity::kError ? "'" + path + "' cannot be exported: " + why : "'" + path + "': " + why, source);
   d.severity = severity;
   d.path = path;
-  d.declared = steps.style;
+  d.declared = layouts.style;
   findings_.push_back(std::move(d));
 }
 

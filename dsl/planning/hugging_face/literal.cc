@@ -189,10 +189,10 @@ class Parser {
   void ParseCodePoint(std::string& out) {
     const unsigned code = ParseFourDigits();
     if (code < 0xD800 || code >= 0xE000) return AppendUtf8(code, out);
-    if (code >= 0xDC00 || text_.substr(position_, 2) != "\\u") Fail("a half of a code point is alone");
+    if (code >= 0xDC00 || text_.substr(position_, 2) != "\\u") Fail("unpaired UTF-16 surrogate");
     position_ += 2;
     const unsigned low = ParseFourDigits();
-    if (low < 0xDC00 || low >= 0xE000) Fail("a half of a code point is alone");
+    if (low < 0xDC00 || low >= 0xE000) Fail("unpaired UTF-16 surrogate");
     AppendUtf8(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00), out);
   }
 

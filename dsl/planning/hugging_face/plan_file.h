@@ -1,4 +1,4 @@
-// PlanFile: the Hugging Face plans that a text holds. Three forms are read:
+// PlanFile: the Hugging Face plans that a text holds. Four forms are read:
 //
 //   { "llama/LlamaConfig": { "kind": "config", "base_model_tp_plan": { ... } }, ... }   every plan of a release
 //   { "model_type": "llama", "base_model_tp_plan": { ... } }                             config.json; also within
@@ -59,7 +59,8 @@ struct HuggingFaceFile {
 // that holds no plan.
 Result<HuggingFaceFile> ReadHuggingFacePlans(std::string_view text, const std::string& file);
 
-// The tables that make one plan: at most one of a model class and one of a config.
+// The tables that make one plan: at most one of a model class and one of a config. Points into the HuggingFaceFile,
+// which must outlive it.
 struct HuggingFaceChoice {
   std::string name;
   const HuggingFaceEntry* model = nullptr;
@@ -70,11 +71,14 @@ struct HuggingFaceChoice {
   const HuggingFaceTable* config_table() const { return config == nullptr ? nullptr : config->Find(experts); }
 };
 
-// What `key` names: an entry ("llama/LlamaConfig", or "LlamaConfig"), or a model type or directory ("llama"), which
-// stands for its causal language model; a model class includes the table of its config. "" where the file has one
-// plan, or where `config` (a config.json; may be null) names one of its architectures. A key that ends in "/ep" selects
-// the ep_plan.
-// Errors: kPlanNotFound with the nearest names.
+// Selects the plan that `key` names:
+//   "llama/LlamaConfig", "LlamaConfig"   that entry
+//   "llama"                              a model type or directory: its ForCausalLM class, else its
+//                                        ForConditionalGeneration class, else its config, else its only entry
+//   ""                                   the only entry; else by `config` (a config.json; may be null): the first of
+//                                        its architectures that the file has, else its model_type
+// "KEY/ep", or "ep" alone, selects the ep_plan. A model class includes the table of its config.
+// Errors: kPlanNotFound: no such entry (with the nearest name), or several.
 Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std::string key, const JsonValue& config);
 
 // The path of the base model, which the keys of a config's tp_plan are relative to, within the full model

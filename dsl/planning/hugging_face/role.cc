@@ -16,28 +16,28 @@ class RoleReader {
  public:
   RoleReader(const CompiledPlan& plan, size_t module)
       : plan_(plan),
-        steps_(plan.StepsOf(module)),
+        layouts_(plan.LayoutsOf(module)),
         signature_(plan.tree->parameters(plan.tree->modules()[module])),
         embedding_(plan.tree->modules()[module].kind == "Embedding") {}
 
   Role Read() {
-    role_.inputs = steps_.inputs;
-    role_.outputs = steps_.outputs;
-    role_.route = steps_.route;
+    role_.inputs = layouts_.inputs;
+    role_.outputs = layouts_.outputs;
+    role_.route = layouts_.route;
     if (!CheckAxes() || !CheckReplicas()) return role_;
     const Parameter* weight = Find("weight");
     const Layout weight_layout = LayoutOf("weight");
     const bool rows = std::ranges::all_of(signature_, [&](const Parameter& p) {
       return p.is_buffer || (Shards(LayoutOf(p.name), 0) && LayoutOf(p.name).parts.empty());
     });
-    if (steps_.lookup == Lookup::kMasked && rows) return Of(Role::Kind::kVocabRowwise);
+    if (layouts_.lookup == Lookup::kMasked && rows) return Of(Role::Kind::kVocabRowwise);
     const bool others = std::ranges::any_of(signature_, [&](const Parameter& p) {
       return p.name != "weight" && p.name != "bias" && LayoutOf(p.name) != Layout::Replicate();
     });
     if (others || (weight == nullptr && LayoutOf("bias") != Layout::Replicate())) return Bare();
     if (weight == nullptr || !weight_layout.is_shard()) return Full();
     const bool bias_cut = LayoutOf("bias").is_shard();
-    if (steps_.lookup == Lookup::kMasked) return Other("only some parameters of the lookup are sharded by rows");
+    if (layouts_.lookup == Lookup::kMasked) return Other("only some parameters of the lookup are sharded by rows");
     const auto size = weight->shape[static_cast<size_t>(weight_layout.dim)];
     if (!weight_layout.parts.empty()) {
       if (weight_layout.dim == 0 && InHalves(weight_layout, size)) return Of(Role::Kind::kPackedColwise);
@@ -58,7 +58,7 @@ class RoleReader {
   Layout LayoutOf(const std::string& name) const {
     const Parameter* parameter = Find(name);
     if (parameter == nullptr) return Layout::Replicate();
-    return steps_.params[static_cast<size_t>(parameter - signature_.data())][MeshAxis::kTp];
+    return layouts_.params[static_cast<size_t>(parameter - signature_.data())][MeshAxis::kTp];
   }
   Role Of(Role::Kind kind) {
     role_.kind = kind;
@@ -80,15 +80,15 @@ class RoleReader {
       }
       return placement.only_tp();
     };
-    const bool good = std::ranges::all_of(steps_.params, of_tp) && std::ranges::all_of(steps_.inputs, only_tp) &&
-                      std::ranges::all_of(steps_.outputs, only_tp);
+    const bool good = std::ranges::all_of(layouts_.params, of_tp) && std::ranges::all_of(layouts_.inputs, only_tp) &&
+                      std::ranges::all_of(layouts_.outputs, only_tp);
     if (!good) Other("it is sharded on another axis than tp");
     return good;
   }
 
   // Fewer heads than ranks: other systems do not replicate them.
   bool CheckReplicas() {
-    for (const Placement& placement : steps_.params) {
+    for (const Placement& placement : layouts_.params) {
       const Layout& layout = placement[MeshAxis::kTp];
       if (layout.owner >= 0) {
         Other("rank " + std::to_string(layout.owner) + " holds all of it");
@@ -124,7 +124,7 @@ class RoleReader {
 
   Role Bare() {
     for (size_t p = 0; p < signature_.size(); ++p) {
-      const Layout& layout = steps_.params[p][MeshAxis::kTp];
+      const Layout& layout = layouts_.params[p][MeshAxis::kTp];
       if (layout == Layout::Replicate()) continue;
       role_.bare.push_back({signature_[p].name, layout, signature_[p].shape.size(), signature_[p].shape});
     }
@@ -132,7 +132,7 @@ class RoleReader {
   }
 
   const CompiledPlan& plan_;
-  const ModuleSteps& steps_;
+  const ModuleLayouts& layouts_;
   const ModuleTree::Signature& signature_;
   bool embedding_;
   Role role_;

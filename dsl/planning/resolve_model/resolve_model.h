@@ -1,6 +1,7 @@
 // ResolveModel: from a model and the requested plan to a compiled plan: chooses the plan, evaluates it (isolated or
-// not) and resolves it against a module tree (engine/plan/resolve). The one way for every program: the command line and
-// the REPL with the tree of a checkpoint's headers, the ranks of a run and the trainer with the tree of the live model.
+// not) and resolves it against a module tree (engine/plan/resolve). Used by both commands and by hosts: the command
+// line and the REPL resolve against a tree made from checkpoint headers, ranks and the trainer against that of the live
+// model.
 //
 //   config.json, tree, --plan, --mesh, --option, --isolate  --ResolveModel-->  Resolution (CompiledPlan, findings,
 //                                                           passes)
@@ -41,31 +42,31 @@ struct ModelFolder {
   ModelConfig config;
   Checkpoint checkpoint;
   MeshShape mesh;
-  std::shared_ptr<const ExportedProgram> program = nullptr;  // what is run instead of a reference model
+  std::shared_ptr<const ExportedProgram> program = nullptr;  // runs instead of a reference model; null: none
 };
 
-// Reads config.json, the checkpoint's headers, the mesh and the program. `headers_only` accepts files that end after
-// their header. Of a model that is a program alone the config is the one that the exporter recorded, and the checkpoint
-// is empty. Errors of all at once.
+// Reads config.json, the checkpoint's headers, the mesh and the program. `headers_only` accepts safetensors files
+// without data. If `options.model` is a program, the config is the one that the exporter recorded (empty if none), and
+// the checkpoint is empty. The errors of all files are returned together.
 Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only);
 
 // The config of a directory, or the one that the exporter recorded where MODEL is a program. Errors: as
 // ModelConfig::Read and ReadProgram; kBadInput: a program without a config.
 Result<ModelConfig> ReadConfigOf(const ModelOptions& options);
 
-// That a model which is a program alone has no weights; nothing where it has, or is a directory.
+// The error (kMissingTensor) for a model that is only a program, exported without weights; nullopt for any other.
 std::optional<Diagnostic> NoWeights(const ModelFolder& folder);
 
 // The modules of the model: of its program where there is one, else those that the checkpoint's headers show.
 ModuleTree TreeOf(const ModelFolder& folder);
 
-// What a plan sees of a model, and `tree` as its modules, which must outlive the result. Isolation as in `options`.
+// The inputs for evaluating a plan for this model. The result points to `tree`, which must outlive it.
 PlanInputs InputsOf(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,
                     const ModuleTree& tree);
 
 // Chooses the plan (dsl/planning/choose/choose_plan.h), evaluates it and runs the passes of engine/plan/resolve.
-// `wanted` as ModelOptions::plan; `inputs` hold mesh and options, and their `model` is `tree`. The first stage that
-// fails reports all of its errors, with the findings of the stages before. The first pass of the result is "evaluate".
+// `wanted`: as ModelOptions::plan. `inputs.model` must be `tree.get()`. Stops after the first stage that has errors;
+// the result has all errors of that stage and the findings of earlier ones. Its first pass is "evaluate".
 Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std::shared_ptr<const ModuleTree> tree);
 Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,
                         std::shared_ptr<const ModuleTree> tree);
@@ -76,12 +77,12 @@ Resolution ResolveDirectory(const ModelOptions& options, bool headers_only = tru
 // The compiled plan of ResolveDirectory alone.
 Result<CompiledPlan> ResolveFromHeaders(const ModelOptions& options, bool headers_only = true);
 
-// The largest step: sequences of its batch, tokens of a sequence, and tokens of both together.
+// Limits of --tokens BATCH,SEQUENCE: sequences in the batch, tokens in a sequence, and their product.
 inline constexpr int64_t kMostBatch = int64_t{1} << 20;
 inline constexpr int64_t kMostSequence = int64_t{1} << 24;
 inline constexpr int64_t kMostTokens = int64_t{1} << 31;
 
-// "2,128" as batch and sequence. Errors (kBadArgument): another text, and a step larger than the above.
+// Parses "2,128" as {batch, sequence}. Errors: kBadArgument for any other text, and beyond the limits above.
 Result<std::pair<int64_t, int64_t>> ParseTokens(const std::string& text);
 
 }  // namespace moonshard

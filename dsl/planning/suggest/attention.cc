@@ -225,7 +225,7 @@ class Attention {
     const auto [heads, head_dim] = HeadsOf(layer_, found_, query->shape.out);
     if (heads == 0)
       return Refuse("the number of heads is unknown for its " + std::to_string(query->shape.out) + " features");
-    if (found_.out.size() != 1) return Refuse("no one projection leads back from its heads");
+    if (found_.out.size() != 1) return Refuse("it does not have exactly one output projection");
     const int64_t query_dim = query->shape.out / heads;
     const int64_t key_features = key != nullptr ? key->shape.out : both != nullptr ? both->shape.out / 2 : 0;
     const int64_t kv_heads = key_features == 0 ? 0 : key_features / head_dim;
@@ -274,7 +274,7 @@ class Attention {
       return Refuse("its " + std::to_string(fused.shape.out) + " fused features are not the heads of config.json");
     }
     FindOut(layer_, found_, heads * head_dim);
-    if (found_.out.size() != 1) return Refuse("no one projection leads back from its heads");
+    if (found_.out.size() != 1) return Refuse("it does not have exactly one output projection");
     if (const std::optional<size_t> left = Leftover(layer_, found_, heads, head_dim))
       return RefuseLeftover(*left, heads * head_dim);
     Block block = Begin(numbers.heads, kv_heads);
@@ -352,14 +352,14 @@ class Attention {
     std::string more;
     for (const LayerLinear& gate : found_.gates) {
       Add(block, Part::kColwise, {&gate}, block.heads);
-      more += "; " + ShortName(layer_.name(gate.item)) + " is taken for a gate, feature by feature";
+      more += "; " + ShortName(layer_.name(gate.item)) + " is assumed to be an elementwise gate";
     }
     if (!found_.per_head.empty()) {
       block.decisions.push_back(Decide(Part::kPerHead, found_.per_head, block.heads));
       for (const size_t i : layer_.Left(found_.folder)) {
         if (layer_.name(i) == found_.folder) layer_.Take(i);
       }
-      more += "; " + ShortName(found_.per_head.front()) + " is taken for a number for each head";
+      more += "; " + ShortName(found_.per_head.front()) + " is assumed to hold one value per head";
     }
     if (!found_.biases.empty()) {
       std::vector<std::string> names;
@@ -369,7 +369,7 @@ class Attention {
       }
       // T5's name is that of such a table alone.
       if (ShortName(names.front()) != "relative_attention_bias")
-        more += "; " + ShortName(names.front()) + " is taken for a table with a column for each head";
+        more += "; " + ShortName(names.front()) + " is assumed to be a table with one column per head";
       block.decisions.push_back(Decide(Part::kHeadTable, std::move(names), block.heads));
     }
     block.sure = block.sure && more.empty();

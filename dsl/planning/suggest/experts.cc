@@ -189,7 +189,8 @@ class Experts {
       : layer_(layer), block_(std::move(block)), items_(std::move(items)) {}
 
   Block Read() {
-    if (block_.empty()) return Refuse(kContainer, "they are directly in the layer");
+    if (block_.empty())
+      return Refuse(kContainer, "they are direct children of the layer, not of a module of their own");
     const std::string inside = block_ + "." + kContainer;
     const bool stacked = layer_.item(items_.front()).copies == 1;
     const bool linears = !StackedWeight(layer_.item(items_.front())).empty();
@@ -249,7 +250,7 @@ class Experts {
     if (!gates.empty()) {
       block.decisions.push_back(Decide(form->stacked ? Part::kFull : Part::kSummed, gates));
       if (gates.size() != 1 || gates.front() != shared->folder + "_gate") {
-        block.why += "; " + Last(gates.front()) + " is taken for a gate on the shared mlp";
+        block.why += "; " + Last(gates.front()) + " is assumed to be a gate on the shared MLP";
         block.sure = false;
       }
     }

@@ -32,13 +32,14 @@ MemoryOptions MemoryOptionsOf(const CompiledPlan& plan) {
   options.tp = plan.mesh.size(MeshAxis::kTp);
   options.units = !plan.units.empty() && plan.unit_settings.ranks > 1;
   options.recomputes = !plan.recomputed.empty();
-  for (const ModuleSteps& steps : plan.steps) {
-    options.sequence_parallel |= ShardsSequence(steps.inputs) || ShardsSequence(steps.outputs);
+  for (const ModuleLayouts& layouts : plan.layouts) {
+    options.sequence_parallel |= ShardsSequence(layouts.inputs) || ShardsSequence(layouts.outputs);
   }
   const int64_t head = plan.tree->Find("lm_head");
   if (head >= 0 && options.tp > 1) {
-    const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(head));
-    options.full_logits = steps.outputs.empty() || !steps.outputs[0] || !steps.outputs[0]->to[MeshAxis::kTp].is_shard();
+    const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(head));
+    options.full_logits =
+        layouts.outputs.empty() || !layouts.outputs[0] || !layouts.outputs[0]->to[MeshAxis::kTp].is_shard();
   }
   return options;
 }
@@ -54,7 +55,7 @@ bool WorksOnShards(const CompiledPlan& plan, const std::string& module) {
   const std::vector<Module>& modules = plan.tree->modules();
   for (size_t m = 0; m < modules.size(); ++m) {
     if (modules[m].path != module && ParentOf(modules[m].path) != module) continue;
-    const std::vector<Placement>& params = plan.StepsOf(m).params;
+    const std::vector<Placement>& params = plan.LayoutsOf(m).params;
     if (std::ranges::any_of(params, [](const Placement& p) { return p[MeshAxis::kTp].is_shard(); })) return true;
   }
   return false;

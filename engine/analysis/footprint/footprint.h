@@ -31,14 +31,14 @@ const char* ToString(FootprintKind kind);
 
 using FootprintBytes = std::array<int64_t, kFootprintKinds>;
 
-// Operations: 2 for a multiplication and an addition.
+// Floating-point operations: a multiplication with an addition counts as 2.
 struct FootprintWork {
   double forward = 0;
   double recompute = 0;
   double backward = 0;
 };
 
-// The part of one module: of its own calls, without the modules inside it.
+// What one module itself allocates and computes, without the modules inside it.
 struct FootprintModule {
   std::string path;      // "" outside of all modules
   FootprintBytes bytes;  // at the peak
@@ -69,7 +69,7 @@ struct Footprint {
   std::vector<FootprintModule> modules;  // sorted by path; those with neither bytes nor work left out
   std::vector<FootprintPart> parts;      // largest first, then by module, operator and kind
   CollectiveCounts collectives;          // as the step ran them
-  std::vector<std::string> assumptions;  // operators whose results depend on values
+  std::vector<std::string> assumptions;  // what the figures assume, one sentence each
 };
 
 inline constexpr const char* kFootprintFormatVersion = "1.0";
@@ -82,7 +82,7 @@ JsonValue FootprintJson(const CompiledPlan& plan, const Footprint& footprint);
 // parts with advice how to reduce them.
 std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint);
 
-// The parts of all modules that differ in numbers only.
+// The sum of the parts of modules whose paths differ only in numbers (layers).
 struct FootprintContribution {
   std::string modules;  // folded
   std::string op;

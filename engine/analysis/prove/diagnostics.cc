@@ -26,10 +26,10 @@ SourceSpan LineOfModule(const CompiledPlan& plan, std::string_view path) {
   for (;; path = ParentOf(path)) {
     const int64_t module = plan.tree->Find(path);
     if (module >= 0) {
-      const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(module));
-      const bool of_parameter = steps.rule >= 0 && plan.plan->rules[static_cast<size_t>(steps.rule)].parameter;
-      const SourceSpan& line = SourceOf(plan, steps);
-      if (line.known() && !of_parameter && (!steps.is_fallback || path == own)) return line;
+      const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(module));
+      const bool of_parameter = layouts.rule >= 0 && plan.plan->rules[static_cast<size_t>(layouts.rule)].parameter;
+      const SourceSpan& line = SourceOf(plan, layouts);
+      if (line.known() && !of_parameter && (!layouts.is_fallback || path == own)) return line;
     }
     if (path.empty()) return {};
   }
@@ -39,7 +39,7 @@ SourceSpan LineOfModule(const CompiledPlan& plan, std::string_view path) {
 SourceSpan LineOf(const CompiledPlan& plan, const TypeFault& fault) {
   ParamRef ref;
   if (fault.kind == TypeFault::Kind::kGradient && plan.tree->FindParameter(fault.path, &ref)) {
-    return SourceOf(plan, plan.StepsOf(ref.module), ref.param);
+    return SourceOf(plan, plan.LayoutsOf(ref.module), ref.param);
   }
   SourceSpan line = LineOfModule(plan, fault.path);
   const size_t quote = fault.since.find('\'');

@@ -43,17 +43,21 @@ std::string Assumption::ToText() const {
   switch (kind) {
     case Kind::kConstants:
       return n +
-             " tensors from outside of the step: taken as equal on every tp rank, and on data-parallel ranks as either "
+             " tensors that were not created in the step: assumed equal on all tp ranks, and on data-parallel ranks "
+             "assumed to be "
              "constants or rows of the batch";
     case Kind::kRegions: return "regions with declared layouts, whose operators are not checked: " + Join(of, ", ");
     case Kind::kAxes: return "axis " + Join(of, ", ") + ": only layouts compared, not sizes";
-    case Kind::kNumbers: return "sizes and numbers of: " + Join(of, ", ");
+    case Kind::kNumbers:
+      return "operators without a counterpart at tp=1, whose sizes and scalars are not compared: " + Join(of, ", ");
     case Kind::kValueSizes:
       return n + " results whose sizes depend on values, such as the tokens of an expert: sizes not compared";
-    case Kind::kSlices: return n + " slices outside of all modules begin elsewhere than at tp=1: not compared";
+    case Kind::kSlices:
+      return n + " slices outside of any module start at a different offset than at tp=1: not compared";
     case Kind::kBackwards:
       return "the backward of " + n +
-             " modules runs other operators at tp=1: taken as the derivative of the forward, which was compared (" +
+             " modules runs different operators than at tp=1: assumed to be the derivative of the forward, which was "
+             "compared (" +
              (of.empty() ? "" : of.front()) + ")";
   }
   return {};

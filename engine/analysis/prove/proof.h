@@ -33,7 +33,7 @@ struct Assumption {
     kNumbers,     // operators whose sizes and numbers have no counterpart at tp=1 (step_sizes.h)
     kValueSizes,  // results whose sizes depend on values, such as the tokens of an expert
     kSlices,  // slices outside of all modules, such as those of flattened gradients, that begin elsewhere than at tp=1
-    kBackwards,  // a backward that runs other operators than at tp=1 is the derivative of its forward; modules
+    kBackwards,  // a backward that runs other operators than at tp=1 is the derivative of its forward
   };
 
   Kind kind = Kind::kConstants;
@@ -67,8 +67,9 @@ struct Proof {
   // Whether a shard is on one rank only (an expert): its owner computes as at tp=1, the others have nothing of it.
   bool has_owners = false;
   bool loss_checked = false;  // TypeScope::Loss was called: the loss is checked to be the same on every rank
-  // Layouts that the plan declares wrongly and that redistribute nothing: no number depends on them, so they are not
-  // faults. Only if the loss is checked; otherwise a value that leaves the model must be as declared.
+  // Wrongly declared layouts at boundaries that redistribute nothing: no number depends on them, so they are not
+  // faults. Empty unless the loss is checked; without that check a value that leaves the model must have its declared
+  // layout.
   std::vector<TypeFault> untrue = {};
   std::vector<Assumption> assumptions;  // the conditions of holds(); by kind
   ProofScope scope;
@@ -88,7 +89,8 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan);
 
 // Everything that a proof says, its findings included:
 //   {"format_version", "plan", "plan_hash", "proven": bool,
-//    "scope": {"mesh": {axis: ranks}, "rank", "inputs": [..], "operators", "modules", "backward": bool, "loss": bool},
+//    "scope": {"mesh": {axis: ranks}, "ranks": [..], "inputs": [..], "operators", "modules", "backward": bool,
+//              "loss": bool},
 //    "findings": as of check --format json,
 //    "unproven": [{"why", "count", "first"}], "sizes_not_compared": [..],
 //    "assumptions": [{"kind", "count", "of": [..], "text"}]}

@@ -2,7 +2,7 @@
 // them:
 //
 //   h / h.size(-1)                   on a shard divides by this rank's share of the features
-//   q.view({B, T, n_head, -1})       with the heads of the full model makes twice as many half heads on two ranks
+//   q.view({B, T, n_head, -1})       with n_head of the full model makes, on two ranks, n_head heads of half the size
 //   torch::arange(h.size(-1))        counts from 0 on every rank
 //
 // Every operator there is well typed: a type has the sharded dim of a tensor and not the meaning of a number. So the
@@ -15,7 +15,7 @@
 //   by_value   results whose sizes depend on values (the tokens of an expert), which no layout determines
 //   backwards  modules whose backward runs other operators at tp=1 (the gradient of heads that are repeated on one side
 //              only): their sizes follow from those of the forward, which were compared
-//   outside    the begin of slices outside of all modules, such as those of flattened gradients
+//   outside    the start of slices outside of all modules, such as those of flattened gradients
 // Not compared, and only in Proof::assumptions: results that differ between ranks, and own rows; operators with a
 // different number of scalar arguments on the mesh; operators without a counterpart in modules that mask rows of other
 // ranks; constants of more than 64 KiB or on the meta device, and later writes into constants. (Operators whose results
@@ -38,7 +38,8 @@ struct SizedOperator {
   std::vector<std::vector<int64_t>> sizes;  // of the results
   std::vector<AxisType> types;              // of the results along tp; Replicate at tp=1
   std::vector<double> numbers;              // the scalar arguments, in order
-  bool after_value = false;                 // a value was read, or counted, earlier in this module and direction
+  // Earlier in this module and direction the program read a value, or a result's size depended on values.
+  bool after_value = false;
 };
 
 class StepSizes {
@@ -53,7 +54,7 @@ class StepSizes {
   };
   struct Run {
     std::vector<SizedOperator> operators;
-    bool value = false;     // one was read or counted
+    bool value = false;     // the program read a value, or a result's size depended on values
     bool own_rows = false;  // rows of other ranks are masked: what that takes has no counterpart at tp=1
   };
   const std::map<Place, Run>& runs() const { return runs_; }

@@ -169,25 +169,26 @@ struct TypeScope::State final : CallObserver {
     ++depth;
     checker.path().Enter(applied.plan().tree->modules()[module].path);
     called.insert(module);
-    const ModuleSteps& steps = applied.plan().StepsOf(module);
+    const ModuleLayouts& layouts = applied.plan().LayoutsOf(module);
     for (const TensorSlot& slot : arguments) {
       if (!slot.tensor->defined()) continue;
       if (outermost && !IsTyped(*slot.tensor) && (!slot.tensor->requires_grad() || slot.tensor->is_leaf())) {
         SetType(*slot.tensor, TypeOfInput(*slot.tensor));
         NoteInput(*slot.tensor);
       }
-      if (slot.position >= steps.inputs.size() || !steps.inputs[slot.position]) continue;
+      if (slot.position >= layouts.inputs.size() || !layouts.inputs[slot.position]) continue;
       const std::string what = "input " + std::to_string(slot.position);
-      Anchor(*slot.tensor, *steps.inputs[slot.position], steps.in_features, what);
+      Anchor(*slot.tensor, *layouts.inputs[slot.position], layouts.in_features, what);
     }
   }
 
   void Made(size_t module, std::span<const TensorSlot> results) override {
-    const ModuleSteps& steps = applied.plan().StepsOf(module);
+    const ModuleLayouts& layouts = applied.plan().LayoutsOf(module);
     for (const TensorSlot& slot : results) {
-      if (!slot.tensor->defined() || slot.position >= steps.outputs.size() || !steps.outputs[slot.position]) continue;
+      if (!slot.tensor->defined() || slot.position >= layouts.outputs.size() || !layouts.outputs[slot.position])
+        continue;
       const std::string what = "output " + std::to_string(slot.position);
-      Anchor(*slot.tensor, *steps.outputs[slot.position], steps.out_features, what);
+      Anchor(*slot.tensor, *layouts.outputs[slot.position], layouts.out_features, what);
     }
   }
 
@@ -255,9 +256,9 @@ struct TypeScope::State final : CallObserver {
   void AddLeftOut(UnprovenOperators& unproven) const {
     constexpr std::array kProducts = {"Linear", "Conv1D", "Conv1d", "Conv2d", "Conv3d"};
     const CompiledPlan& plan = applied.plan();
-    for (size_t m = 0; m < plan.steps_of.size() && plan.mesh.size(MeshAxis::kTp) > 1; ++m) {
+    for (size_t m = 0; m < plan.layouts_of.size() && plan.mesh.size(MeshAxis::kTp) > 1; ++m) {
       const std::string& kind = plan.tree->modules()[m].kind;
-      if (plan.StepsOf(m).after.empty() || std::ranges::find(kProducts, kind) != kProducts.end()) continue;
+      if (plan.LayoutsOf(m).after.empty() || std::ranges::find(kProducts, kind) != kProducts.end()) continue;
       Unproven& entry =
           unproven["a parameter of a '" + kind + "' is added after its forward, which may use it elsewhere"];
       if (entry.count++ == 0) entry.first = plan.tree->modules()[m].path;

@@ -45,21 +45,22 @@ struct TypeOptions {
   const StepSizes* unsharded = nullptr;
   // Records the sizes of this step; must outlive the scope.
   StepSizes* record = nullptr;
-  // A wrong declaration that redistributes nothing goes to Proof::untrue and not to the faults.
+  // If a declared layout differs from the computed one where nothing is redistributed, the computed one is kept and the
+  // difference goes to Proof::untrue, not to the faults. ProveAtTwoSizes sets it where needed.
   bool believe_knowledge = false;
 };
 
-// Proves a step at two sizes. `run` builds the model, applies the plan on the mesh that it is given, runs the step
-// within a TypeScope with the options that it is given, and returns the scope's proof. It is called twice, with a
-// Recording mesh of `shape` with tp=1 and with one of `shape`, both on `device`, and must build the same model and
-// inputs in both; along data-parallel axes the inputs are those of one rank. Where shards have owners, a second rank of
-// tp is proved too, so that each is met by one that does not own it. Returns the second proof, with holds() where all
-// of it does. Where either step stops, its faults are all there is.
+// Proves a step at tp=1 and at the tp of `shape`. `run` builds the model, applies the plan on the given mesh, runs the
+// step within a TypeScope with the given options, and returns the scope's proof. It is called on a Recording mesh with
+// tp=1, then at least once on a Recording mesh of `shape` at `rank`, and, if shards have owners (Proof::has_owners), at
+// the other ranks of tp; all on `device`. If `shape` has tp=1 it is called once. Every call must build the same model
+// and inputs; the inputs are those of one data-parallel rank. Returns the proof at `shape`, or that of the first other
+// rank that fails; if the step throws at tp=1, the proof with that fault.
 using StepOfMesh = std::function<Proof(const DeviceMesh& mesh, const TypeOptions& options)>;
 Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions options = {}, int64_t rank = 0,
                       c10::Device device = c10::Device(c10::kCPU));
 
-// On one thread. One at a time for a plan.
+// Use on one thread. At most one open scope per AppliedPlan, which must outlive it.
 class TypeScope {
  public:
   explicit TypeScope(AppliedPlan& applied, const TypeOptions& options = {});
@@ -69,7 +70,7 @@ class TypeScope {
 
   // A tensor of the batch that is not an input of the model: labels, a mask for the loss.
   void Input(const at::Tensor& tensor);
-  // Checks the loss, before the backward: it must be replicated, or a mean over data-parallel ranks.
+  // Checks the loss, before the backward: it must be replicated along tp; along dp it may be a partial mean.
   void Loss(const at::Tensor& loss);
   // Reports an exception that the step threw, as a fault of the module that threw it.
   void Stopped(const std::string& what);

@@ -6,21 +6,23 @@
 //   shard(d)    shards along dim d; `shard(0) after 4`: dim 0 is [4, shard, ...] flattened, as [b, s/n, h] viewed as
 //               [b s/n, h]; `packed`: several shards one after the other, as a fused projection makes
 //   partial     the tensor is the sum over the ranks; `partial mean`: it is their mean
-//   own rows    correct where this rank holds the row of an id, arbitrary elsewhere: must be masked (NoteOwnRows)
+//   own rows    a lookup in a table sharded by rows: correct for ids whose row this rank holds, arbitrary for
+//               others; must be masked (NoteOwnRows)
 //   varying     different on every rank, in a way that no layout describes
 //   unproven    an operator without a rule made it
 //   faulty      made by an operator that was refused: faults that follow from it are not reported
 //
-// The kind has the sharded dim; `map` has the indices that every rank holds, in order. Rules compare the maps of
-// tensors that are combined, so that a packed shard is not taken for a plain one, or the second head for the first. A
-// backward uses the indices of the forward, which were compared; a map that is unknown there is not an error.
+// `dim` is the sharded dim; `map` has, for each rank, the indices of the full dim that it holds, in order. Rules
+// compare the maps of tensors that are combined, so that a packed shard is not taken for a plain one, or the second
+// head for the first. A backward uses the indices of the forward, which were compared; a map that is unknown there is
+// not an error.
 //
 // Without a gradient, replicate and shared are the same. A replicate is `uniform` along a dim if all its elements along
 // the dim are equal (zeros, an expanded dim): it equals any shard of itself.
 //
 // Along a data-parallel axis a tensor from outside of the step is `outside`: a replicate that is either this rank's
-// rows of the batch or a constant. Both are correct there, because no plan shards it. It may be combined with shards of
-// the batch, a tensor computed only from it is outside too, and its gradients count as partial.
+// rows of the batch or a constant. Along that axis either is correct, because no plan shards such a tensor. It may be
+// combined with shards of the batch, a tensor computed only from it is outside too, and its gradients count as partial.
 // Stage before: layouts of parameters and boundaries. Stage after: rules, which compute with types.
 #pragma once
 
@@ -41,18 +43,22 @@ enum class TypeKind : uint8_t { kReplicate, kShard, kPartial, kOwnRows, kVarying
 
 struct AxisType {
   TypeKind kind = TypeKind::kUnproven;
-  bool full = false;    // of replicate: used the same everywhere
-  bool shared = false;  // of replicate: used by sharded compute. Neither: no gradient is known
+  bool full = false;    // of replicate: its gradient is replicated
+  bool shared = false;  // of replicate: its gradient is partial. If neither is set, nothing is known of its gradient
   bool mean = false;    // of partial
   // Of replicate: the last `last` features are shared, those before are full. Of partial: only the last `last` features
   // are partial, those before are replicated. 0: neither.
   int64_t last = 0;
   int64_t zeros_behind = 0;  // of replicate: this many of the last features are zeros, as in the gradient of a slice
   int dim = 0;               // of a shard, counted from 0
-  int64_t lead = 1;    // of a shard: how many full elements the dim holds in front of the shard, flattened into it
-  int64_t length = 0;  // of a shard: how much of the dim is the shard; the rest of the dim is behind it, unsharded
-  int64_t inner = 1;   // of a shard: into how many the elements of the shard were opened behind it, as heads are
-  int behind = -1;     // of a shard: the dim into which they were opened; -1: unknown
+  // Of a shard: a view may have flattened unsharded dims into `dim`, in front of the shard and behind it:
+  // local size of `dim` = lead * length * (elements behind).
+  int64_t lead = 1;
+  int64_t length = 0;
+  // Of a shard: number of elements that a view split off behind each index, as head_dim in [h * d] -> [h, d]; and the
+  // dim that holds them, -1: unknown.
+  int64_t inner = 1;
+  int behind = -1;
   std::vector<int64_t> parts;  // of a shard: the shard is these shards, one after the other; empty: one
   // Of a shard: the indices of the full dim `dim` that each rank holds; null: unknown, as in most gradients. Of a
   // replicate with the sizes of a shard (zeros_like): the map of that shard, along its `dim`.
@@ -62,12 +68,12 @@ struct AxisType {
   uint64_t copies = 0;
   // Of a shard: the ranks' shards are known to differ in length, as 7 rows on two ranks, which are 4 and 3.
   bool uneven = false;
-  // Of a shard that was one of several in a fused dim: the parts of that.
+  // Of a shard that was sliced out of a packed one: `parts` of the packed one.
   std::shared_ptr<const std::vector<int64_t>> fused;
   uint64_t uniform = 0;                      // of replicate: bit d where the value is the same along dim d
   bool zero = false;                         // of replicate: all zeros, which can be added to a partial tensor
-  bool outside = false;                      // of replicate: a data-parallel rank's own, or a constant
-  bool floating = false;                     // of a shard of one element that a view joined with others: see views.cc
+  bool outside = false;                      // of replicate: this rank's rows of the batch, or a constant
+  bool floating = false;                     // of a shard of length 1: its dim is ambiguous after a view (views.cc)
   bool by_value = false;                     // the tensor's sizes may depend on values (nonzero), not on a layout
   int64_t heads = 0;                         // of a shard: the number of heads of all ranks; 0: not made of heads
   int64_t head = 0;                          // of a shard made of heads: the number of elements of a head
@@ -77,12 +83,13 @@ struct AxisType {
   bool is_shard() const { return kind == TypeKind::kShard; }
   bool is_partial() const { return kind == TypeKind::kPartial; }
   bool is_replicate() const { return kind == TypeKind::kReplicate; }
-  // A shard of one head that every rank has, which is also `shared`.
+  // Whether every rank holds the full dim (one head on all ranks); such a shard is equivalent to `shared`.
   bool is_whole() const { return is_shard() && map != nullptr && map->whole(); }
   bool is_mixed() const { return last > 0; }
   bool is_known() const { return kind != TypeKind::kUnproven && kind != TypeKind::kFaulty; }
   bool uniform_along(int64_t d) const { return ((uniform >> d) & 1) != 0; }
-  // Whether both have the elements at the same indices; parts are not compared, because a gradient does not have them.
+  // Whether the kinds are equal; for shards also `dim` and `lead`, for partial also `mean`. Maps, lengths and parts are
+  // not compared.
   bool SameAs(const AxisType& other) const;
   std::string ToString() const;
 
@@ -103,12 +110,12 @@ using TensorType = c10::SmallVector<AxisType, 2>;
 // plain shard then counts as one of equal shards. A negative dim counts from the last.
 AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_size, int64_t ranks, int64_t rank);
 
-// Local sizes do not always determine the dim into which a view puts a shard (rules/views.cc). Moves the shard of a
-// tensor of these `sizes` to the next dim that it may be in; false if there is none. `sizes_compared`: the sizes of the
+// Local sizes do not always determine which dim of a view's result is sharded (rules/views.cc). Changes `type`, of a
+// tensor of these `sizes`, to the next candidate dim; false if there is none. `sizes_compared`: the sizes of the
 // step are compared with those at tp=1, which distinguishes a new dim of size 1 from a row of a shard.
-// `terms`: a gradient is combined with a partial tensor. The last reading is then that the shard is partial too: a
-// tensor as long as one element of a shard, because it was replicated along a dim of size 1, needs no reduction along
-// that dim.
+// `terms`: a backward uses the tensor beside a partial one, or in a region. The last candidate is then partial: the
+// gradient of a tensor that was expanded along the sharded dim is a sum over that dim, and on shards of length 1 the
+// backward runs no operator for this sum.
 bool MoveToNextReading(AxisType& type, at::IntArrayRef sizes, bool sizes_compared, bool terms);
 
 }  // namespace moonshard

@@ -1,5 +1,5 @@
-// ModulePath: where in the model the program is: in a forward, in the modules that have been entered; in a backward, in
-// the module in whose forward autograd's current node was made.
+// ModulePath: the module that the current operator belongs to: in a forward, the innermost module that has been
+// entered; in a backward, the module whose forward created autograd's current node.
 // Stage before: prove/type_scope.h, which enters modules. Stage after: operator_checker.h.
 #pragma once
 
@@ -21,7 +21,7 @@ class ModulePath {
   void Leave();
 
   struct Place {
-    const std::string& path;  // "": the root, or outside of all; as long as the ModulePath
+    const std::string& path;  // "": the root, or outside of all calls; valid while the ModulePath is
     bool backward = false;
   };
   // Nothing is copied: it is called at each operator.

@@ -9,7 +9,7 @@
 //   mm(x, t(w1))             shared, shard(1)            shard(1): each rank has some of the features
 //   gelu                     shard(1)                    shard(1): each element by itself
 //   mm(h, t(w2))             shard(1), shard(0)          partial: the summed dim is sharded on both sides
-//   add(y, x)                partial, replicate          fault: x would count once a rank
+//   add(y, x)                partial, replicate          fault: x would count once per rank
 //
 // With the plan's all-reduce before the add the region declares y (checker_regions.cc), and the add is of two
 // replicates.

@@ -1,6 +1,8 @@
 // JsonValue: a JSON value as plain data, for config.json, a checkpoint's index and what the program prints. Objects
 // keep their keys sorted, so that everything derived from one is the same on every rank; the text written from a
-// value depends on the value alone.
+// value depends on the value alone. Texts are parsed by nlohmann's reader (json_reader.h). Its document has these
+// properties too, but stays out of headers: values cross every stage, and a file that includes it compiles 0.7 s
+// longer.
 #pragma once
 
 #include <concepts>

@@ -62,7 +62,7 @@ const FindingPage* FindPage(const std::vector<FindingPage>& pages, std::string_v
 
 // The page for a terminal: headings without their marks, blocks indented.
 std::string PageText(const FindingPage& page, bool color);
-// One finding a line: identifier, severity, name, title.
+// One finding per line: identifier, severity, name, title.
 std::string ListText(const std::vector<FindingPage>& pages, bool color);
 // {"id", "name", "severity", "title", "meaning", "why", "example", "suggested_fix", "cure"}; the last five are
 // Markdown. "cure" is the name of "suggested_fix" before 0.1 and has the same text.

@@ -38,7 +38,9 @@ Result<ConvertSummary> Conversion::WriteThroughStaging(std::string work) {
     return {summary_, std::move(found_)};
   }
   if (Failure failed = Write()) {
-    failed->help = "the finished part is kept in a staging directory beside it; the same command resumes from it";
+    failed->help =
+        "the finished part is kept in a staging directory beside the output directory; the same command resumes from "
+        "there";
     found_.push_back(std::move(*failed));
   }
   if (HasErrors(found_)) return found_;

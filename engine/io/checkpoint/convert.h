@@ -1,4 +1,4 @@
-// ShardModel and MergeSharded: a model directory in Hugging Face form -> one safetensors file a rank, and back to the
+// ShardModel and MergeSharded: a model directory in Hugging Face form -> one safetensors file per rank, and back to the
 // same directory, byte for byte. Streams: buffers of a few megabytes, independent of the sizes of tensors, and the
 // metadata of all tensors. Both write through storage/staging.h: OUT is complete or unchanged, and a second call after
 // a kill resumes the first one. If OUT already has the content that would be written (the source is read and hashed to

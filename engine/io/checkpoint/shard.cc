@@ -175,7 +175,7 @@ class Sharder : private Conversion {
       placed.push_back({item.name, item.form.dtype, item.form.shape, {}});
       ParamRef param;
       if (plan_.tree->FindParameter(item.name, &param))
-        placed.back().placement = plan_.StepsOf(param.module).params[param.param];
+        placed.back().placement = plan_.LayoutsOf(param.module).params[param.param];
     }
     return placed;
   }

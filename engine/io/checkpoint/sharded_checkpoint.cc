@@ -72,9 +72,10 @@ Failure Differs(const ShardedTensor& tensor, const std::vector<int64_t>& local, 
 }  // namespace
 
 Diagnostic Corrupt(const std::string& file, const std::string& tensor, uint64_t found, uint64_t written) {
-  Diagnostic d = MakeDiagnostic(Finding::kCorruptData, tensor.empty() ? "'" + file + "' is not what was written"
-                                                                      : "tensor " + QuotedName(tensor) + " in '" +
-                                                                            file + "' is not what was written");
+  Diagnostic d = MakeDiagnostic(Finding::kCorruptData,
+                                tensor.empty() ? "'" + file + "' is corrupt: its hash differs from the manifest"
+                                               : "tensor " + QuotedName(tensor) + " in '" + file +
+                                                     "' is corrupt: its hash differs from the manifest");
   d.path = tensor.empty() ? file : tensor;
   d.declared = "XXH3 " + HashToText(found);
   d.required = "XXH3 " + HashToText(written);
@@ -110,8 +111,8 @@ Result<ShardedCheckpoint> ShardedCheckpoint::Open(const std::string& folder) {
 }
 
 // The header of a rank file is compared with the manifest before an offset of it is used: the length of the file, the
-// hash of the header, and the dtype and shape of each tensor. Done once a file, when it is first needed: loading on one
-// rank of many opens few of them.
+// hash of the header, and the dtype and shape of each tensor. Done once per file, when it is first needed: loading on
+// one rank of many opens few of them.
 Result<const std::vector<uint64_t>*> ShardedCheckpoint::Offsets(size_t file) {
   if (offsets_[file]) return offsets_[file].get();
   const RankFile& expected = manifest_->rank_files[file];
@@ -119,7 +120,8 @@ Result<const std::vector<uint64_t>*> ShardedCheckpoint::Offsets(size_t file) {
   if (!opened.ok()) return opened.diagnostics();
   const File& in = *opened.value();
   if (in.bytes() != expected.bytes) {
-    Diagnostic d = MakeDiagnostic(Finding::kCorruptData, "'" + in.path() + "' is not what was written");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kCorruptData, "'" + in.path() + "' is corrupt: its size differs from the manifest");
     d.path = in.path();
     d.declared = std::to_string(in.bytes()) + " bytes";
     d.required = std::to_string(expected.bytes) + " bytes";

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "engine/core/base/json_fields.h"
 #include "engine/io/exported_program/parse_graph.h"
@@ -12,34 +13,10 @@
 namespace moonshard {
 namespace {
 
+// Dtypes that values of a program may have and parameters may not, by the numbers of
 // torch._export.serde.schema.ScalarType.
-struct ScalarName {
-  int serialized;
-  const char* name;
-  std::optional<DType> dtype;
-};
-
-const auto& ScalarNames() {
-  static const std::array kNames = {ScalarName{1, "uint8", DType::kU8},
-                                    ScalarName{2, "int8", DType::kI8},
-                                    ScalarName{3, "int16", DType::kI16},
-                                    ScalarName{4, "int32", DType::kI32},
-                                    ScalarName{5, "int64", DType::kI64},
-                                    ScalarName{6, "float16", DType::kF16},
-                                    ScalarName{7, "float32", DType::kF32},
-                                    ScalarName{8, "float64", DType::kF64},
-                                    ScalarName{9, "complex32", std::nullopt},
-                                    ScalarName{10, "complex64", DType::kC64},
-                                    ScalarName{11, "complex128", std::nullopt},
-                                    ScalarName{12, "bool", DType::kBool},
-                                    ScalarName{13, "bfloat16", DType::kBF16},
-                                    ScalarName{28, "uint16", DType::kU16},
-                                    ScalarName{29, "float8_e4m3fn", DType::kF8E4M3},
-                                    ScalarName{30, "float8_e5m2", DType::kF8E5M2},
-                                    ScalarName{31, "float8_e4m3fnuz", DType::kF8E4M3Fnuz},
-                                    ScalarName{32, "float8_e5m2fnuz", DType::kF8E5M2Fnuz}};
-  return kNames;
-}
+constexpr std::array kOfValuesAlone = {std::pair{9, std::string_view("complex32")},
+                                       std::pair{11, std::string_view("complex128")}};
 
 // One entry's text, read by `read`; what is wrong becomes the diagnostic.
 template <class Read>
@@ -57,7 +34,7 @@ std::optional<Diagnostic> ReadEntry(const std::string& file, const char* entry, 
   } catch (const json_fields::Fault& fault) {
     Diagnostic d = MakeDiagnostic(Finding::kBadProgram, (at.empty() ? "" : at + ": ") + fault.message);
     d.path = file + ": " + entry;
-    d.help = "export the model again (moonshard export-script prints the script)";
+    d.help = "export the model again (moonshard export-script prints the path of the script for that)";
     return d;
   }
   return std::nullopt;
@@ -65,18 +42,11 @@ std::optional<Diagnostic> ReadEntry(const std::string& file, const char* entry, 
 
 }  // namespace
 
-std::optional<DType> DTypeOfProgram(int serialized) {
-  for (const ScalarName& one : ScalarNames()) {
-    if (one.serialized == serialized) return one.dtype;
-  }
-  return std::nullopt;
-}
-
 std::optional<int> SerializedDType(std::string_view name) {
-  for (const ScalarName& one : ScalarNames()) {
-    if (one.name == name) return one.serialized;
-  }
-  return std::nullopt;
+  const std::optional<DType> dtype = DTypeFromTorch(name);
+  if (dtype && ExportedNumber(*dtype) != 0) return ExportedNumber(*dtype);
+  const auto* other = std::ranges::find(kOfValuesAlone, name, &decltype(kOfValuesAlone)::value_type::second);
+  return other == kOfValuesAlone.end() ? std::nullopt : std::optional(other->first);
 }
 
 Result<ExportedProgram> ParseProgram(std::string_view model, std::string_view record, const std::string& file) {
@@ -220,7 +190,7 @@ ModuleTree ProgramTree(const ExportedProgram& program) {
     for (const bool buffers : {false, true}) {
       for (const size_t index : of_module[module.path]) {
         const ProgramTensor& tensor = program.tensors[index];
-        const std::optional<DType> dtype = DTypeOfProgram(tensor.dtype);
+        const std::optional<DType> dtype = DTypeFromExported(tensor.dtype);
         if (!dtype || (tensor.kind == ProgramTensor::Kind::kBuffer) != buffers) continue;
         const auto group = tensor.tied_to < 0 ? static_cast<int32_t>(index) : tensor.tied_to;
         ties[group].push_back({m, static_cast<uint32_t>(signature.size())});

@@ -232,9 +232,8 @@ struct ExportedProgram {
   std::vector<std::shared_ptr<const ExportedProgram>> others;
 };
 
-// The element type behind a serialized number of the schema; nothing for one that no checkpoint can hold.
-std::optional<DType> DTypeOfProgram(int serialized);
-// The serialized number of torch's name of a scalar type, "float32".
+// The number that the schema has for torch's name of a dtype ("float32"), among them complex32 and complex128, which
+// values may have and parameters may not.
 std::optional<int> SerializedDType(std::string_view name);
 
 // Reads the text of models/model.json and of extra/moonshard.json, in a program called `file`. Errors (kBadProgram,

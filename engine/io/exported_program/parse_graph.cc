@@ -244,7 +244,7 @@ class GraphParser {
       const bool number =
           argument.kind == Kind::kInt || argument.kind == Kind::kFloat || argument.kind == Kind::kBool ||
           (argument.kind == Kind::kValue && program_.values[argument.value].kind != ProgramValue::Kind::kTensor);
-      if (!number) Fail("the arithmetic of sizes '" + target + "' has an operand that is not a number");
+      if (!number) Fail("the operator on sizes '" + target + "' has an operand that is not a number");
     }
     const bool handed_on = HandsOnItsInput(node, json, graph);
     if (handed_on && node.target == "aten::dropout") {
@@ -462,7 +462,7 @@ class GraphParser {
     Fail("an argument of kind '" + std::string(kind) + "', which is not supported");
   }
 
-  // "key,path,class;...": one entry a module around the node. From the second call of a module on its key ends in "@"
+  // "key,path,class;...": one entry per module around the node. From the second call of a module on its key ends in "@"
   // and the number of the call. The root's entry, without a path, is left out.
   int32_t StackOf(const JsonValue& metadata) {
     const JsonValue* text = metadata.Find("nn_module_stack");

@@ -402,7 +402,7 @@ class RecordParser {
         at_ = "'" + call.path + "', whose call the graph names";
         if (!paths_.contains(call.path)) Fail("there is no such module");
         if (call.occurrence >= calls_bound) {
-          Fail("is call " + std::to_string(call.occurrence) + ", which is more than there are");
+          Fail("is call " + std::to_string(call.occurrence) + ", but the record has fewer calls");
         }
       }
     }
@@ -412,7 +412,7 @@ class RecordParser {
       at_ = "a call of '" + call.module + "'";
       if (!paths_.contains(call.module)) Fail("there is no such module");
       const int64_t occurrence = Size(json, "call");
-      if (occurrence >= calls_bound) Fail("is call " + std::to_string(occurrence) + ", which is more than there are");
+      if (occurrence >= calls_bound) Fail("is call " + std::to_string(occurrence) + ", but the record has fewer calls");
       call.occurrence = static_cast<int32_t>(occurrence);
       for (const JsonValue& input : List(json, "inputs")) {
         if (!input.is_array() || input.AsArray().size() != 2) Fail("an input is not a pair of a name and a value");

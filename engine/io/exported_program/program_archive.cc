@@ -196,12 +196,13 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
             __builtin_add_overflow(last, reach, &last)) {
           json_fields::Fail("its strides reach too far");
         }
-        if (!json_fields::MultiplySize(elements, size)) json_fields::Fail("its shape is not that of a tensor");
+        if (!json_fields::MultiplySize(elements, size))
+          json_fields::Fail("its number of elements does not fit into int64");
         empty = empty || size == 0;
       }
       const int64_t offset = json_fields::Size(json_fields::Required(meta, "storage_offset"), "as_int");
       if (json_fields::Integer(meta, "dtype") != tensor.dtype) json_fields::Fail("its values have another dtype");
-      const std::optional<DType> dtype = DTypeOfProgram(tensor.dtype);
+      const std::optional<DType> dtype = DTypeFromExported(tensor.dtype);
       if (!dtype) json_fields::Fail("its values have a dtype that is not supported");
       const auto held = static_cast<int64_t>(*bytes) * 8 / BitsOf(*dtype);
       if (!empty && (last >= held || offset > held - 1 - last)) {

@@ -11,11 +11,12 @@
 
 namespace moonshard {
 
-// Reads the recipes of one file. What they make is bounded: a stack of numbered tensors is a short text for many names.
+// Reads the recipes of one file; use one reader per file. It bounds the total size of the tensor names, because a
+// numbered stack is a short text that expands to many names.
 class RecipeJsonReader {
  public:
-  // Throws json_fields::Fault: of no known kind, a field that is missing or of another kind, nested too deep, parts
-  // that no tensor has, too many names.
+  // Throws json_fields::Fault for an unknown kind of recipe, a missing or mistyped field, nesting deeper than 64, a
+  // range or dims that no tensor has, too many names. `depth`: of the recursion, 0 for callers.
   WeightRecipe Read(const JsonValue& json, int depth = 0);
 
  private:
@@ -27,7 +28,7 @@ class RecipeJsonReader {
   size_t bytes_ = 0;
 };
 
-// What Read reads as the same recipe.
+// The JSON of `recipe`, from which RecipeJsonReader::Read makes an equal recipe.
 JsonValue ToJson(const WeightRecipe& recipe);
 
 }  // namespace moonshard

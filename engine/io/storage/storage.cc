@@ -202,9 +202,9 @@ Failure RefuseNested(const std::string& from, const std::string& to) {
   const std::filesystem::path b = Real(to);
   if (!IsIn(a, b) && !IsIn(b, a)) return std::nullopt;
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "'" + to + "' cannot be written from '" + from +
-                                                            "': one directory is, or is within, the other");
+                                                            "': the two directories are the same or nested");
   d.path = to;
-  d.required = "two directories apart from each other";
+  d.required = "two directories, neither inside the other";
   return d;
 }
 

@@ -1,5 +1,5 @@
 // Baichuan 7B and Baichuan 2 7B: Llama's layer with one projection W_pack for q, k and v. The second generation's head
-// has rows of length one: logits = x (w / |w|)^T. The 13B models mask by distance (ALiBi) and are not computed here.
+// has rows of length one: logits = x (w / |w|)^T. The 13B models mask by distance (ALiBi) and are not supported.
 //
 //   model.layers.N.{input_layernorm, self_attn.{W_pack,o_proj}, post_attention_layernorm, mlp.{gate,up,down}_proj}
 #include "engine/models/architecture.h"
@@ -27,7 +27,7 @@ DecoderSpec ReadBaichuan(ConfigReader& fields, const std::string& name) {
     fields.Refuse("num_key_value_heads", "Baichuan's heads are hidden_size / num_attention_heads wide, one key each");
   }
   if (fields.Number("z_loss_weight", 0).value_or(0) != 0) {
-    fields.Refuse("z_loss_weight", "a loss with a term for the size of the logits is not computed here", "0");
+    fields.Refuse("z_loss_weight", "a loss with a term for the size of the logits is not supported", "0");
   }
   if (config.tie_word_embeddings) fields.Refuse("tie_word_embeddings", "Baichuan's head is its own", "false");
   RequireOneLayerType(fields, config);

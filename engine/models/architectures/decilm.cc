@@ -53,14 +53,14 @@ Part ReadKind(ConfigReader& fields) {
   if (missing) part.kind = Part::Kind::kMissing;
   if (linear) part.kind = Part::Kind::kLinear;
   if (missing && linear) fields.Refuse("no_op", "a part of a block cannot be both missing and linear");
-  if (fields.Find("sparsify") != nullptr) fields.Refuse("sparsify", "sparse weights are not computed here", "null");
+  if (fields.Find("sparsify") != nullptr) fields.Refuse("sparsify", "sparse weights are not supported", "null");
   return part;
 }
 
 Part ReadAttention(ConfigReader fields, const DecoderConfig& config) {
   Part part = ReadKind(fields);
   for (const char* name : {"window_length", "num_sink_tokens"}) {
-    if (fields.Find(name) != nullptr) fields.Refuse(name, "a window within a layer is not computed here", "null");
+    if (fields.Find(name) != nullptr) fields.Refuse(name, "a window within a layer is not supported", "null");
   }
   for (const char* name : {"unshifted_sink", "use_prefill_window_in_sink_attention"}) fields.Find(name);
   fields.Find("n_heads_in_group");
@@ -105,7 +105,7 @@ std::vector<Block> ReadBlocks(ConfigReader& fields, const DecoderConfig& config)
                        fields.diagnostics());
     blocks.push_back({ReadAttention(block.Object("attention"), config), ReadFfn(block.Object("ffn"), config)});
     if (block.Find("parallel_blocks") != nullptr) {
-      block.Refuse("parallel_blocks", "parallel blocks are not computed here", "null");
+      block.Refuse("parallel_blocks", "parallel blocks are not supported", "null");
     }
     block.NameUnread("block", {}, block.json().Keys());
   }

@@ -86,7 +86,7 @@ DecoderSpec ReadGemma3(ConfigReader& fields, const std::string& /*name*/) {
     config.kinds[1].rope = ReadGemmaLayerKind(fields, ropes, "sliding_attention", config, {.theta = 1e4});
   }
   ropes.NameUnread("Gemma 3", {}, ropes.json().Keys());
-  fields.RequireBool("use_bidirectional_attention", false, "attention to later tokens is not computed here");
+  fields.RequireBool("use_bidirectional_attention", false, "attention to later tokens is not supported");
   // transformers 5.18 takes the field and computes without it.
   fields.WarnUnused("attn_logit_softcapping", "Gemma 3 as transformers computes it");
 

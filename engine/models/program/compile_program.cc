@@ -11,6 +11,8 @@
 #include <c10/core/MemoryFormat.h>
 
 #include "engine/graph/call_tree.h"
+#include "engine/layout/dtype.h"
+#include "engine/runtime/dtype/scalar_type.h"
 
 namespace moonshard::program {
 namespace {
@@ -465,25 +467,12 @@ c10::IValue WrappedNumber(const c10::Scalar& number) {
 }
 
 c10::ScalarType ScalarTypeOfProgram(int64_t serialized) {
-  switch (serialized) {
-    case 1: return c10::kByte;
-    case 2: return c10::kChar;
-    case 3: return c10::kShort;
-    case 4: return c10::kInt;
-    case 5: return c10::kLong;
-    case 6: return c10::kHalf;
-    case 7: return c10::kFloat;
-    case 8: return c10::kDouble;
-    case 9: return c10::kComplexHalf;
-    case 10: return c10::kComplexFloat;
-    case 11: return c10::kComplexDouble;
-    case 12: return c10::kBool;
-    case 13: return c10::kBFloat16;
-    case 28: return c10::kUInt16;
-    case 29: return c10::kFloat8_e4m3fn;
-    case 30: return c10::kFloat8_e5m2;
-    default: throw Misfit{"a dtype that is not supported (" + std::to_string(serialized) + ")"};
-  }
+  if (serialized == *SerializedDType("complex32")) return c10::kComplexHalf;
+  if (serialized == *SerializedDType("complex128")) return c10::kComplexDouble;
+  const std::optional<DType> dtype = DTypeFromExported(static_cast<int>(serialized));
+  const std::optional<c10::ScalarType> type = dtype ? ScalarTypeOf(*dtype) : std::nullopt;
+  if (!type) throw Misfit{"a dtype that is not supported (" + std::to_string(serialized) + ")"};
+  return *type;
 }
 
 Result<CompiledProgram> CompileProgram(const ExportedProgram& program) {

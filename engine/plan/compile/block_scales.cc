@@ -1,7 +1,7 @@
 // How many numbers a block has is not stored beside it (quantization_config may say it, or not): it follows from the
 // two sizes. Blocks are powers of two, and the last one of a dim may be shorter: 576 rows with 5 factors have blocks of
 // 128, not of 115.2. The shards of the scales are then those layouts that a dim of blocks can have, tried in turn
-// against the blocks that each rank must have: heads may be smaller than a block (64 rows, two heads a block) or
+// against the blocks that each rank must have: heads may be smaller than a block (64 rows, two heads per block) or
 // larger.
 #include "engine/plan/compile/block_scales.h"
 
@@ -112,7 +112,7 @@ Placement PlacementOfScales(const Parameter& scales, const Parameter& weight, co
     }
     Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
                                   "the shards of '" + weight.name + "' of '" + landing.module->path +
-                                      "' cut through blocks that share a factor of '" + scales.name + "'",
+                                      "' split quantization blocks that share a scale in '" + scales.name + "'",
                                   landing.source);
     d.path = landing.module->path;
     d.declared = weight.name + " " + ShapeToString(weight.shape) + " = " + layout.ToText() + " over " +
@@ -120,8 +120,8 @@ Placement PlacementOfScales(const Parameter& scales, const Parameter& weight, co
     const int64_t block = BlockOf(weight.shape[dim], scales.shape[dim]);
     d.required =
         block == 0 ? "blocks of one size" : "shards that begin and end at multiples of " + std::to_string(block);
-    d.help = "another number of ranks, or replicated {} for these modules; or a layout for '" + scales.name +
-             "' of its own that gives each rank the factors of its shard";
+    d.help = "another number of ranks, or replicated {} for these modules; or a separate layout for '" + scales.name +
+             "' that gives each rank the scales of its shard";
     diagnostics.push_back(std::move(d));
   }
   return out;

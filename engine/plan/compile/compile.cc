@@ -18,13 +18,13 @@ namespace {
 constexpr int32_t kFallback = -2;
 
 // Compiling is a sequence over one CompiledPlan, each pass on what the one before made final:
-//   steps             a rule on each module; layouts filled in and checked alone (resolve_style.h)
-//   parameter rules   override single parameters of a module, which gets steps of its own
+//   layouts             a rule on each module; layouts filled in and checked alone (resolve_style.h)
+//   parameter rules   override single parameters of a module, which gets layouts of its own
 //   checks            of one module (weight and redistributions), of siblings (unclaimed, fused), of ties
 //   precision, then   dtypes first, since a unit gathers in the dtype that is used; then data parallelism, which puts
 //                     its own axes on placements and needs all others final
-//   program           what the run time does, from everything above (program.h)
-// Errors of all passes are collected; only data parallelism and the program need a plan without errors. Steps are made
+//   steps             what runs around every call, from everything above (module_steps.h)
+// Errors of all passes are collected; only data parallelism and the steps need a plan without errors. Layouts are made
 // once for all modules that are alike under a rule, so the work depends on the number of kinds of modules and not on
 // the number of layers.
 class Compiler {
@@ -40,11 +40,11 @@ class Compiler {
     const ModuleTree& tree = *out_.tree;
     const bool fallback = out_.plan->fallback.has_value();
     known_.resize(out_.plan->rules.size() + 2);
-    out_.steps_of.resize(tree.modules().size());
+    out_.layouts_of.resize(tree.modules().size());
     for (size_t m = 0; m < tree.modules().size(); ++m) {
       int32_t rule = matched_.rule_of[m];
       if (rule == MatchedPlan::kNoRule && fallback && !tree.parameters(tree.modules()[m]).empty()) rule = kFallback;
-      out_.steps_of[m] = StepsFor(m, rule);
+      out_.layouts_of[m] = StepsFor(m, rule);
     }
     ApplyParameterRules();
     CheckLookups();
@@ -59,7 +59,7 @@ class Compiler {
     CompileRecompute();
     CheckAxes(out_, diagnostics_);
     if (HasErrors(diagnostics_)) return std::move(diagnostics_);
-    CompileProgram(out_);
+    CompileSteps(out_);
     out_.findings = diagnostics_;
     return Result<CompiledPlan>(std::move(out_), std::move(diagnostics_));
   }
@@ -69,7 +69,7 @@ class Compiler {
     uint32_t signature;
     const std::string* kind;
     bool hookable;
-    uint32_t steps;
+    uint32_t layouts;
   };
 
   SourceSpan SourceOfRule(int32_t rule) const {
@@ -77,7 +77,7 @@ class Compiler {
     return rule < 0 ? SourceSpan{} : out_.plan->rules[static_cast<size_t>(rule)].source;
   }
 
-  // The steps of a module under a rule, made once for all modules that look the same: same parameters (signature),
+  // The layouts of a module under a rule, made once for all modules that look the same: same parameters (signature),
   // same kind (styles differ by kind), same answer to whether calls can be intercepted (else a finding). 32 layers
   // share one entry, and a finding about it is reported once with the path of the first. The list for a rule has as
   // many entries as kinds of modules that it claims, a handful, so it is searched and not hashed.
@@ -85,31 +85,31 @@ class Compiler {
     const Module& module = out_.tree->modules()[index];
     std::vector<Known>& known = known_[static_cast<size_t>(rule + 2)];
     for (const Known& k : known) {
-      if (k.signature == module.signature && k.hookable == module.hookable && *k.kind == module.kind) return k.steps;
+      if (k.signature == module.signature && k.hookable == module.hookable && *k.kind == module.kind) return k.layouts;
     }
-    const auto number = static_cast<uint32_t>(out_.steps.size());
+    const auto number = static_cast<uint32_t>(out_.layouts.size());
     known.push_back({module.signature, &module.kind, module.hookable, number});
-    out_.steps.push_back(Resolve(module, rule));
+    out_.layouts.push_back(Resolve(module, rule));
     return number;
   }
 
-  ModuleSteps Resolve(const Module& module, int32_t rule) {
+  ModuleLayouts Resolve(const Module& module, int32_t rule) {
     const ModuleTree::Signature& signature = out_.tree->parameters(module);
-    ModuleSteps steps;
-    steps.rule = std::max(rule, -1);
-    steps.is_fallback = rule == kFallback;
-    steps.signature = module.signature;
-    steps.params.resize(signature.size());
-    FillFeatures(module, signature, steps);
-    if (rule == MatchedPlan::kNoRule) return steps;
+    ModuleLayouts layouts;
+    layouts.rule = std::max(rule, -1);
+    layouts.is_fallback = rule == kFallback;
+    layouts.signature = module.signature;
+    layouts.params.resize(signature.size());
+    FillFeatures(module, signature, layouts);
+    if (rule == MatchedPlan::kNoRule) return layouts;
     const Style& style = rule == kFallback ? *out_.plan->fallback : out_.plan->rules[static_cast<size_t>(rule)].style;
     const std::string pattern = rule == kFallback ? "default" : out_.plan->rules[static_cast<size_t>(rule)].pattern;
-    ResolveStyle(style, {&module, &signature, pattern, SourceOfRule(rule)}, out_.mesh, steps, diagnostics_);
-    return steps;
+    ResolveStyle(style, {&module, &signature, pattern, SourceOfRule(rule)}, out_.mesh, layouts, diagnostics_);
+    return layouts;
   }
 
-  // `at(path, layout)`: the module gets steps of its own with that parameter's placement. The rules come sorted by
-  // parameter, so those of one module are neighbours. Equal changes of equal steps give equal steps: a rule for the
+  // `at(path, layout)`: the module gets layouts of its own with that parameter's placement. The rules come sorted by
+  // parameter, so those of one module are neighbours. Equal changes of equal layouts give equal layouts: a rule for the
   // router of every layer adds one entry and not one for each layer.
   void ApplyParameterRules() {
     std::map<std::pair<uint32_t, std::vector<std::pair<uint32_t, int32_t>>>, uint32_t> known;
@@ -121,32 +121,33 @@ class Compiler {
         changes.emplace_back(rules[begin].parameter.param, rules[begin].rule);
       }
       const auto [entry, fresh] =
-          known.try_emplace({out_.steps_of[m], changes}, static_cast<uint32_t>(out_.steps.size()));
-      if (fresh) out_.steps.push_back(WithParameterRules(m, changes));
-      out_.steps_of[m] = entry->second;
+          known.try_emplace({out_.layouts_of[m], changes}, static_cast<uint32_t>(out_.layouts.size()));
+      if (fresh) out_.layouts.push_back(WithParameterRules(m, changes));
+      out_.layouts_of[m] = entry->second;
     }
   }
 
-  ModuleSteps WithParameterRules(uint32_t m, const std::vector<std::pair<uint32_t, int32_t>>& changes) {
+  ModuleLayouts WithParameterRules(uint32_t m, const std::vector<std::pair<uint32_t, int32_t>>& changes) {
     const Module& module = out_.tree->modules()[m];
     const ModuleTree::Signature& signature = out_.tree->parameters(module);
-    ModuleSteps steps = out_.steps[out_.steps_of[m]];
-    steps.param_rules.assign(signature.size(), -1);
+    ModuleLayouts layouts = out_.layouts[out_.layouts_of[m]];
+    layouts.param_rules.assign(signature.size(), -1);
     for (const auto& [param, number] : changes) {
-      steps.param_rules[param] = number;
+      layouts.param_rules[param] = number;
       const Rule& rule = out_.plan->rules[static_cast<size_t>(number)];
       const Landing landing{&module, &signature, rule.pattern, rule.source};
       if (rule.parameter) {
-        steps.params[param] = *rule.parameter;
+        layouts.params[param] = *rule.parameter;
       } else {
         const Style& style = rule.style.For(module.kind);
         const Parameter& parameter = signature[param];
         const Placement* said = style.PlacementOf(module.kind, parameter.name, parameter.shape.size());
         const bool boundary = !style.inputs.empty() || !style.outputs.empty();
         if (!style.bare && (said == nullptr || boundary)) {
-          Diagnostic d =
-              MakeDiagnostic(Finding::kStyleDoesNotFit,
-                             "style '" + rule.style.name + "' cannot be given to a bare parameter", rule.source);
+          Diagnostic d = MakeDiagnostic(
+              Finding::kStyleDoesNotFit,
+              "style '" + rule.style.name + "' cannot be applied to a parameter by its path, only to its module",
+              rule.source);
           d.path = out_.tree->PathOf({m, param});
           d.declared = ToText(rule.style);
           d.required = "a layout, as in at(path, shard(0)), or a style without inputs and outputs that names '" +
@@ -158,13 +159,13 @@ class Compiler {
           diagnostics_.push_back(std::move(d));
           continue;
         }
-        steps.params[param] = said != nullptr ? *said : Placement();
+        layouts.params[param] = said != nullptr ? *said : Placement();
       }
-      if (steps.rule < 0) steps.rule = number;
-      if (steps.style.empty()) steps.style = rule.parameter ? "parameter" : rule.style.name;
-      ResolvePlacement(signature[param], landing, out_.mesh, steps.params[param], diagnostics_);
+      if (layouts.rule < 0) layouts.rule = number;
+      if (layouts.style.empty()) layouts.style = rule.parameter ? "parameter" : rule.style.name;
+      ResolvePlacement(signature[param], landing, out_.mesh, layouts.params[param], diagnostics_);
     }
-    return steps;
+    return layouts;
   }
 
   // A masked lookup shifts ids by where a rank's rows begin, masks those of others and adds up the ranks' results: the
@@ -172,20 +173,20 @@ class Compiler {
   // style; here is one that a rule for the parameter put in its place.
   void CheckLookups() {
     std::set<uint32_t> seen;
-    for (size_t m = 0; m < out_.steps_of.size(); ++m) {
-      const ModuleSteps& steps = out_.StepsOf(m);
-      if (steps.lookup != Lookup::kMasked || steps.param_rules.empty() || !seen.insert(out_.steps_of[m]).second)
+    for (size_t m = 0; m < out_.layouts_of.size(); ++m) {
+      const ModuleLayouts& layouts = out_.LayoutsOf(m);
+      if (layouts.lookup != Lookup::kMasked || layouts.param_rules.empty() || !seen.insert(out_.layouts_of[m]).second)
         continue;
-      const ModuleTree::Signature& signature = out_.tree->signatures()[steps.signature];
+      const ModuleTree::Signature& signature = out_.tree->signatures()[layouts.signature];
       const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
       if (weight == signature.end()) continue;
       const auto p = static_cast<size_t>(weight - signature.begin());
-      const Layout& layout = steps.params[p][MeshAxis::kTp];
+      const Layout& layout = layouts.params[p][MeshAxis::kTp];
       if (HasRowsOfItsOwn(layout, weight->shape.front())) continue;
       const std::string& path = out_.tree->modules()[m].path;
       Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
                                     "the masked lookup of '" + path + "' needs rows that no other rank has",
-                                    moonshard::SourceOf(out_, steps, p));
+                                    moonshard::SourceOf(out_, layouts, p));
       d.path = path + ".weight";
       d.declared = layout.ToText();
       d.required = "one interval of rows on each rank, as of shard(0)";
@@ -209,12 +210,12 @@ class Compiler {
   // is an error.
   void CheckMissing() {
     std::set<int32_t> said;
-    for (size_t m = 0; m < out_.steps_of.size(); ++m) {
-      const ModuleSteps& steps = out_.StepsOf(m);
-      if (steps.missing.empty() || !said.insert(steps.rule).second) continue;
+    for (size_t m = 0; m < out_.layouts_of.size(); ++m) {
+      const ModuleLayouts& layouts = out_.LayoutsOf(m);
+      if (layouts.missing.empty() || !said.insert(layouts.rule).second) continue;
       Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                    "style '" + steps.style + "' can be planned but not run: " + steps.missing,
-                                    SourceOf(out_, steps));
+                                    "style '" + layouts.style + "' can be planned but not run: " + layouts.missing,
+                                    SourceOf(out_, layouts));
       d.severity = Severity::kWarning;
       d.path = out_.tree->modules()[m].path;
       diagnostics_.push_back(std::move(d));
@@ -241,11 +242,11 @@ class Compiler {
   void CheckTies() {
     const ModuleTree& tree = *out_.tree;
     for (const std::vector<ParamRef>& tie : tree.ties()) {
-      const auto placement = [&](ParamRef p) { return out_.StepsOf(p.module).params[p.param]; };
+      const auto placement = [&](ParamRef p) { return out_.LayoutsOf(p.module).params[p.param]; };
       for (size_t i = 1; i < tie.size(); ++i) {
         if (placement(tie[i]) == placement(tie[0])) continue;
-        const int32_t first = out_.StepsOf(tie[0].module).rule;
-        const int32_t second = out_.StepsOf(tie[i].module).rule;
+        const int32_t first = out_.LayoutsOf(tie[0].module).rule;
+        const int32_t second = out_.LayoutsOf(tie[i].module).rule;
         Diagnostic d = MakeDiagnostic(
             Finding::kTieConflict,
             "'" + tree.PathOf(tie[0]) + "' and '" + tree.PathOf(tie[i]) + "' are one tensor with two layouts",

@@ -41,20 +41,20 @@ std::string TextOf(const KeptOperators& kept) {
 }
 
 // Without what follows from modules that own no parameter, which a tree from checkpoint headers does not know.
-std::string TextOf(const ModuleProgram& program, const CompiledPlan& plan) {
+std::string TextOf(const ModuleSteps& steps, const CompiledPlan& plan) {
   std::string out;
-  for (const auto* list : {&program.enter, &program.leave}) {
-    for (const ProgramStep& step : *list) {
+  for (const auto* list : {&steps.enter, &steps.leave}) {
+    for (const ModuleStep& step : *list) {
       if (InfoOf(step.kind).of_live_tree) continue;
       // Which sibling comes first is the tree's order, which headers have another one of.
-      ProgramStep alone = step;
+      ModuleStep alone = step;
       alone.shared_with.clear();
-      out += "; " + ToText(alone, program, plan);
+      out += "; " + ToText(alone, steps, plan);
       if (step.kept) out += TextOf(*step.kept);
     }
   }
-  if (!program.dtype.empty()) out += "; in " + program.dtype;
-  for (const PlannedSum& sum : program.sums) {
+  if (!steps.dtype.empty()) out += "; in " + steps.dtype;
+  for (const PlannedSum& sum : steps.sums) {
     out += "; sum " + std::to_string(sum.param) + " over " + ToText(sum.group, plan.mesh);
     if (sum.dim >= 0) out += " along " + std::to_string(sum.dim);
   }
@@ -90,33 +90,33 @@ std::string TextOfSections(const CompiledPlan& plan) {
 
 }  // namespace
 
-bool ModuleSteps::needs_calls() const {
+bool ModuleLayouts::needs_calls() const {
   return Redistributions(inputs) || Redistributions(outputs) || !after.empty() || lookup != Lookup::kPlain ||
          route.has_value();
 }
 
-std::string ToText(const ModuleSteps& steps, const ModuleTree::Signature& signature) {
-  std::string out = steps.style.empty() ? "-" : steps.style;
-  for (size_t i = 0; i < signature.size(); ++i) out += " " + signature[i].name + "=" + steps.params[i].ToText();
-  AddRedistributions(out, "inputs", steps.inputs);
-  AddRedistributions(out, "outputs", steps.outputs);
-  if (!steps.after.empty()) out += " after=[" + Join(steps.after, ", ") + "]";
-  if (steps.lookup == Lookup::kMasked) out += " lookup=masked";
-  if (steps.route) out += " route=" + ToText(*steps.route) + " of " + std::to_string(steps.experts);
+std::string ToText(const ModuleLayouts& layouts, const ModuleTree::Signature& signature) {
+  std::string out = layouts.style.empty() ? "-" : layouts.style;
+  for (size_t i = 0; i < signature.size(); ++i) out += " " + signature[i].name + "=" + layouts.params[i].ToText();
+  AddRedistributions(out, "inputs", layouts.inputs);
+  AddRedistributions(out, "outputs", layouts.outputs);
+  if (!layouts.after.empty()) out += " after=[" + Join(layouts.after, ", ") + "]";
+  if (layouts.lookup == Lookup::kMasked) out += " lookup=masked";
+  if (layouts.route) out += " route=" + ToText(*layouts.route) + " of " + std::to_string(layouts.experts);
   return out;
 }
 
 // The text that ranks compare before their first collective, and of which the hash identifies a plan in checkpoints. It
 // must be equal for equal work, whatever the tree was read from: modules are sorted by path, and what only a live tree
-// has (modules without parameters that do not communicate, and the steps that follow from them) is left out. It
+// has (modules without parameters that do not communicate, and the layouts that follow from them) is left out. It
 // contains no line numbers or file names, which may differ between ranks.
 std::string CompiledPlan::CanonicalText() const {
   std::vector<std::string> texts;
-  texts.reserve(steps.size());
-  for (const ModuleSteps& s : steps) texts.push_back(moonshard::ToText(s, tree->signatures()[s.signature]));
+  texts.reserve(layouts.size());
+  for (const ModuleLayouts& s : layouts) texts.push_back(moonshard::ToText(s, tree->signatures()[s.signature]));
   std::vector<std::string> program_texts;
-  program_texts.reserve(programs.size());
-  for (const ModuleProgram& program : programs) program_texts.push_back(TextOf(program, *this));
+  program_texts.reserve(steps.size());
+  for (const ModuleSteps& steps : steps) program_texts.push_back(TextOf(steps, *this));
   std::vector<uint32_t> order(tree->modules().size());
   std::iota(order.begin(), order.end(), 0U);
   std::ranges::sort(order, {}, [&](uint32_t m) -> const std::string& { return tree->modules()[m].path; });
@@ -126,11 +126,11 @@ std::string CompiledPlan::CanonicalText() const {
            "\n";
   }
   for (uint32_t m : order) {
-    const ModuleSteps& s = StepsOf(m);
+    const ModuleLayouts& s = LayoutsOf(m);
     // What neither owns parameters nor communicates is the same with or without being listed; a tree from headers does
     // not know it.
     if (tree->signatures()[s.signature].empty() && !s.needs_calls()) continue;
-    out += tree->modules()[m].path + " " + texts[steps_of[m]] + program_texts[program_of[m]] + "\n";
+    out += tree->modules()[m].path + " " + texts[layouts_of[m]] + program_texts[steps_of[m]] + "\n";
   }
   out += "groups";
   for (const PlannedGroup& group : groups) out += " " + std::to_string(group.ranks) + moonshard::ToText(group, mesh);
@@ -147,7 +147,7 @@ std::string CompiledPlan::Hash() const { return LongHashOf(CanonicalText()); }
 std::string CompiledPlan::ToText() const {
   std::string out;
   for (size_t m = 0; m < tree->modules().size(); ++m) {
-    const ModuleSteps& s = StepsOf(m);
+    const ModuleLayouts& s = LayoutsOf(m);
     const Module& module = tree->modules()[m];
     if (s.style.empty() && tree->parameters(module).empty()) continue;
     out += (module.path.empty() ? "(root)" : Visible(module.path)) + " " +
@@ -157,23 +157,23 @@ std::string CompiledPlan::ToText() const {
   return out;
 }
 
-const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleSteps& steps) {
+const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleLayouts& layouts) {
   static const SourceSpan kNowhere;
-  if (steps.is_fallback) return plan.plan->fallback_source;
-  return steps.rule < 0 ? kNowhere : plan.plan->rules[static_cast<size_t>(steps.rule)].source;
+  if (layouts.is_fallback) return plan.plan->fallback_source;
+  return layouts.rule < 0 ? kNowhere : plan.plan->rules[static_cast<size_t>(layouts.rule)].source;
 }
 
-const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleSteps& steps, size_t param) {
-  const int32_t rule = param < steps.param_rules.size() ? steps.param_rules[param] : -1;
-  return rule < 0 ? SourceOf(plan, steps) : plan.plan->rules[static_cast<size_t>(rule)].source;
+const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleLayouts& layouts, size_t param) {
+  const int32_t rule = param < layouts.param_rules.size() ? layouts.param_rules[param] : -1;
+  return rule < 0 ? SourceOf(plan, layouts) : plan.plan->rules[static_cast<size_t>(rule)].source;
 }
 
 bool ShardsFeatures(const Layout& layout) { return layout.is_shard() && (layout.dim == -1 || layout.dim == 2); }
 
 bool ShardsSequence(const Layout& layout) { return layout.is_shard() && (layout.dim == 1 || layout.dim == -2); }
 
-bool DeclaresSequenceShards(const ModuleSteps& steps) {
-  for (const auto* redistributions : {&steps.inputs, &steps.outputs}) {
+bool DeclaresSequenceShards(const ModuleLayouts& layouts) {
+  for (const auto* redistributions : {&layouts.inputs, &layouts.outputs}) {
     for (const std::optional<Redistribution>& move : *redistributions) {
       if (move && (ShardsSequence(move->from[MeshAxis::kTp]) || ShardsSequence(move->to[MeshAxis::kTp]))) return true;
     }

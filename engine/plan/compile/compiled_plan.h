@@ -1,7 +1,6 @@
-// CompiledPlan: the complete program of a model under a plan: every layout filled in, the steps around every module's
-// calls (program.h), process groups, units, sums of gradients; the same on every rank. Local shapes follow from it for
-// any rank (local_shape.h), collectives and bytes too (cost.h).
-// Made by compile.h.
+// CompiledPlan: all that a model does under a plan: every layout filled in, the steps around every module's
+// calls (module_steps.h), process groups, units, sums of gradients; the same on every rank. Local shapes follow from it
+// for any rank (local_shape.h), collectives and bytes too (cost.h). Made by compile.h.
 // Stage after: apply, which makes objects of it and decides nothing; or explain.
 #pragma once
 
@@ -16,13 +15,13 @@
 #include "engine/core/base/diagnostic.h"
 #include "engine/layout/mesh_shape.h"
 #include "engine/layout/module_tree.h"
-#include "engine/plan/compile/program.h"
+#include "engine/plan/compile/module_steps.h"
 #include "engine/plan/plan/plan.h"
 
 namespace moonshard {
 
 // What happens to one module. Modules of one rule, signature and kind share one.
-struct ModuleSteps {
+struct ModuleLayouts {
   int32_t rule = -1;                 // index into plan->rules; -1: unclaimed
   bool is_fallback = false;          // claimed by default(style)
   std::string style;                 // "" where unclaimed
@@ -41,7 +40,7 @@ struct ModuleSteps {
 
   // Whether calls must be intercepted.
   bool needs_calls() const;
-  bool operator==(const ModuleSteps&) const = default;
+  bool operator==(const ModuleLayouts&) const = default;
 };
 
 // Modules whose parameters are gathered and resharded together: one all-gather before it is used, one reduce-scatter of
@@ -77,17 +76,17 @@ struct CompiledPlan {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const ModuleTree> tree;
   MeshShape mesh;
-  std::vector<ModuleSteps> steps;  // distinct ones
-  std::vector<uint32_t> steps_of;  // per module of the tree: index into steps
+  std::vector<ModuleLayouts> layouts;  // distinct ones
+  std::vector<uint32_t> layouts_of;    // per module of the tree: index into layouts
   std::vector<ShardedUnit> units;  // of fsdp, where dp_shard has ranks to share with, and of precision; in tree order
   UnitSettings unit_settings;
   std::vector<std::string> recomputed;     // paths of modules whose activations are recomputed, sorted
   std::vector<int32_t> recompute_section;  // parallel: index into plan->recompute
   std::vector<std::string> kept_results;   // paths of modules whose results recomputation keeps, sorted
   std::vector<ModuleDType> kept_dtypes;    // sorted by path
-  // Made by CompileProgram from all of the above.
-  std::vector<ModuleProgram> programs;  // distinct ones
-  std::vector<uint32_t> program_of;     // per module of the tree: index into programs
+  // Made by CompileSteps from all of the above.
+  std::vector<ModuleSteps> steps;       // distinct ones
+  std::vector<uint32_t> steps_of;       // per module of the tree: index into steps
   std::vector<PlannedGroup> groups;     // in the order in which they are made
   bool sums_gradients = false;          // some backward brings terms of sums: outermost calls listen
   std::vector<GradientBucket> buckets;  // of ddp, in the order in which they begin
@@ -97,8 +96,8 @@ struct CompiledPlan {
   std::vector<int64_t> rule_matches;  // per rule: modules or parameters it claims
   Diagnostics findings;               // warnings and notes of all stages so far
 
+  const ModuleLayouts& LayoutsOf(size_t module) const { return layouts[layouts_of[module]]; }
   const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
-  const ModuleProgram& ProgramOf(size_t module) const { return programs[program_of[module]]; }
 
   // One text for the same meaning, whatever rank, address or file path: mesh, rules and every module's layouts, sorted
   // by path. What the hash is taken over.
@@ -110,18 +109,18 @@ struct CompiledPlan {
 };
 
 // One line, without rule numbers or source lines.
-std::string ToText(const ModuleSteps& steps, const ModuleTree::Signature& signature);
+std::string ToText(const ModuleLayouts& layouts, const ModuleTree::Signature& signature);
 
 // The plan line that decides what happens to a module, for messages: its rule's, or default(style)'s; of an unclaimed
 // module a span without a line. Belongs to the plan.
-const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleSteps& steps);
+const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleLayouts& layouts);
 // Of the rule that names the parameter by its path where one does.
-const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleSteps& steps, size_t param);
+const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleLayouts& layouts, size_t param);
 
 // What a layout shards of an activation [batch, sequence, features].
 bool ShardsFeatures(const Layout& layout);
 bool ShardsSequence(const Layout& layout);
 // Whether a redistribution of the module, on tp, is from or to shards of the sequence.
-bool DeclaresSequenceShards(const ModuleSteps& steps);
+bool DeclaresSequenceShards(const ModuleLayouts& layouts);
 
 }  // namespace moonshard

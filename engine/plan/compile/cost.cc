@@ -1,4 +1,4 @@
-// Costs are counted by walking the compiled program, with the same table of collectives that the run time executes
+// Costs are counted by walking the compiled steps, with the same table of collectives that the run time executes
 // (redistributions.h) and the same shared redistributions, buckets and units. A test compares the count with the
 // collectives of a real step, so a change of one without the other is found. Bytes are of the full tensor in the dtype
 // that is sent; what a link carries depends on the algorithm of the backend. An MLP on tp=2, hidden h, t tokens of
@@ -40,11 +40,11 @@ bool CutsSequence(const std::optional<Redistribution>& move) {
   return move->from[MeshAxis::kTp] == Layout::Shard(1) || move->to[MeshAxis::kTp] == Layout::Shard(1);
 }
 
-std::vector<int64_t> BytesOnRank(const CompiledPlan& plan, const ModuleSteps& steps, int64_t rank) {
+std::vector<int64_t> BytesOnRank(const CompiledPlan& plan, const ModuleLayouts& layouts, int64_t rank) {
   std::vector<int64_t> out;
-  const ModuleTree::Signature& signature = plan.tree->signatures()[steps.signature];
+  const ModuleTree::Signature& signature = plan.tree->signatures()[layouts.signature];
   for (size_t p = 0; p < signature.size(); ++p) {
-    const std::vector<int64_t> local = LocalShape(signature[p].shape, steps.params[p], plan.mesh, rank);
+    const std::vector<int64_t> local = LocalShape(signature[p].shape, layouts.params[p], plan.mesh, rank);
     out.push_back(BytesOf(signature[p].dtype, Product(local)));
   }
   return out;
@@ -60,17 +60,17 @@ class Counter {
 
   std::vector<PlannedCollective> Count() {
     for (size_t m = 0; m < plan_.tree->modules().size(); ++m) {
-      const ModuleProgram& program = plan_.ProgramOf(m);
-      if (program.empty()) continue;
       const ModuleSteps& steps = plan_.StepsOf(m);
+      if (steps.empty()) continue;
+      const ModuleLayouts& layouts = plan_.LayoutsOf(m);
       const int64_t runs = RunsOf(plan_.tree->modules()[m].path);
-      for (const ProgramStep& step : program.enter) {
+      for (const ModuleStep& step : steps.enter) {
         if (step.kind != StepKind::kRedistributeInput || !step.shared_with.empty()) continue;
-        Add(PlannedCollective::Of::kInput, m, steps.inputs, step, steps.in_features, runs);
+        Add(PlannedCollective::Of::kInput, m, layouts.inputs, step, layouts.in_features, runs);
       }
-      for (const ProgramStep& step : program.leave) {
+      for (const ModuleStep& step : steps.leave) {
         if (step.kind != StepKind::kRedistributeOutput) continue;
-        Add(PlannedCollective::Of::kOutput, m, steps.outputs, step, steps.out_features, runs);
+        Add(PlannedCollective::Of::kOutput, m, layouts.outputs, step, layouts.out_features, runs);
       }
     }
     CountGradientSums();
@@ -98,7 +98,7 @@ class Counter {
   }
 
   void Add(PlannedCollective::Of of, size_t module, const std::vector<std::optional<Redistribution>>& redistributions,
-           const ProgramStep& step, int64_t features, int64_t runs) {
+           const ModuleStep& step, int64_t features, int64_t runs) {
     const Redistribution& move = *redistributions[static_cast<size_t>(step.position)];
     const Layout& to = move.to[step.axis];
     const std::optional<RedistributionRow> row = RowOf(move.from[step.axis], to);
@@ -125,16 +125,16 @@ class Counter {
     int64_t bytes = 0;
   };
 
-  // Of the modules that share this program.
-  std::vector<Sum> SumsOf(const ModuleProgram& program) const {
+  // Of the modules that share these steps.
+  std::vector<Sum> SumsOf(const ModuleSteps& steps) const {
     std::vector<Sum> out;
-    const ModuleSteps& steps = plan_.steps[program.steps];
-    const ModuleTree::Signature& signature = plan_.tree->signatures()[steps.signature];
-    for (uint32_t p = 0; p < steps.params.size() && !program.sums.empty(); ++p) {
+    const ModuleLayouts& layouts = plan_.layouts[steps.layouts];
+    const ModuleTree::Signature& signature = plan_.tree->signatures()[layouts.signature];
+    for (uint32_t p = 0; p < layouts.params.size() && !steps.sums.empty(); ++p) {
       const Parameter& parameter = signature[p];
       if (parameter.is_buffer) continue;
-      for (const GradientTerm& term : GradientTermsOf(parameter.shape, steps.params[p], plan_.mesh, rank_)) {
-        std::vector<int64_t> local = LocalShape(parameter.shape, steps.params[p], plan_.mesh, rank_);
+      for (const GradientTerm& term : GradientTermsOf(parameter.shape, layouts.params[p], plan_.mesh, rank_)) {
+        std::vector<int64_t> local = LocalShape(parameter.shape, layouts.params[p], plan_.mesh, rank_);
         if (term.dim >= 0) local[static_cast<size_t>(term.dim)] = term.length;
         // Each brings one element more: whether this rank used it (redistribute/gradient_sum.h).
         out.push_back({p, term.group, parameter.dtype, BytesOf(parameter.dtype, Product(local) + 1)});
@@ -151,7 +151,7 @@ class Counter {
     for (const GradientBucket& bucket : buckets) {
       int64_t elements = &bucket == &buckets.back() && count > 1 ? count : 0;
       for (ParamRef ref : bucket.params) {
-        const Placement& placement = plan_.StepsOf(ref.module).params[ref.param];
+        const Placement& placement = plan_.LayoutsOf(ref.module).params[ref.param];
         elements += Product(LocalShape(plan_.tree->At(ref).shape, placement, plan_.mesh, rank_)) + 1;
       }
       for (MeshAxis axis : {MeshAxis::kDpShard, MeshAxis::kDpReplicate}) {
@@ -166,10 +166,10 @@ class Counter {
     CountBuckets();
     std::map<std::pair<PlannedGroup, DType>, int64_t> bytes;
     const std::set<ParamRef> repeats = TiedCopies(*plan_.tree);
-    std::vector<std::optional<std::vector<Sum>>> known(plan_.programs.size());
+    std::vector<std::optional<std::vector<Sum>>> known(plan_.steps.size());
     for (uint32_t m = 0; m < plan_.tree->modules().size(); ++m) {
-      std::optional<std::vector<Sum>>& sums = known[plan_.program_of[m]];
-      if (!sums) sums = SumsOf(plan_.ProgramOf(m));
+      std::optional<std::vector<Sum>>& sums = known[plan_.steps_of[m]];
+      if (!sums) sums = SumsOf(plan_.StepsOf(m));
       for (const Sum& sum : *sums) {
         if (in_buckets_ && sum.group.axis != MeshAxis::kTp) continue;
         if (!repeats.contains({m, sum.param})) bytes[{sum.group, sum.dtype}] += sum.bytes;
@@ -181,7 +181,7 @@ class Counter {
     }
   }
 
-  // A unit is gathered once a dtype in forward, again in backward where it went back to shards, and its gradients are
+  // A unit is gathered once per dtype in forward, again in backward where it went back to shards, and its gradients are
   // reduce-scattered.
   void CountUnits() {
     if (plan_.unit_settings.ranks == 1) return;
@@ -247,23 +247,23 @@ std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t r
 // The smallest input that the plan accepts: a sequence in shards needs a token for each tp rank. The count of
 // collectives does not depend on the tokens, only their bytes do.
 Tokens FewestTokens(const CompiledPlan& plan) {
-  const auto cuts = [](const ModuleSteps& steps) {
-    return std::ranges::any_of(steps.inputs, CutsSequence) || std::ranges::any_of(steps.outputs, CutsSequence);
+  const auto cuts = [](const ModuleLayouts& layouts) {
+    return std::ranges::any_of(layouts.inputs, CutsSequence) || std::ranges::any_of(layouts.outputs, CutsSequence);
   };
   // Steps that no module has do not count.
-  const bool cuts_sequence = std::ranges::any_of(plan.steps_of, [&](uint32_t s) { return cuts(plan.steps[s]); });
+  const bool cuts_sequence = std::ranges::any_of(plan.layouts_of, [&](uint32_t s) { return cuts(plan.layouts[s]); });
   return {1, cuts_sequence ? plan.mesh.size(MeshAxis::kTp) : 1};
 }
 
 PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens> tokens) {
   PlanTotals totals;
   const std::set<ParamRef> repeats = TiedCopies(*plan.tree);
-  std::vector<std::vector<int64_t>> known(plan.steps.size());  // bytes of each parameter on this rank, by steps
+  std::vector<std::vector<int64_t>> known(plan.layouts.size());  // bytes of each parameter on this rank, by layouts
   for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
-    const ModuleSteps& steps = plan.StepsOf(m);
-    std::vector<int64_t>& bytes = known[plan.steps_of[m]];
-    if (bytes.empty()) bytes = BytesOnRank(plan, steps, rank);
-    for (uint32_t p = 0; p < steps.params.size(); ++p) {
+    const ModuleLayouts& layouts = plan.LayoutsOf(m);
+    std::vector<int64_t>& bytes = known[plan.layouts_of[m]];
+    if (bytes.empty()) bytes = BytesOnRank(plan, layouts, rank);
+    for (uint32_t p = 0; p < layouts.params.size(); ++p) {
       if (repeats.contains({m, p})) continue;
       const Parameter& parameter = plan.tree->At({m, p});
       totals.bytes_per_rank += bytes[p];
@@ -272,7 +272,7 @@ PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens
       totals.optimizer_bytes += 2 * bytes[p];
       const int64_t elements = parameter.elements();
       totals.params += elements;
-      (IsSharded(steps.params[p], plan.mesh) ? totals.sharded_params : totals.replicated_params) += elements;
+      (IsSharded(layouts.params[p], plan.mesh) ? totals.sharded_params : totals.replicated_params) += elements;
     }
   }
   for (const PlannedCollective& c : CollectivesOf(plan, rank, tokens ? *tokens : FewestTokens(plan))) {

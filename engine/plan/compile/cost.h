@@ -26,10 +26,10 @@ struct Tokens {
   int64_t sequence = 1;
 };
 
-// `tokens` none: one sequence with one token a rank where the plan shards the sequence, else one token.
+// `tokens` none: one sequence with one token per rank where the plan shards the sequence, else one token.
 // Collectives are counted as they run: siblings with the same redistribution of their parent's tensor share it, and all
-// gradients to be summed over one group go in one flat all-reduce, those of ddp in one a bucket. Moves on modules whose
-// feature size their parameters do not tell are counted with 0 bytes.
+// gradients to be summed over one group go in one flat all-reduce, those of ddp in one per bucket. Moves on modules
+// whose feature size their parameters do not tell are counted with 0 bytes.
 PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens> tokens = std::nullopt);
 
 // One collective of a step, and whose it is.

@@ -36,25 +36,25 @@ class DataParallelCompiler {
 
   void Run() {
     SplitIgnored();
-    for (size_t i = 0; i < plan_.steps.size(); ++i) Place(plan_.steps[i], ignored_.contains(i));
+    for (size_t i = 0; i < plan_.layouts.size(); ++i) Place(plan_.layouts[i], ignored_.contains(i));
     if (cuts_ || ChangesDType(plan_)) MakeUnits();
   }
 
  private:
-  // Ignored modules get steps of their own: others of their kind are sharded. Steps are shared by all modules that are
-  // alike, so to change those of one module in place would change its siblings.
+  // Ignored modules get layouts of their own: others of their kind are sharded. Layouts are shared by all modules that
+  // are alike, so to change those of one module in place would change its siblings.
   void SplitIgnored() {
     const std::vector<Module>& modules = plan_.tree->modules();
     std::map<uint32_t, uint32_t> own;
     for (size_t m = 0; m < modules.size(); ++m) {
       if (!IsIgnored(modules[m].path)) continue;
-      const auto [entry, fresh] = own.try_emplace(plan_.steps_of[m], static_cast<uint32_t>(plan_.steps.size()));
+      const auto [entry, fresh] = own.try_emplace(plan_.layouts_of[m], static_cast<uint32_t>(plan_.layouts.size()));
       if (fresh) {
-        ModuleSteps copy = plan_.steps[plan_.steps_of[m]];
-        plan_.steps.push_back(std::move(copy));
+        ModuleLayouts copy = plan_.layouts[plan_.layouts_of[m]];
+        plan_.layouts.push_back(std::move(copy));
         ignored_.insert(entry->second);
       }
-      plan_.steps_of[m] = entry->second;
+      plan_.layouts_of[m] = entry->second;
     }
   }
 
@@ -77,15 +77,15 @@ class DataParallelCompiler {
   //
   // From these layouts alone the sums of gradients follow (gradient_sums.h): shared adds a term over the axis,
   // shard(0) none, since the reduce-scatter has summed it.
-  void Place(ModuleSteps& steps, bool ignored) {
+  void Place(ModuleLayouts& layouts, bool ignored) {
     if (!plan_.plan->data_parallel) return;
-    const ModuleTree::Signature& signature = plan_.tree->signatures()[steps.signature];
-    for (size_t p = 0; p < steps.params.size(); ++p) {
+    const ModuleTree::Signature& signature = plan_.tree->signatures()[layouts.signature];
+    for (size_t p = 0; p < layouts.params.size(); ++p) {
       if (signature[p].is_buffer) continue;
-      Placement& placement = steps.params[p];
-      CheckFree(steps, signature[p], placement);
+      Placement& placement = layouts.params[p];
+      CheckFree(layouts, signature[p], placement);
       const bool cuts = cuts_ && !ignored && !signature[p].shape.empty();
-      if (cuts) CheckReplicas(steps, signature[p], placement);
+      if (cuts) CheckReplicas(layouts, signature[p], placement);
       for (MeshAxis axis : kDataAxes) {
         if (plan_.mesh.size(axis) > 1) placement[axis] = Layout::Shared();
       }
@@ -97,24 +97,24 @@ class DataParallelCompiler {
     return MakeDiagnostic(finding, message, section_.source);
   }
 
-  void CheckFree(const ModuleSteps& steps, const Parameter& parameter, const Placement& placement) {
+  void CheckFree(const ModuleLayouts& layouts, const Parameter& parameter, const Placement& placement) {
     for (MeshAxis axis : kDataAxes) {
       if (placement[axis] == Layout::Replicate()) continue;
       Diagnostic d = Of(Finding::kNotSupported,
                         std::string("a layout on ") + ToString(axis) + " together with " + section_.name());
-      d.declared = parameter.name + " " + placement.ToText() + ", by style '" + steps.style + "'";
+      d.declared = parameter.name + " " + placement.ToText() + ", by style '" + layouts.style + "'";
       d.required = std::string("layouts on tp, or no ") + section_.name();
       diagnostics_.push_back(std::move(d));
     }
   }
 
   // Which rows of such a weight are summed over which ranks does not follow from its shards any more.
-  void CheckReplicas(const ModuleSteps& steps, const Parameter& parameter, const Placement& placement) {
+  void CheckReplicas(const ModuleLayouts& layouts, const Parameter& parameter, const Placement& placement) {
     const std::vector<GradientTerm> terms = GradientTermsOf(parameter.shape, placement, plan_.mesh, 0);
     if (std::ranges::none_of(terms, [](const GradientTerm& term) { return term.dim >= 0; })) return;
     Diagnostic d =
         Of(Finding::kNotSupported, "fsdp of a fused weight that has fewer heads than ranks in one of its parts");
-    d.declared = parameter.name + " " + placement.ToText() + ", by style '" + steps.style + "'";
+    d.declared = parameter.name + " " + placement.ToText() + ", by style '" + layouts.style + "'";
     d.required = "as many heads as ranks on tp, or ddp {}";
     diagnostics_.push_back(std::move(d));
   }
@@ -134,7 +134,7 @@ class DataParallelCompiler {
       const ModuleTree::Signature& signature = plan_.tree->parameters(modules[m]);
       for (uint32_t p = 0; p < signature.size(); ++p) {
         if (signature[p].is_buffer || signature[p].shape.empty() || repeats.contains({m, p})) continue;
-        if (ignored_.contains(plan_.steps_of[m])) continue;
+        if (ignored_.contains(plan_.layouts_of[m])) continue;
         if (!cuts_ && ComputeDTypeOf(plan_, modules[m].path).empty()) continue;
         plan_.units[UnitOf(unit_of_path, modules[m].path)].params.push_back({m, p});
       }
@@ -222,7 +222,7 @@ class DataParallelCompiler {
   const DataParallel& section_;
   const bool cuts_;  // parameters along dp_shard
   Diagnostics& diagnostics_;
-  std::set<size_t> ignored_;  // steps
+  std::set<size_t> ignored_;  // layouts
 };
 
 UnitSettings SettingsOf(const CompiledPlan& plan) {

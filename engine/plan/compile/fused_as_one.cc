@@ -34,14 +34,14 @@ const FusedName* FusedNameOf(std::string_view path) {
 }
 
 // Whether the output features are in plain shards, and leave so.
-bool LeavesInPlainShards(const ModuleSteps& steps, const ModuleTree::Signature& signature, const MeshShape& mesh) {
+bool LeavesInPlainShards(const ModuleLayouts& layouts, const ModuleTree::Signature& signature, const MeshShape& mesh) {
   if (mesh.size(MeshAxis::kTp) == 1) return false;
   const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
   if (weight == signature.end() || weight->shape.size() != 2) return false;
-  const Layout& cut = steps.params[static_cast<size_t>(weight - signature.begin())][MeshAxis::kTp];
+  const Layout& cut = layouts.params[static_cast<size_t>(weight - signature.begin())][MeshAxis::kTp];
   if (cut != Layout::Shard(0)) return false;
-  if (steps.outputs.empty() || !steps.outputs[0]) return true;
-  return steps.outputs[0]->to[MeshAxis::kTp].is_shard() && steps.outputs[0]->to[MeshAxis::kTp].dim == -1;
+  if (layouts.outputs.empty() || !layouts.outputs[0]) return true;
+  return layouts.outputs[0]->to[MeshAxis::kTp].is_shard() && layouts.outputs[0]->to[MeshAxis::kTp].dim == -1;
 }
 
 }  // namespace
@@ -52,14 +52,14 @@ bool LeavesInPlainShards(const ModuleSteps& steps, const ModuleTree::Signature& 
 void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics) {
   const ModuleTree& tree = *plan.tree;
   std::vector<bool> plain;
-  for (const ModuleSteps& steps : plan.steps) {
-    plain.push_back(LeavesInPlainShards(steps, tree.signatures()[steps.signature], plan.mesh));
+  for (const ModuleLayouts& layouts : plan.layouts) {
+    plain.push_back(LeavesInPlainShards(layouts, tree.signatures()[layouts.signature], plan.mesh));
   }
   // Names that differ in numbers only are fused or not alike.
   std::vector<bool> looked_at(tree.class_representatives().size());
   std::set<int32_t> said;  // rules
-  for (size_t m = 0; m < plan.steps_of.size(); ++m) {
-    if (!plain[plan.steps_of[m]]) continue;
+  for (size_t m = 0; m < plan.layouts_of.size(); ++m) {
+    if (!plain[plan.layouts_of[m]]) continue;
     const uint32_t path_class = tree.modules()[m].path_class;
     if (looked_at[path_class]) continue;
     const std::string& path = tree.modules()[m].path;
@@ -68,20 +68,21 @@ void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics) {
       looked_at[path_class] = true;
       continue;
     }
-    const ModuleSteps& steps = plan.StepsOf(m);
-    if (!said.insert(steps.rule).second) continue;
+    const ModuleLayouts& layouts = plan.LayoutsOf(m);
+    if (!said.insert(layouts.rule).second) continue;
     Diagnostic d =
         MakeDiagnostic(Finding::kFusedAsOne,
                        "'" + path + "' holds " + (fused->attention ? "query, key and value" : "gate and up") +
                            ", and is sharded as one matrix",
-                       SourceOf(plan, steps));
+                       SourceOf(plan, layouts));
     d.path = path;
     if (plan.plan->lenient) d.severity = Severity::kWarning;
-    d.declared = "weight = shard(0), by style '" + steps.style + "'";
-    d.required = fused->attention
-                     ? "packed(0, { query, key, value }, { heads = { ... } }) where they are stored one after another, "
-                       "or heads = n where those of each head or group are stored together"
-                     : "packed(0, 2) where gate comes before up, or heads = n where each of n pairs is stored together";
+    d.declared = "weight = shard(0), by style '" + layouts.style + "'";
+    d.required =
+        fused->attention
+            ? "packed(0, { query, key, value }, { heads = { ... } }) where they are stored one after another, "
+              "or heads = n where those of each head or group are stored together"
+            : "packed(0, 2) where gate comes before up, or heads = n where gate and up are interleaved in n pairs";
     d.help = fused->attention ? "transformer.attention has fused = \"contiguous\" and \"interleaved\"; "
                                 "or gather the features again: output = replicate"
                               : "transformer.mlp has fused = \"contiguous\" and \"interleaved\"; "

@@ -98,7 +98,7 @@ std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
     const ModuleTree::Signature& signature = plan.tree->parameters(plan.tree->modules()[m]);
     for (auto p = static_cast<uint32_t>(signature.size()); p-- > 0;) {
       if (signature[p].is_buffer || repeats.contains({m, p})) continue;
-      const Placement& placement = plan.StepsOf(m).params[p];
+      const Placement& placement = plan.LayoutsOf(m).params[p];
       const std::vector<GradientTerm> terms = GradientTermsOf(signature[p].shape, placement, plan.mesh, 0);
       const bool after_tp =
           std::ranges::any_of(terms, [](const GradientTerm& term) { return term.group.axis == MeshAxis::kTp; });

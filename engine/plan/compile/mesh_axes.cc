@@ -19,9 +19,9 @@ std::vector<MeshAxis> UnusedAxes(const CompiledPlan& plan) {
   const auto use = [&](const Placement& placement) {
     for (size_t a = 0; a < kMeshAxisCount; ++a) used[a] |= placement.by_axis[a] != Layout::Replicate();
   };
-  for (const ModuleSteps& steps : plan.steps) {
-    for (const Placement& placement : steps.params) use(placement);
-    for (const auto* redistributions : {&steps.inputs, &steps.outputs}) {
+  for (const ModuleLayouts& layouts : plan.layouts) {
+    for (const Placement& placement : layouts.params) use(placement);
+    for (const auto* redistributions : {&layouts.inputs, &layouts.outputs}) {
       for (const std::optional<Redistribution>& redistribution : *redistributions) {
         if (!redistribution) continue;
         use(redistribution->from);
@@ -50,8 +50,8 @@ Diagnostic Unused(const CompiledPlan& plan, MeshAxis axis) {
   } else {
     d = MakeDiagnostic(Finding::kNotSupported,
                        axis == MeshAxis::kPp
-                           ? "pipeline parallelism is not supported: nothing in the plan uses mesh axis 'pp'"
-                           : "context parallelism is not supported: nothing in the plan uses mesh axis 'cp'");
+                           ? "pipeline parallelism is not supported, and nothing in the plan uses mesh axis 'pp'"
+                           : "context parallelism is not supported, and nothing in the plan uses mesh axis 'cp'");
     d.required = "size 1, or a layout on that axis (`on`)";
   }
   d.declared = name + "=" + std::to_string(plan.mesh.size(axis));

@@ -37,7 +37,7 @@ std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan) {
       if (signature[p].is_buffer || repeats.contains({m, p})) continue;
       const int64_t elements = signature[p].elements();
       all += elements;
-      if (IsSharded(plan.StepsOf(m).params[p], plan.mesh)) {
+      if (IsSharded(plan.LayoutsOf(m).params[p], plan.mesh)) {
         sharded += elements;
       } else {
         full[PathClassOf(tree.PathOf({m, p}))] += elements;

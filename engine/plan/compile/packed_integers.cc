@@ -1,4 +1,4 @@
-// Quantized weights. A 4 bit weight [4096, 4096] of bitsandbytes is stored as bytes [8388608, 1], two numbers a byte
+// Quantized weights. A 4 bit weight [4096, 4096] of bitsandbytes is stored as bytes [8388608, 1], two numbers per byte
 // and one scale for each 64 numbers in a tensor beside it; GPTQ packs 8 numbers along the input features into an int32.
 // Half of the bytes are not half of the matrix's columns, and the scales must be sharded with them. All of these are
 // integers, which no other matrix of a model is.
@@ -56,15 +56,15 @@ std::string_view FormatOf(const ModuleTree& tree, const std::string& module, con
 
 // The layout on tp of a parameter; of one that stands for a weight that the module does not have, that of the weight.
 const Layout* LayoutFor(const CompiledPlan& plan, size_t module, size_t param) {
-  const ModuleSteps& steps = plan.StepsOf(module);
+  const ModuleLayouts& layouts = plan.LayoutsOf(module);
   const Module& of = plan.tree->modules()[module];
-  if (param < steps.params.size() && steps.params[param][MeshAxis::kTp].is_shard()) {
-    return &steps.params[param][MeshAxis::kTp];
+  if (param < layouts.params.size() && layouts.params[param][MeshAxis::kTp].is_shard()) {
+    return &layouts.params[param][MeshAxis::kTp];
   }
   const bool has_weight = std::ranges::count(plan.tree->parameters(of), "weight", &Parameter::name) > 0;
-  if (steps.rule < 0 || has_weight) return nullptr;
+  if (layouts.rule < 0 || has_weight) return nullptr;
   const std::map<std::string, Placement>& params =
-      plan.plan->rules[static_cast<size_t>(steps.rule)].style.For(of.kind).params;
+      plan.plan->rules[static_cast<size_t>(layouts.rule)].style.For(of.kind).params;
   const auto weight = params.find("weight");
   return weight != params.end() && weight->second[MeshAxis::kTp].is_shard() ? &weight->second[MeshAxis::kTp] : nullptr;
 }
@@ -76,17 +76,17 @@ void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics) {
   const ModuleTree& tree = *plan.tree;
   std::set<int32_t> seen;                          // rules
   std::set<std::pair<std::string, int>> reported;  // file and line
-  for (size_t m = 0; m < plan.steps_of.size(); ++m) {
-    const ModuleSteps& steps = plan.StepsOf(m);
-    if (seen.contains(steps.rule)) continue;
+  for (size_t m = 0; m < plan.layouts_of.size(); ++m) {
+    const ModuleLayouts& layouts = plan.LayoutsOf(m);
+    if (seen.contains(layouts.rule)) continue;
     const ModuleTree::Signature& parameters = tree.parameters(tree.modules()[m]);
     for (size_t p = 0; p < parameters.size(); ++p) {
       const Parameter& parameter = parameters[p];
       if (parameter.is_buffer || parameter.shape.size() < 2 || !IsInteger(parameter.dtype)) continue;
       const Layout* layout = LayoutFor(plan, m, p);
-      const SourceSpan& line = SourceOf(plan, steps, p);
-      if (layout == nullptr || !(line == SourceOf(plan, steps))) continue;  // a rule of the parameter's own
-      seen.insert(steps.rule);
+      const SourceSpan& line = SourceOf(plan, layouts, p);
+      if (layout == nullptr || !(line == SourceOf(plan, layouts))) continue;  // a rule of the parameter's own
+      seen.insert(layouts.rule);
       if (!reported.insert({line.file, line.line}).second) break;
       const std::string& path = tree.modules()[m].path;
       const std::string_view format = FormatOf(tree, path, parameter.name);
@@ -96,7 +96,7 @@ void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics) {
               (format.empty() ? "" : " (" + std::string(format) + ")") + ", and is sharded as a plain matrix",
           line);
       d.path = path;
-      d.declared = layout->ToText() + ", by style '" + steps.style + "'; it is " + SafetensorsName(parameter.dtype) +
+      d.declared = layout->ToText() + ", by style '" + layouts.style + "'; it is " + SafetensorsName(parameter.dtype) +
                    " " + ShapeText(parameter.shape);
       d.required = "a matrix of floating-point numbers";
       d.help =

@@ -20,11 +20,9 @@ bool IsFloatingPoint(DType dtype) {
 
 std::optional<DType> DTypeNamed(std::string_view name) {
   if (name.empty()) return std::nullopt;
-  for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
-    if (name == ToString(dtype)) return dtype;
-  }
-  Check(false, "a plan with a dtype that the language does not have");
-  return std::nullopt;
+  const std::optional<DType> dtype = DTypeFromTorch(name);
+  Check(dtype.has_value(), "a plan with a dtype that the language does not have");
+  return dtype;
 }
 
 void CompilePrecision(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics) {

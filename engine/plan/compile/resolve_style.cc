@@ -101,31 +101,31 @@ Placement LatePlacement(const Style& style) {
   return late;
 }
 
-// Added to every term of a sum it would count once a rank.
-void CheckLate(const Style& style, const Landing& landing, const MeshShape& mesh, const ModuleSteps& steps,
+// Added to every term of a sum it would count once per rank.
+void CheckLate(const Style& style, const Landing& landing, const MeshShape& mesh, const ModuleLayouts& layouts,
                Diagnostics& diagnostics) {
-  if (steps.after.empty() || style.outputs.empty() || !style.outputs[0]) return;
+  if (layouts.after.empty() || style.outputs.empty() || !style.outputs[0]) return;
   for (MeshAxis axis : kMeshAxes) {
     const Layout& leaves = style.outputs[0]->to[axis];
     if (mesh.size(axis) > 1 && leaves.is_shared_last()) {
       Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
-                        "'" + steps.after.front() + "' of '" + landing.module->path +
+                        "'" + layouts.after.front() + "' of '" + landing.module->path +
                             "' is added to features of which only some are shared");
-      d.declared = leaves.ToText() + ", and after = { \"" + Join(steps.after, "\", \"") + "\" }";
+      d.declared = leaves.ToText() + ", and after = { \"" + Join(layouts.after, "\", \"") + "\" }";
       d.required = "no 'after': it is for outputs that are reduced";
       diagnostics.push_back(std::move(d));
     }
     if (mesh.size(axis) == 1 || leaves.kind != LayoutKind::kPartial) continue;
     Diagnostic d = At(landing, Finding::kUnreachablePartial,
-                      "'" + steps.after.front() + "' of '" + landing.module->path + "' would be added on each of " +
+                      "'" + layouts.after.front() + "' of '" + landing.module->path + "' would be added on each of " +
                           std::to_string(mesh.size(axis)) + " ranks");
-    d.declared = "an output that leaves as partial, and after = { \"" + Join(steps.after, "\", \"") + "\" }";
-    d.required = "an output that leaves as replicate, shared or shard(d), or a module without it";
+    d.declared = "an output that leaves as partial, and after = { \"" + Join(layouts.after, "\", \"") + "\" }";
+    d.required = "an output that leaves as replicate, shared or shard(d), or a module without this parameter";
     diagnostics.push_back(std::move(d));
   }
 }
 
-void ResolveParams(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
+void ResolveParams(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleLayouts& layouts,
                    Diagnostics& diagnostics) {
   const auto kind = style.kinds.find(landing.module->kind);
   const std::map<std::string, Placement>& params = kind == style.kinds.end() ? style.params : kind->second;
@@ -133,13 +133,13 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
   const bool shards = std::ranges::any_of(
       params, [](const auto& entry) { return std::ranges::any_of(entry.second.by_axis, &Layout::is_shard); });
   // Its redistributions would take shards that no parameter makes.
-  if (shards && steps.missing.empty() && std::ranges::all_of(*landing.signature, &Parameter::is_buffer)) {
-    steps.missing = "'" + landing.module->path + "' owns no parameter that it could shard";
+  if (shards && layouts.missing.empty() && std::ranges::all_of(*landing.signature, &Parameter::is_buffer)) {
+    layouts.missing = "'" + landing.module->path + "' owns no parameter that it could shard";
   }
   std::vector<std::pair<size_t, size_t>> scales;  // which nobody placed, and the weights that they follow
   for (size_t i = 0; i < landing.signature->size(); ++i) {
     const Parameter& parameter = (*landing.signature)[i];
-    Placement& placement = steps.params[i];
+    Placement& placement = layouts.params[i];
     const bool named = params.contains(parameter.name) || style.vectors.contains(parameter.name);
     const Placement* said = style.PlacementOf(landing.module->kind, parameter.name, parameter.shape.size());
     if (std::ranges::find(style.after, parameter.name) != style.after.end()) {
@@ -161,13 +161,13 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
     ResolvePlacement(parameter, landing, mesh, placement, diagnostics);
   }
   for (const auto& [i, weight] : scales) {
-    steps.params[i] = PlacementOfScales((*landing.signature)[i], (*landing.signature)[weight], steps.params[weight],
-                                        landing, mesh, diagnostics);
+    layouts.params[i] = PlacementOfScales((*landing.signature)[i], (*landing.signature)[weight], layouts.params[weight],
+                                          landing, mesh, diagnostics);
   }
   for (const std::string& name : style.after) {
-    if (Owns(*landing.signature, name)) steps.after.push_back(name);
+    if (Owns(*landing.signature, name)) layouts.after.push_back(name);
   }
-  CheckLate(style, landing, mesh, steps, diagnostics);
+  CheckLate(style, landing, mesh, layouts, diagnostics);
 }
 
 // `features`: size of the tensor's last dim, -1 where that is not known.
@@ -218,15 +218,15 @@ void ResolveRedistribution(const Style& style, const Landing& landing, const cha
 // 2 key and value heads on 4 ranks that is right in k_proj, whose outputs are shards, and wrong in an output
 // projection sharded by those heads: each term would come from two ranks. The gradient's sum over the two
 // (gradient_sums.h) does not help, the forward is wrong.
-void CheckReplicasInSums(const Style& style, const Landing& landing, const MeshShape& mesh, const ModuleSteps& steps,
-                         Diagnostics& diagnostics) {
+void CheckReplicasInSums(const Style& style, const Landing& landing, const MeshShape& mesh,
+                         const ModuleLayouts& layouts, Diagnostics& diagnostics) {
   for (MeshAxis axis : kMeshAxes) {
-    const bool sums = std::ranges::any_of(steps.outputs, [&](const std::optional<Redistribution>& move) {
+    const bool sums = std::ranges::any_of(layouts.outputs, [&](const std::optional<Redistribution>& move) {
       return move && move->from[axis].kind == LayoutKind::kPartial;
     });
     if (!sums) continue;
-    for (size_t i = 0; i < steps.params.size(); ++i) {
-      const Layout& layout = steps.params[i][axis];
+    for (size_t i = 0; i < layouts.params.size(); ++i) {
+      const Layout& layout = layouts.params[i][axis];
       if (!layout.is_shard()) continue;
       const auto size = (*landing.signature)[i].shape[static_cast<size_t>(layout.dim)];
       const Result<DimShards> pieces = DimShards::Make(layout, size, mesh.size(axis));
@@ -242,12 +242,12 @@ void CheckReplicasInSums(const Style& style, const Landing& landing, const MeshS
   }
 }
 
-void ResolveLookup(const Style& style, const Landing& landing, const ModuleSteps& steps, Diagnostics& diagnostics) {
+void ResolveLookup(const Style& style, const Landing& landing, const ModuleLayouts& layouts, Diagnostics& diagnostics) {
   if (style.lookup != Lookup::kMasked) return;
   const auto weight = std::ranges::find(*landing.signature, "weight", &Parameter::name);
   const bool fits = weight != landing.signature->end() && weight->shape.size() == 2;
   const Layout layout =
-      fits ? steps.params[static_cast<size_t>(weight - landing.signature->begin())][MeshAxis::kTp] : Layout();
+      fits ? layouts.params[static_cast<size_t>(weight - landing.signature->begin())][MeshAxis::kTp] : Layout();
   if (fits && layout == Layout::Shard(0)) return;
   Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
                     "lookup = \"masked\" of style '" + style.name + "' does not fit '" + landing.module->path + "'");
@@ -258,42 +258,43 @@ void ResolveLookup(const Style& style, const Landing& landing, const ModuleSteps
 
 // The experts are counted by the first dim of the module's own parameters: a router's rows, or stacked experts. Which
 // of them a rank owns is torch.chunk's shard, and must be that of stacked experts too.
-void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
+void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleLayouts& layouts,
                   Diagnostics& diagnostics) {
   if (!style.route) return;
   size_t counted = 0;
   for (size_t i = 0; i < landing.signature->size(); ++i) {
     const Parameter& parameter = (*landing.signature)[i];
     if (parameter.is_buffer || parameter.shape.size() < 2) continue;
-    const Layout& layout = steps.params[i][MeshAxis::kTp];
+    const Layout& layout = layouts.params[i][MeshAxis::kTp];
     const bool fits = style.route->inputs || !layout.is_shard();
-    const bool agrees = counted == 0 || parameter.shape[0] == steps.experts;
+    const bool agrees = counted == 0 || parameter.shape[0] == layouts.experts;
     if (!fits || !agrees || (layout.is_shard() && layout.dim == 0 && !layout.is_plain_shard())) {
       Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
                         "route of style '" + style.name + "' does not fit '" + landing.module->path + "'");
       d.declared = parameter.name + " of shape " + ShapeToString(parameter.shape) + ", " + layout.ToText();
-      d.required = !agrees ? "parameters whose first dim is " + std::to_string(steps.experts) + ", the experts"
-                   : !fits ? "a replicated router, whose results every rank has"
-                           : "experts sharded as shard(0), so that each rank owns full experts";
+      d.required =
+          !agrees ? "parameters whose first dim is " + std::to_string(layouts.experts) + ", one entry for each expert"
+          : !fits ? "a replicated router, whose results every rank has"
+                  : "experts sharded as shard(0), so that no expert is split over ranks";
       diagnostics.push_back(std::move(d));
     }
-    steps.experts = parameter.shape[0];
+    layouts.experts = parameter.shape[0];
     ++counted;
   }
-  const auto pieces = DimShards::Make(Layout::Shard(0), steps.experts, mesh.size(MeshAxis::kTp));
+  const auto pieces = DimShards::Make(Layout::Shard(0), layouts.experts, mesh.size(MeshAxis::kTp));
   if (counted > 0 && pieces.ok() && pieces.value().length(mesh.size(MeshAxis::kTp) - 1) == 0) {
     Diagnostic d = At(
         landing, Finding::kStyleDoesNotFit,
         "route of style '" + style.name + "' leaves ranks of tp without an expert of '" + landing.module->path + "'");
-    d.declared = std::to_string(steps.experts) + " experts on " + std::to_string(mesh.size(MeshAxis::kTp)) + " ranks";
+    d.declared = std::to_string(layouts.experts) + " experts on " + std::to_string(mesh.size(MeshAxis::kTp)) + " ranks";
     d.required = "at least one expert per rank: equally many on each, fewer on the last";
     diagnostics.push_back(std::move(d));
   }
   if (counted == 0) {
-    steps.missing = "the number of experts does not follow from the parameters of '" + landing.module->path + "'";
+    layouts.missing = "the number of experts does not follow from the parameters of '" + landing.module->path + "'";
     return;
   }
-  steps.route = style.route;
+  layouts.route = style.route;
 }
 
 }  // namespace
@@ -354,16 +355,16 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
   }
 }
 
-void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleSteps& steps) {
+void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleLayouts& layouts) {
   const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
   if (weight == signature.end()) return;
   if ((module.kind == "Linear" || module.kind == "NormHead") && weight->shape.size() == 2) {
-    steps.in_features = weight->shape[1];
-    steps.out_features = weight->shape[0];
+    layouts.in_features = weight->shape[1];
+    layouts.out_features = weight->shape[0];
   } else if (module.kind == "Embedding" && weight->shape.size() == 2) {
-    steps.out_features = weight->shape[1];
+    layouts.out_features = weight->shape[1];
   } else if (weight->shape.size() == 1) {
-    steps.in_features = steps.out_features = weight->shape[0];
+    layouts.in_features = layouts.out_features = weight->shape[0];
   }
 }
 
@@ -371,33 +372,33 @@ void FillFeatures(const Module& module, const ModuleTree::Signature& signature, 
 // then redistributions, each checked against the table of those that exist (redistributions.h); then what needs both. A
 // check that reads what an earlier one found wrong is left out (before): it would report the same mistake in other
 // words.
-void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
+void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& mesh, ModuleLayouts& layouts,
                   Diagnostics& diagnostics) {
   const Style& style = given.For(landing.module->kind);
   const size_t before = diagnostics.size();
-  steps.style = style.name;
-  steps.inputs = style.inputs;
-  steps.outputs = style.outputs;
-  steps.lookup = style.lookup;
-  steps.missing = style.missing;
-  ResolveParams(style, landing, mesh, steps, diagnostics);
-  for (size_t i = 0; i < steps.inputs.size(); ++i) {
-    const int64_t features = i == 0 ? steps.in_features : -1;
-    FillEqualParts(features, landing, "input " + std::to_string(i), diagnostics.size() > before, steps.inputs[i],
+  layouts.style = style.name;
+  layouts.inputs = style.inputs;
+  layouts.outputs = style.outputs;
+  layouts.lookup = style.lookup;
+  layouts.missing = style.missing;
+  ResolveParams(style, landing, mesh, layouts, diagnostics);
+  for (size_t i = 0; i < layouts.inputs.size(); ++i) {
+    const int64_t features = i == 0 ? layouts.in_features : -1;
+    FillEqualParts(features, landing, "input " + std::to_string(i), diagnostics.size() > before, layouts.inputs[i],
                    diagnostics);
-    ResolveRedistribution(style, landing, "input", i, features, steps.inputs[i], diagnostics);
+    ResolveRedistribution(style, landing, "input", i, features, layouts.inputs[i], diagnostics);
   }
-  for (size_t i = 0; i < steps.outputs.size(); ++i) {
-    FillOutputHeads(style.heads, steps.outputs[i]);
-    const int64_t features = i == 0 ? steps.out_features : -1;
-    FillEqualParts(features, landing, "output " + std::to_string(i), diagnostics.size() > before, steps.outputs[i],
+  for (size_t i = 0; i < layouts.outputs.size(); ++i) {
+    FillOutputHeads(style.heads, layouts.outputs[i]);
+    const int64_t features = i == 0 ? layouts.out_features : -1;
+    FillEqualParts(features, landing, "output " + std::to_string(i), diagnostics.size() > before, layouts.outputs[i],
                    diagnostics);
-    ResolveRedistribution(style, landing, "output", i, features, steps.outputs[i], diagnostics);
+    ResolveRedistribution(style, landing, "output", i, features, layouts.outputs[i], diagnostics);
   }
-  if (diagnostics.size() == before) CheckReplicasInSums(style, landing, mesh, steps, diagnostics);
-  ResolveLookup(style, landing, steps, diagnostics);
-  ResolveRoute(style, landing, mesh, steps, diagnostics);
-  if (steps.needs_calls() && !landing.module->hookable) {
+  if (diagnostics.size() == before) CheckReplicasInSums(style, landing, mesh, layouts, diagnostics);
+  ResolveLookup(style, landing, layouts, diagnostics);
+  ResolveRoute(style, landing, mesh, layouts, diagnostics);
+  if (layouts.needs_calls() && !landing.module->hookable) {
     diagnostics.push_back(NotHookable(*landing.module, "style '" + style.name + "' would not run", landing.source));
   }
 }

@@ -19,9 +19,9 @@ struct Landing {
   SourceSpan source;    // of the rule
 };
 
-// Fills params, redistributions, after, lookup, route and features of `steps`. Errors go to `diagnostics`, with the
-// rule's line and the module's path; `steps` then serves further checks alone, and is not to be applied.
-void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleSteps& steps,
+// Fills params, redistributions, after, lookup, route and features of `layouts`. Errors go to `diagnostics`, with the
+// rule's line and the module's path; `layouts` then serves further checks alone, and is not to be applied.
+void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleLayouts& layouts,
                   Diagnostics& diagnostics);
 
 // Checks one parameter's placement and counts its dims from the front.
@@ -29,7 +29,7 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
                       Diagnostics& diagnostics);
 
 // Feature sizes that follow from the module's kind and weight.
-void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleSteps& steps);
+void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleLayouts& layouts);
 
 // Equal parts, `packed(dim, n)`, whose sizes follow from the dim: kPackedDoesNotFit where the layout has equal parts
 // that do not divide `size`. `what`: of the module, for the message.

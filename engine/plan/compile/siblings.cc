@@ -23,8 +23,8 @@ Siblings::Siblings(const CompiledPlan& plan) : plan_(plan), parents_(plan.tree->
   group_.assign(modules, kNone);
   groups_.reserve(modules);
   for (uint32_t m = 0; m < modules; ++m) {
-    const uint32_t steps = plan_.steps_of[m];
-    const std::vector<Moving>& moving = moving_[steps];
+    const uint32_t layouts = plan_.layouts_of[m];
+    const std::vector<Moving>& moving = moving_[layouts];
     for (size_t i = 0; i < moving.size(); ++i) {
       const uint32_t group = GroupOf(first_of_parent[number(parents_[m])], moving[i], m);
       ++groups_[group].uses;
@@ -34,8 +34,8 @@ Siblings::Siblings(const CompiledPlan& plan) : plan_(plan), parents_(plan.tree->
         more_[m].push_back(group);
       }
     }
-    if (needs_calls_[steps]) MarkAncestors(m, encloses_);
-    if (moves_[steps]) MarkAncestors(m, shares_);
+    if (needs_calls_[layouts]) MarkAncestors(m, encloses_);
+    if (moves_[layouts]) MarkAncestors(m, shares_);
   }
 }
 
@@ -49,17 +49,17 @@ const Siblings::Group* Siblings::Of(uint32_t module, size_t n) const {
 // communication count: a change that takes no collective, or on an axis of size 1, is nothing to share.
 void Siblings::FindMoving() {
   std::unordered_map<std::string, uint32_t> numbers;
-  moving_.resize(plan_.steps.size());
+  moving_.resize(plan_.layouts.size());
   const auto moves = [&](const std::optional<Redistribution>& move) {
     return MovingAxis(move, plan_.mesh).has_value();
   };
-  for (size_t s = 0; s < plan_.steps.size(); ++s) {
-    const ModuleSteps& steps = plan_.steps[s];
-    needs_calls_.push_back(steps.needs_calls());
-    moves_.push_back(std::ranges::any_of(steps.inputs, moves) || std::ranges::any_of(steps.outputs, moves));
-    for (size_t i = 0; i < steps.inputs.size(); ++i) {
-      if (!moves(steps.inputs[i])) continue;
-      const std::string text = steps.inputs[i]->from.ToText() + " -> " + steps.inputs[i]->to.ToText();
+  for (size_t s = 0; s < plan_.layouts.size(); ++s) {
+    const ModuleLayouts& layouts = plan_.layouts[s];
+    needs_calls_.push_back(layouts.needs_calls());
+    moves_.push_back(std::ranges::any_of(layouts.inputs, moves) || std::ranges::any_of(layouts.outputs, moves));
+    for (size_t i = 0; i < layouts.inputs.size(); ++i) {
+      if (!moves(layouts.inputs[i])) continue;
+      const std::string text = layouts.inputs[i]->from.ToText() + " -> " + layouts.inputs[i]->to.ToText();
       const auto number = numbers.try_emplace(text, static_cast<uint32_t>(numbers.size())).first->second;
       moving_[s].push_back({static_cast<int32_t>(i), number});
     }

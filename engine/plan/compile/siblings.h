@@ -1,6 +1,6 @@
 // Siblings: modules of one parent with the same redistribution of the same argument are called with one tensor
 // (queries, keys, values; gate and up), so one of them redistributes and the others take the result; and which modules
-// enclose such calls. Part of CompileProgram (program.h).
+// enclose such calls. Part of CompileSteps (module_steps.h).
 #pragma once
 
 #include <cstdint>
@@ -47,9 +47,9 @@ class Siblings {
 
   const CompiledPlan& plan_;
   const std::vector<uint32_t>& parents_;
-  std::vector<std::vector<Moving>> moving_;  // by steps
-  std::vector<bool> needs_calls_;            // by steps
-  std::vector<bool> moves_;                  // by steps
+  std::vector<std::vector<Moving>> moving_;  // by layouts
+  std::vector<bool> needs_calls_;            // by layouts
+  std::vector<bool> moves_;                  // by layouts
   std::vector<Group> groups_;
   std::vector<uint32_t> group_;                               // by module: of its first input that is redistributed
   std::unordered_map<uint32_t, std::vector<uint32_t>> more_;  // of the further ones

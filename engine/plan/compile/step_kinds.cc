@@ -7,49 +7,49 @@
 #include "engine/core/base/text.h"
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/cost.h"
-#include "engine/plan/compile/program.h"
+#include "engine/plan/compile/module_steps.h"
 
 namespace moonshard {
 namespace {
 
 using Redistributions = std::vector<std::optional<Redistribution>>;
 
-std::string Redistributed(const ProgramStep& step, const Redistributions& of) {
+std::string Redistributed(const ModuleStep& step, const Redistributions& of) {
   const Redistribution& move = *of[static_cast<size_t>(step.position)];
   return " " + std::to_string(step.position) + ": " + move.from.ToText() + " -> " + move.to.ToText() + " on " +
          ToString(step.axis);
 }
 
-std::string OfInput(const ProgramStep& step, const ModuleProgram& program, const CompiledPlan& plan) {
-  std::string out = Redistributed(step, plan.steps[program.steps].inputs);
+std::string OfInput(const ModuleStep& step, const ModuleSteps& steps, const CompiledPlan& plan) {
+  std::string out = Redistributed(step, plan.layouts[steps.layouts].inputs);
   if (!step.shared_with.empty()) return out + ", the result of " + step.shared_with;
   if (step.uses > 1) out += ", one collective for " + std::to_string(step.uses) + " siblings";
   return out;
 }
 
-std::string OfOutput(const ProgramStep& step, const ModuleProgram& program, const CompiledPlan& plan) {
-  return Redistributed(step, plan.steps[program.steps].outputs);
+std::string OfOutput(const ModuleStep& step, const ModuleSteps& steps, const CompiledPlan& plan) {
+  return Redistributed(step, plan.layouts[steps.layouts].outputs);
 }
 
-std::string InputCollectives(const ProgramStep& step, const ModuleProgram& program, const CompiledPlan& plan) {
+std::string InputCollectives(const ModuleStep& step, const ModuleSteps& steps, const CompiledPlan& plan) {
   if (!step.shared_with.empty()) return "";
-  return CollectivesText(*plan.steps[program.steps].inputs[static_cast<size_t>(step.position)], plan.mesh);
+  return CollectivesText(*plan.layouts[steps.layouts].inputs[static_cast<size_t>(step.position)], plan.mesh);
 }
 
-std::string OutputCollectives(const ProgramStep& step, const ModuleProgram& program, const CompiledPlan& plan) {
-  return CollectivesText(*plan.steps[program.steps].outputs[static_cast<size_t>(step.position)], plan.mesh);
+std::string OutputCollectives(const ModuleStep& step, const ModuleSteps& steps, const CompiledPlan& plan) {
+  return CollectivesText(*plan.layouts[steps.layouts].outputs[static_cast<size_t>(step.position)], plan.mesh);
 }
 
-std::string CastTo(const ProgramStep& step, const ModuleProgram& /*program*/, const CompiledPlan& /*plan*/) {
+std::string CastTo(const ModuleStep& step, const ModuleSteps& /*steps*/, const CompiledPlan& /*plan*/) {
   return ": " + (step.dtype.empty() ? "as the first argument" : step.dtype);
 }
 
-std::string KeptBy(const ProgramStep& step, const ModuleProgram& /*program*/, const CompiledPlan& plan) {
+std::string KeptBy(const ModuleStep& step, const ModuleSteps& /*steps*/, const CompiledPlan& plan) {
   const Recomputed& section = plan.plan->recompute[static_cast<size_t>(step.position)];
   return section.selective() ? ": by " + ToText(section) : "";
 }
 
-std::string NumbersOf(const ProgramStep& step, const ModuleProgram& /*program*/, const CompiledPlan& /*plan*/) {
+std::string NumbersOf(const ModuleStep& step, const ModuleSteps& /*steps*/, const CompiledPlan& /*plan*/) {
   switch (step.stream) {
     case DrawFrom::kOwn: return ": numbers of this rank";
     case DrawFrom::kCommon: return ": numbers common to tp";
@@ -58,48 +58,50 @@ std::string NumbersOf(const ProgramStep& step, const ModuleProgram& /*program*/,
   return "";
 }
 
-std::string Added(const ProgramStep& /*step*/, const ModuleProgram& program, const CompiledPlan& plan) {
-  return ": " + Join(plan.steps[program.steps].after, ", ");
+std::string Added(const ModuleStep& /*step*/, const ModuleSteps& steps, const CompiledPlan& plan) {
+  return ": " + Join(plan.layouts[steps.layouts].after, ", ");
 }
 
-std::string Routed(const ProgramStep& /*step*/, const ModuleProgram& program, const CompiledPlan& plan) {
-  const ModuleSteps& steps = plan.steps[program.steps];
-  return ": " + ToText(*steps.route) + " of " + std::to_string(steps.experts);
+std::string Routed(const ModuleStep& /*step*/, const ModuleSteps& steps, const CompiledPlan& plan) {
+  const ModuleLayouts& layouts = plan.layouts[steps.layouts];
+  return ": " + ToText(*layouts.route) + " of " + std::to_string(layouts.experts);
 }
 
-std::string WhenKept(const ProgramStep& step, const ModuleProgram& /*program*/, const CompiledPlan& /*plan*/) {
+std::string WhenKept(const ModuleStep& step, const ModuleSteps& /*steps*/, const CompiledPlan& /*plan*/) {
   return step.keeps ? ": when its backward ends" : "";
 }
 
-std::string GatherCollectives(const ProgramStep& /*step*/, const ModuleProgram& /*program*/, const CompiledPlan& plan) {
+std::string GatherCollectives(const ModuleStep& /*step*/, const ModuleSteps& /*steps*/, const CompiledPlan& plan) {
   return plan.unit_settings.ranks > 1 ? "all_gather forward, reduce_scatter backward" : "";
 }
 
-std::string ReshardCollectives(const ProgramStep& step, const ModuleProgram& /*program*/, const CompiledPlan& plan) {
+std::string ReshardCollectives(const ModuleStep& step, const ModuleSteps& /*steps*/, const CompiledPlan& plan) {
   return plan.unit_settings.ranks > 1 && !step.keeps ? "all_gather backward" : "";
 }
 
+using K = StepKind;
+
 // clang-format off
 constexpr StepKindInfo kStepKinds[] = {
-  // kind                         name                   begins repeats of_live_tree  rest       collectives
-  {StepKind::kBeginStep,          "begin_step",          true,  false,  false,        nullptr,   nullptr},
-  {StepKind::kGatherUnit,         "gather_unit",         true,  false,  false,        nullptr,   GatherCollectives},
-  {StepKind::kCastArguments,      "cast_arguments",      true,  false,  false,        CastTo,    nullptr},
-  {StepKind::kRecompute,          "recompute",           true,  true,   false,        KeptBy,    nullptr},
-  {StepKind::kKeepResults,        "keep_results",        true,  true,   false,        nullptr,   nullptr},
-  {StepKind::kOutermostCall,      "outermost_call",      true,  true,   true,         nullptr,   nullptr},
-  {StepKind::kDrawInside,         "draw_inside",         true,  true,   true,         NumbersOf, nullptr},
-  {StepKind::kRedistributeInput,  "redistribute_input",  true,  true,   false,        OfInput,   InputCollectives},
-  {StepKind::kRouteInputs,        "route_inputs",        true,  true,   false,        Routed,    nullptr},
-  {StepKind::kShareResults,       "share_results",       true,  true,   true,         nullptr,   nullptr},
-  {StepKind::kDrawAfter,          "draw_after",          false, true,   true,         NumbersOf, nullptr},
-  {StepKind::kRedistributeOutput, "redistribute_output", false, true,   false,        OfOutput,  OutputCollectives},
-  {StepKind::kAddParameters,      "add_parameters",      false, true,   false,        Added,     nullptr},
-  {StepKind::kRouteOutputs,       "route_outputs",       false, true,   false,        Routed,    nullptr},
-  {StepKind::kFinishCall,         "finish_call",         false, true,   true,         nullptr,   nullptr},
-  {StepKind::kCastResults,        "cast_results",        false, false,  false,        CastTo,    nullptr},
-  {StepKind::kReshardUnit,        "reshard_unit",        false, false,  false,        WhenKept,  ReshardCollectives},
-  {StepKind::kEndStep,            "end_step",            false, false,  false,        nullptr,   nullptr},
+  // kind                  name                   begins ends              repeats live  rest      collectives
+  {K::kBeginStep,          "begin_step",          true,  {},                false, false, nullptr,   nullptr},
+  {K::kGatherUnit,         "gather_unit",         true,  {},                false, false, nullptr,   GatherCollectives},
+  {K::kCastArguments,      "cast_arguments",      true,  {},                false, false, CastTo,    nullptr},
+  {K::kRecompute,          "recompute",           true,  {},                true,  false, KeptBy,    nullptr},
+  {K::kKeepResults,        "keep_results",        true,  {},                true,  false, nullptr,   nullptr},
+  {K::kOutermostCall,      "outermost_call",      true,  {},                true,  true,  nullptr,   nullptr},
+  {K::kDrawInside,         "draw_inside",         true,  {},                true,  true,  NumbersOf, nullptr},
+  {K::kRedistributeInput,  "redistribute_input",  true,  {},                true,  false, OfInput,   InputCollectives},
+  {K::kRouteInputs,        "route_inputs",        true,  {},                true,  false, Routed,    nullptr},
+  {K::kShareResults,       "share_results",       true,  {},                true,  true,  nullptr,   nullptr},
+  {K::kDrawAfter,          "draw_after",          false, K::kDrawInside,    true,  true,  NumbersOf, nullptr},
+  {K::kRedistributeOutput, "redistribute_output", false, {},                true,  false, OfOutput,  OutputCollectives},
+  {K::kAddParameters,      "add_parameters",      false, {},                true,  false, Added,     nullptr},
+  {K::kRouteOutputs,       "route_outputs",       false, {},                true,  false, Routed,    nullptr},
+  {K::kFinishCall,         "finish_call",         false, K::kOutermostCall, true,  true,  nullptr,   nullptr},
+  {K::kCastResults,        "cast_results",        false, K::kCastArguments, false, false, CastTo,    nullptr},
+  {K::kReshardUnit,        "reshard_unit",        false, K::kGatherUnit,    false, false, WhenKept, ReshardCollectives},
+  {K::kEndStep,            "end_step",            false, K::kBeginStep,     false, false, nullptr,   nullptr},
 };
 // clang-format on
 
@@ -117,11 +119,11 @@ std::span<const StepKindInfo> StepKinds() { return kStepKinds; }
 
 const StepKindInfo& InfoOf(StepKind kind) { return kStepKinds[static_cast<size_t>(kind)]; }
 
-std::string ToText(const ProgramStep& step, const ModuleProgram& program, const CompiledPlan& plan) {
+std::string ToText(const ModuleStep& step, const ModuleSteps& steps, const CompiledPlan& plan) {
   const StepKindInfo& info = InfoOf(step.kind);
   std::string name = info.name;
   std::ranges::replace(name, '_', ' ');
-  return info.rest == nullptr ? name : name + info.rest(step, program, plan);
+  return info.rest == nullptr ? name : name + info.rest(step, steps, plan);
 }
 
 }  // namespace moonshard

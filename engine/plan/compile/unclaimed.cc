@@ -29,8 +29,8 @@ struct Unclaimed {
   bool beside_sharded = false;
 };
 
-bool Shards(const ModuleSteps& steps) {
-  return std::ranges::any_of(steps.params, [](const Placement& placement) {
+bool Shards(const ModuleLayouts& layouts) {
+  return std::ranges::any_of(layouts.params, [](const Placement& placement) {
     return std::ranges::any_of(placement.by_axis, &Layout::is_shard);
   });
 }
@@ -47,21 +47,22 @@ struct Siblings {
 // One pass over all modules, for a module that is about to be reported: O(modules) a finding.
 Siblings SiblingsOf(const CompiledPlan& plan, size_t module) {
   const ModuleTree& tree = *plan.tree;
-  const ModuleSteps& own = plan.StepsOf(module);
+  const ModuleLayouts& own = plan.LayoutsOf(module);
   Siblings out;
   for (size_t m = 0; m < tree.modules().size(); ++m) {
-    const ModuleSteps& steps = plan.StepsOf(m);
+    const ModuleLayouts& layouts = plan.LayoutsOf(m);
     const std::string& path = tree.modules()[m].path;
-    const bool claimed = m != module && steps.rule >= 0 && !steps.is_fallback && tree.modules()[m].kind == "Linear";
+    const bool claimed = m != module && layouts.rule >= 0 && !layouts.is_fallback && tree.modules()[m].kind == "Linear";
     if (!claimed || ParentOf(path) != ParentOf(tree.modules()[module].path)) continue;
     const bool leaves =
-        !steps.outputs.empty() && steps.outputs[0] && ShardsFeatures(steps.outputs[0]->to[MeshAxis::kTp]);
-    const bool takes = !steps.inputs.empty() && steps.inputs[0] && ShardsFeatures(steps.inputs[0]->from[MeshAxis::kTp]);
-    if (leaves && steps.out_features == own.in_features) out.makers.push_back("'" + path + "'");
-    if (takes && steps.in_features == own.out_features) out.takers.push_back("'" + path + "'");
-    if (leaves && !takes && steps.in_features == own.in_features) out.parallel.push_back("'" + path + "'");
+        !layouts.outputs.empty() && layouts.outputs[0] && ShardsFeatures(layouts.outputs[0]->to[MeshAxis::kTp]);
+    const bool takes =
+        !layouts.inputs.empty() && layouts.inputs[0] && ShardsFeatures(layouts.inputs[0]->from[MeshAxis::kTp]);
+    if (leaves && layouts.out_features == own.in_features) out.makers.push_back("'" + path + "'");
+    if (takes && layouts.in_features == own.out_features) out.takers.push_back("'" + path + "'");
+    if (leaves && !takes && layouts.in_features == own.in_features) out.parallel.push_back("'" + path + "'");
     out.ends |= takes;
-    out.tokens |= DeclaresSequenceShards(steps);
+    out.tokens |= DeclaresSequenceShards(layouts);
   }
   return out;
 }
@@ -72,7 +73,7 @@ Siblings SiblingsOf(const CompiledPlan& plan, size_t module) {
 // many features as this one leaves, this one is colwise; likewise if it has the same input as a colwise sibling whose
 // pair is complete (up beside gate).
 std::string StyleWaitedFor(const CompiledPlan& plan, size_t module) {
-  if (plan.tree->modules()[module].kind != "Linear" || plan.StepsOf(module).in_features < 0) return "";
+  if (plan.tree->modules()[module].kind != "Linear" || plan.LayoutsOf(module).in_features < 0) return "";
   const Siblings siblings = SiblingsOf(plan, module);
   const auto verb = [](const std::vector<std::string>& names, const char* one, const char* many) {
     return Join(names, ", ") + (names.size() == 1 ? one : many);
@@ -98,15 +99,15 @@ std::string Named(const CompiledPlan& plan, const Unclaimed& unclaimed) {
 
 Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool tokens) {
   const Module& module = plan.tree->modules()[unclaimed.module];
-  const ModuleSteps& steps = plan.StepsOf(unclaimed.module);
+  const ModuleLayouts& layouts = plan.LayoutsOf(unclaimed.module);
   Diagnostic d =
       MakeDiagnostic(Finding::kUnclaimedParameter, "no rule claims the parameters of " + Named(plan, unclaimed),
-                     steps.is_fallback ? plan.plan->fallback_source : SourceSpan{});
+                     layouts.is_fallback ? plan.plan->fallback_source : SourceSpan{});
   d.path = module.path;
   const bool norm = module.kind.find("Norm") != std::string::npos;
   if (unclaimed.beside_sharded) {
     d.severity = plan.plan->lenient ? Severity::kWarning : Severity::kError;
-    d.declared = steps.is_fallback ? "default(" + steps.style + ")" : "nothing";
+    d.declared = layouts.is_fallback ? "default(" + layouts.style + ")" : "nothing";
     d.required = "a rule of its own: its parent also holds sharded parameters";
     d.help = StyleWaitedFor(plan, unclaimed.module);
     if (d.help.empty() && tokens && norm) {
@@ -140,21 +141,21 @@ void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics) {
   std::set<std::string_view> sharded_parents;
   bool know_parents = false;
   for (size_t m = 0; m < tree.modules().size(); ++m) {
-    const ModuleSteps& steps = plan.StepsOf(m);
+    const ModuleLayouts& layouts = plan.LayoutsOf(m);
     const Module& module = tree.modules()[m];
     const bool owns = std::ranges::any_of(tree.parameters(module), [](const Parameter& p) { return !p.is_buffer; });
-    if (!owns || (steps.rule >= 0 && !steps.style.empty())) continue;
+    if (!owns || (layouts.rule >= 0 && !layouts.style.empty())) continue;
     if (!know_parents) {
       know_parents = true;
       for (size_t other = 0; other < tree.modules().size(); ++other) {
-        if (Shards(plan.StepsOf(other))) sharded_parents.insert(ParentOf(tree.modules()[other].path));
+        if (Shards(plan.LayoutsOf(other))) sharded_parents.insert(ParentOf(tree.modules()[other].path));
       }
     }
     const bool beside = module.path.find('.') != std::string::npos && sharded_parents.contains(ParentOf(module.path));
-    if (steps.is_fallback && (!beside || Shards(steps))) continue;
+    if (layouts.is_fallback && (!beside || Shards(layouts))) continue;
     ++by_class.try_emplace({module.path_class, beside}, Unclaimed{m, 0, beside}).first->second.count;
   }
-  const bool tokens = plan.mesh.size(MeshAxis::kTp) > 1 && std::ranges::any_of(plan.steps, DeclaresSequenceShards);
+  const bool tokens = plan.mesh.size(MeshAxis::kTp) > 1 && std::ranges::any_of(plan.layouts, DeclaresSequenceShards);
   struct Alike {
     Diagnostic first;
     size_t others = 0;    // kinds of modules

@@ -131,7 +131,7 @@ class Step {
 }  // namespace
 
 UnitParamBytes BytesInUnit(const CompiledPlan& plan, ParamRef param, int64_t rank) {
-  const Placement placement = Gathered(plan.StepsOf(param.module).params[param.param]);
+  const Placement placement = Gathered(plan.LayoutsOf(param.module).params[param.param]);
   const std::vector<int64_t> shape = LocalShape(plan.tree->At(param).shape, placement, plan.mesh, rank);
   const int64_t elements = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
   return {BytesOf(UsedDType(plan, param), elements), BytesOf(ReducedDType(plan, param), elements)};

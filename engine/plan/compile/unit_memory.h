@@ -1,6 +1,5 @@
-// UnitMemory: what units of fsdp take beside the shards at the busiest moment of a step, found by going through the
-// step as fsdp does (fsdp/unit.h): gathered parameters, the buffers of their collectives, full gradients on their way
-// to shards.
+// UnitMemory: peak memory that FSDP units take in addition to the shards, from a simulation of one step in the order of
+// fsdp/unit.h: all-gathered parameters, collective buffers, and full gradients before their reduce-scatter.
 // Stage before: compile. Stage after: explain.
 #pragma once
 
@@ -11,20 +10,20 @@
 namespace moonshard {
 
 struct UnitMemory {
-  int64_t forward_peak = 0;  // bytes
-  int64_t peak = 0;          // of the step
+  int64_t forward_peak = 0;  // bytes, in the forward
+  int64_t peak = 0;          // bytes, in forward and backward
 };
 
-// Bytes of one parameter while its unit is used, and of its gradient while that is summed.
+// Bytes of one parameter of a unit on this rank, gathered over dp_shard but still sharded by tp.
 struct UnitParamBytes {
-  int64_t full = 0;
-  int64_t reduced = 0;
+  int64_t full = 0;     // the parameter, in the dtype in which it is used
+  int64_t reduced = 0;  // its gradient, in the dtype of the reduction
 };
 UnitParamBytes BytesInUnit(const CompiledPlan& plan, ParamRef param, int64_t rank);
 
-// On rank `rank`, of a step that goes through the units in tree order, all parameters trained. The root's gradients are
-// counted from the start of the backward, whenever they come. `gloo`: its reduce-scatter works on a copy of what it
-// gets.
+// For mesh rank `rank`, assuming that units run in tree order and that all parameters are trained. The root unit's
+// gradients are counted during the whole backward. `gloo`: adds the copy that Gloo's reduce-scatter makes of its input.
+// Zeros if the plan has no units.
 UnitMemory MemoryOfUnits(const CompiledPlan& plan, int64_t rank, bool gloo = false);
 
 }  // namespace moonshard

@@ -2,7 +2,7 @@
 //   W shard(0)   each rank has some outputs: x is used in full, y is sharded by features; the gradient of x is a term
 //                on each rank, so x must be `shared`, not `replicate`
 //   W shard(1)   each rank has some inputs: x is sharded by features, y is a term of a sum; what is added inside the
-//                forward (a bias) is added once a rank
+//                forward (a bias) is added once per rank
 //   W full       x in shards of tokens makes the gradient of W a term on each rank: W must be `shared`
 // A contradiction where shapes cannot fit is an error; one that runs with wrong numbers or gradients is a warning,
 // because a module may be more than its name shows.
@@ -43,24 +43,24 @@ bool IsTransposed(std::string_view path) {
 }
 
 // What the first input is used as, and what the forward makes, as the style declares it.
-const Layout* UsedAs(const ModuleSteps& steps) {
-  return steps.inputs.empty() || !steps.inputs[0] ? nullptr : &steps.inputs[0]->to[MeshAxis::kTp];
+const Layout* UsedAs(const ModuleLayouts& layouts) {
+  return layouts.inputs.empty() || !layouts.inputs[0] ? nullptr : &layouts.inputs[0]->to[MeshAxis::kTp];
 }
-const Layout* MadeAs(const ModuleSteps& steps) {
-  return steps.outputs.empty() || !steps.outputs[0] ? nullptr : &steps.outputs[0]->from[MeshAxis::kTp];
+const Layout* MadeAs(const ModuleLayouts& layouts) {
+  return layouts.outputs.empty() || !layouts.outputs[0] ? nullptr : &layouts.outputs[0]->from[MeshAxis::kTp];
 }
 
 // The layout of a parameter on tp; nullptr where the module has none of that name.
-const Layout* LayoutOf(const ModuleSteps& steps, const ModuleTree::Signature& signature, std::string_view name) {
+const Layout* LayoutOf(const ModuleLayouts& layouts, const ModuleTree::Signature& signature, std::string_view name) {
   for (size_t p = 0; p < signature.size(); ++p) {
-    if (signature[p].name == name) return &steps.params[p][MeshAxis::kTp];
+    if (signature[p].name == name) return &layouts.params[p][MeshAxis::kTp];
   }
   return nullptr;
 }
 
-std::optional<Contradiction> OfColwise(const std::string& weight, const ModuleSteps& steps, const Layout* bias) {
-  const Layout* used = UsedAs(steps);
-  const Layout* made = MadeAs(steps);
+std::optional<Contradiction> OfColwise(const std::string& weight, const ModuleLayouts& layouts, const Layout* bias) {
+  const Layout* used = UsedAs(layouts);
+  const Layout* made = MadeAs(layouts);
   if (used != nullptr && SurelyShardsFeatures(*used)) {
     return Contradiction{weight + ", and an input that is used as " + used->ToString(),
                          "an input that is used in full: each rank computes its own output features from all of them",
@@ -83,9 +83,9 @@ std::optional<Contradiction> OfColwise(const std::string& weight, const ModuleSt
   return std::nullopt;
 }
 
-std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleSteps& steps, const Layout* bias) {
-  const Layout* used = UsedAs(steps);
-  const Layout* made = MadeAs(steps);
+std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleLayouts& layouts, const Layout* bias) {
+  const Layout* used = UsedAs(layouts);
+  const Layout* made = MadeAs(layouts);
   if (used != nullptr && !used->is_shard()) {
     return Contradiction{weight + ", and an input that is used as " + used->ToString(),
                          "an input that is used as shard(-1): each rank multiplies its own input features",
@@ -96,7 +96,7 @@ std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleSt
                          "an output that is made as partial: each rank computes a term of the sum",
                          "rowwise {} declares both", true};
   }
-  const bool late = std::ranges::find(steps.after, "bias") != steps.after.end();
+  const bool late = std::ranges::find(layouts.after, "bias") != layouts.after.end();
   if (bias != nullptr && !bias->is_shard() && !late) {
     return Contradiction{weight + ", and bias = " + bias->ToString() + " within the forward",
                          "after = { \"bias\" }: added in the forward, it would be counted once per rank",
@@ -115,11 +115,11 @@ std::optional<Contradiction> OfFull(const Layout& weight, const Layout* used) {
 
 // The dim that the weight shards decides which half of the algebra holds; a weight that is full is judged by its input
 // alone. Only the first contradiction is reported.
-std::optional<Contradiction> OfLinear(const Layout& cut, const ModuleSteps& steps, const Layout* bias) {
+std::optional<Contradiction> OfLinear(const Layout& cut, const ModuleLayouts& layouts, const Layout* bias) {
   const std::string weight = "weight = " + cut.ToString();
-  if (cut.is_shard() && cut.dim == 0) return OfColwise(weight, steps, bias);
-  if (cut.is_shard()) return OfRowwise(weight, steps, bias);
-  const Layout* used = UsedAs(steps);
+  if (cut.is_shard() && cut.dim == 0) return OfColwise(weight, layouts, bias);
+  if (cut.is_shard()) return OfRowwise(weight, layouts, bias);
+  const Layout* used = UsedAs(layouts);
   if (used != nullptr && SurelyShardsFeatures(*used)) {
     return Contradiction{"a full weight, and an input that is used as " + used->ToString(),
                          "a weight that is shard(1), or an input that is used in full", "rowwise {} declares both"};
@@ -127,9 +127,9 @@ std::optional<Contradiction> OfLinear(const Layout& cut, const ModuleSteps& step
   return OfFull(cut, used);
 }
 
-std::optional<Contradiction> OfVector(const Layout& cut, const ModuleSteps& steps) {
-  const Layout* used = UsedAs(steps);
-  const Layout* made = MadeAs(steps);
+std::optional<Contradiction> OfVector(const Layout& cut, const ModuleLayouts& layouts) {
+  const Layout* used = UsedAs(layouts);
+  const Layout* made = MadeAs(layouts);
   if (cut.is_shard() && used != nullptr && !used->is_shard()) {
     return Contradiction{"weight = " + cut.ToString() + ", and an input that is used as " + used->ToString(),
                          "a full weight, or an input that is used as shard(-1)",
@@ -145,10 +145,10 @@ std::optional<Contradiction> OfVector(const Layout& cut, const ModuleSteps& step
 
 // The weight or else the bias, where a rule names it by its path: the layout of such a rule is not the one that the
 // style was made for.
-std::optional<size_t> NamedByPath(const ModuleSteps& steps, const ModuleTree::Signature& signature) {
+std::optional<size_t> NamedByPath(const ModuleLayouts& layouts, const ModuleTree::Signature& signature) {
   for (const std::string_view name : {"weight", "bias"}) {
-    for (size_t p = 0; p < steps.param_rules.size(); ++p) {
-      if (signature[p].name == name && steps.param_rules[p] >= 0) return p;
+    for (size_t p = 0; p < layouts.param_rules.size(); ++p) {
+      if (signature[p].name == name && layouts.param_rules[p] >= 0) return p;
     }
   }
   return std::nullopt;
@@ -160,44 +160,44 @@ void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagno
   if (plan.mesh.size(MeshAxis::kTp) == 1) return;
   const ModuleTree& tree = *plan.tree;
   std::set<std::pair<int32_t, int32_t>> said;  // rules of the module and of the parameter
-  // The result depends on the steps and the path class; most steps are of one class.
-  std::vector<std::optional<uint32_t>> class_of(plan.steps.size());
-  for (size_t m = 0; m < plan.steps_of.size(); ++m) {
+  // The result depends on the layouts and the path class; most layouts are of one class.
+  std::vector<std::optional<uint32_t>> class_of(plan.layouts.size());
+  for (size_t m = 0; m < plan.layouts_of.size(); ++m) {
     const Module& module = tree.modules()[m];
-    std::optional<uint32_t>& looked_at = class_of[plan.steps_of[m]];
+    std::optional<uint32_t>& looked_at = class_of[plan.layouts_of[m]];
     if (looked_at == module.path_class) continue;
     looked_at = module.path_class;
-    const ModuleSteps& steps = plan.StepsOf(m);
+    const ModuleLayouts& layouts = plan.LayoutsOf(m);
     const ModuleTree::Signature& signature = tree.parameters(module);
     const Parameter* weight = WeightOf(signature);
-    if (weight == nullptr || steps.rule < 0 || !steps.missing.empty()) continue;
-    if (!tree.complete() && (IsTransposed(module.path) || steps.lookup == Lookup::kMasked)) continue;
-    const Layout& cut = steps.params[static_cast<size_t>(weight - signature.data())][MeshAxis::kTp];
+    if (weight == nullptr || layouts.rule < 0 || !layouts.missing.empty()) continue;
+    if (!tree.complete() && (IsTransposed(module.path) || layouts.lookup == Lookup::kMasked)) continue;
+    const Layout& cut = layouts.params[static_cast<size_t>(weight - signature.data())][MeshAxis::kTp];
     if (cut.owner >= 0) continue;
     std::optional<Contradiction> found;
     if (module.kind == "Linear" && weight->shape.size() == 2) {
-      if (steps.lookup == Lookup::kMasked) {
+      if (layouts.lookup == Lookup::kMasked) {
         found = Contradiction{"lookup = \"masked\", whose input is ids", "an embedding",
                               "a head is colwise { output = replicate }, which shards the same rows"};
       } else {
-        found = OfLinear(cut, steps, LayoutOf(steps, signature, "bias"));
+        found = OfLinear(cut, layouts, LayoutOf(layouts, signature, "bias"));
       }
     } else if (std::ranges::all_of(signature, [](const Parameter& p) { return p.is_buffer || p.shape.size() == 1; })) {
-      found = OfVector(cut, steps);
+      found = OfVector(cut, layouts);
     }
-    const std::optional<size_t> named = NamedByPath(steps, signature);
-    if (!found || !said.insert({steps.rule, named ? steps.param_rules[*named] : -1}).second) continue;
-    const SourceSpan& where = named ? SourceOf(plan, steps, *named) : SourceOf(plan, steps);
+    const std::optional<size_t> named = NamedByPath(layouts, signature);
+    if (!found || !said.insert({layouts.rule, named ? layouts.param_rules[*named] : -1}).second) continue;
+    const SourceSpan& where = named ? SourceOf(plan, layouts, *named) : SourceOf(plan, layouts);
     // Another error at the same line is more specific.
     const auto said_already = [&](const Diagnostic& d) { return d.severity == Severity::kError && d.where == where; };
     if (std::ranges::any_of(diagnostics, said_already)) continue;
     const std::string path = module.path + (named ? "." + signature[*named].name : "");
     Diagnostic d =
         MakeDiagnostic(Finding::kStyleDoesNotFit,
-                       named ? "the layout of '" + path + "' contradicts style '" + steps.style + "' of its module"
-                             : "style '" + steps.style + "' contradicts itself on '" + path + "'",
+                       named ? "the layout of '" + path + "' contradicts style '" + layouts.style + "' of its module"
+                             : "style '" + layouts.style + "' contradicts itself on '" + path + "'",
                        where);
-    if (const SourceSpan& style = SourceOf(plan, steps); named && style.known() && style != where)
+    if (const SourceSpan& style = SourceOf(plan, layouts); named && style.known() && style != where)
       d.related.push_back(style);
     if (found->runs || plan.plan->lenient) d.severity = Severity::kWarning;
     d.path = path;

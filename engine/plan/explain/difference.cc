@@ -60,15 +60,15 @@ void AddRedistributionDifferences(Parts& parts, const std::string& side,
 }
 
 Parts PartsOf(const CompiledPlan& plan, size_t module) {
-  const ModuleSteps& steps = plan.StepsOf(module);
+  const ModuleLayouts& layouts = plan.LayoutsOf(module);
   const ModuleTree::Signature& signature = plan.tree->parameters(plan.tree->modules()[module]);
-  Parts parts = {{"style", steps.style}};
-  for (size_t i = 0; i < signature.size(); ++i) parts.emplace_back(signature[i].name, steps.params[i].ToText());
-  AddRedistributionDifferences(parts, "input", steps.inputs);
-  AddRedistributionDifferences(parts, "output", steps.outputs);
-  if (!steps.after.empty()) parts.emplace_back("added late", Join(steps.after, ", "));
-  if (steps.lookup == Lookup::kMasked) parts.emplace_back("lookup", "masked");
-  if (steps.route) parts.emplace_back("route", ToText(*steps.route));
+  Parts parts = {{"style", layouts.style}};
+  for (size_t i = 0; i < signature.size(); ++i) parts.emplace_back(signature[i].name, layouts.params[i].ToText());
+  AddRedistributionDifferences(parts, "input", layouts.inputs);
+  AddRedistributionDifferences(parts, "output", layouts.outputs);
+  if (!layouts.after.empty()) parts.emplace_back("added late", Join(layouts.after, ", "));
+  if (layouts.lookup == Lookup::kMasked) parts.emplace_back("lookup", "masked");
+  if (layouts.route) parts.emplace_back("route", ToText(*layouts.route));
   return parts;
 }
 
@@ -89,16 +89,16 @@ std::vector<PlanDifference::Part> Differing(const Parts& before, const Parts& af
   return out;
 }
 
-// Groups modules of one path class that change in the same way. Both plans store one ModuleSteps for all modules with
-// the same steps, so a pair of indices is compared once, however many modules have it.
+// Groups modules of one path class that change in the same way. Both plans store one ModuleLayouts for all modules with
+// the same layouts, so a pair of indices is compared once, however many modules have it.
 class Grouping {
  public:
   Grouping(const CompiledPlan& before, const CompiledPlan& after) : before_(before), after_(after) {}
 
   // `old` or `fresh` may be -1: the module is not in that tree.
   void Add(int64_t old, int64_t fresh) {
-    const auto pair = std::pair(old < 0 ? kNone : before_.steps_of[static_cast<size_t>(old)],
-                                fresh < 0 ? kNone : after_.steps_of[static_cast<size_t>(fresh)]);
+    const auto pair = std::pair(old < 0 ? kNone : before_.layouts_of[static_cast<size_t>(old)],
+                                fresh < 0 ? kNone : after_.layouts_of[static_cast<size_t>(fresh)]);
     const auto [entry, unseen] = parts_.try_emplace(pair);
     if (unseen) entry->second = Compared(old, fresh);
     if (entry->second.empty()) return;

@@ -27,9 +27,9 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options);
 // source line, layouts, local shapes and redistributions; then totals.
 std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options);
 
-// The program alone (compile/program.h): the steps around calls of modules, folded as above, groups, sums of gradients.
+// The steps around calls of modules alone (compile/module_steps.h), folded as above, with groups and sums of gradients.
 // {"order", "modules", "groups", "sums", "buckets", "gradient_scale"}.
-JsonValue ProgramJson(const CompiledPlan& plan);
+JsonValue StepsAsJson(const CompiledPlan& plan);
 std::string ProgramText(const CompiledPlan& plan);
 
 // {"count", "bytes"} by collective for "forward" and "backward"; also what --stats prints.

@@ -46,30 +46,30 @@ JsonValue ToJson(const std::vector<std::optional<Redistribution>>& redistributio
 }
 
 JsonValue ModuleToJson(const CompiledPlan& plan, size_t index, int64_t rank) {
-  const ModuleSteps& steps = plan.StepsOf(index);
+  const ModuleLayouts& layouts = plan.LayoutsOf(index);
   const ModuleTree::Signature& signature = plan.tree->parameters(plan.tree->modules()[index]);
   JsonValue::Object params;
   for (size_t i = 0; i < signature.size(); ++i) {
     const Parameter& parameter = signature[i];
     JsonValue::Object entry = {
-        {"layout", ToJson(steps.params[i])},
+        {"layout", ToJson(layouts.params[i])},
         {"shape", ToJson(parameter.shape)},
-        {"local_shape", ToJson(LocalShape(parameter.shape, steps.params[i], plan.mesh, rank))},
+        {"local_shape", ToJson(LocalShape(parameter.shape, layouts.params[i], plan.mesh, rank))},
         {"dtype", ToString(parameter.dtype)},
     };
-    JsonValue heads = HeadsOf(steps.params[i]);
+    JsonValue heads = HeadsOf(layouts.params[i]);
     if (!heads.is_null()) entry["heads"] = std::move(heads);
-    for (const Layout& layout : steps.params[i].by_axis) {
+    for (const Layout& layout : layouts.params[i].by_axis) {
       if (layout.owner >= 0) entry["owner"] = layout.owner;
     }
     if (parameter.is_buffer) entry["buffer"] = true;
     params[parameter.name] = std::move(entry);
   }
   JsonValue::Object out = {
-      {"rule", steps.rule < 0 ? JsonValue(nullptr) : JsonValue(steps.rule)},
-      {"style", steps.style.empty() ? JsonValue(nullptr) : JsonValue(steps.style)},
-      {"input", ToJson(steps.inputs)},
-      {"output", ToJson(steps.outputs)},
+      {"rule", layouts.rule < 0 ? JsonValue(nullptr) : JsonValue(layouts.rule)},
+      {"style", layouts.style.empty() ? JsonValue(nullptr) : JsonValue(layouts.style)},
+      {"input", ToJson(layouts.inputs)},
+      {"output", ToJson(layouts.outputs)},
       {"params", std::move(params)},
   };
   return out;
@@ -103,7 +103,7 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
   JsonValue::Object modules;
   for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
     const Module& module = plan.tree->modules()[m];
-    if (plan.StepsOf(m).rule < 0 && plan.tree->parameters(module).empty()) continue;
+    if (plan.LayoutsOf(m).rule < 0 && plan.tree->parameters(module).empty()) continue;
     modules[module.path] = ModuleToJson(plan, m, options.rank);
   }
   JsonValue::Object mesh;
@@ -127,7 +127,7 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
       {"rank", options.rank},
       {"rules", std::move(rules)},
       {"modules", std::move(modules)},
-      {"program", ProgramJson(plan)},
+      {"program", StepsAsJson(plan)},
       {"totals", JsonValue::Object{{"params", totals.params},
                                    {"sharded_params", totals.sharded_params},
                                    {"replicated_params", totals.replicated_params},

@@ -35,25 +35,25 @@ void AddRedistributions(std::string& out, const char* what,
 
 void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint32_t>& modules,
               const ExplainOptions& options) {
-  const ModuleSteps& steps = plan.StepsOf(modules.front());
-  const ModuleTree::Signature& signature = plan.tree->signatures()[steps.signature];
+  const ModuleLayouts& layouts = plan.LayoutsOf(modules.front());
+  const ModuleTree::Signature& signature = plan.tree->signatures()[layouts.signature];
   std::vector<std::string> paths;
   for (uint32_t m : modules) paths.push_back(plan.tree->modules()[m].path);
   std::string source = "no rule";
-  if (steps.is_fallback) source = plan.plan->fallback_source.ToString();
-  if (steps.rule >= 0) source = plan.plan->rules[static_cast<size_t>(steps.rule)].source.ToString();
+  if (layouts.is_fallback) source = plan.plan->fallback_source.ToString();
+  if (layouts.rule >= 0) source = plan.plan->rules[static_cast<size_t>(layouts.rule)].source.ToString();
   const std::string path = Visible(FoldPaths(paths));
   out += Padded(path.empty() ? "(root)" : path, 56) + "  " +
-         Padded(steps.style.empty() ? "-" : Visible(steps.style), 16) + "  " + Visible(source) + "\n";
-  AddRedistributions(out, "input", steps.inputs, plan.mesh);
+         Padded(layouts.style.empty() ? "-" : Visible(layouts.style), 16) + "  " + Visible(source) + "\n";
+  AddRedistributions(out, "input", layouts.inputs, plan.mesh);
   for (size_t i = 0; i < signature.size(); ++i) {
-    const std::vector<int64_t> local = LocalShape(signature[i].shape, steps.params[i], plan.mesh, options.rank);
+    const std::vector<int64_t> local = LocalShape(signature[i].shape, layouts.params[i], plan.mesh, options.rank);
     std::string shapes = ShapeToString(signature[i].shape);
     if (local != signature[i].shape) shapes += " -> " + ShapeToString(local);
     out += "    " + Padded(Visible(signature[i].name), 11) + " " + Padded(shapes, 36) + "  " +
-           Padded(steps.params[i].ToText(), 20) + "  " + ToString(signature[i].dtype) + "\n";
+           Padded(layouts.params[i].ToText(), 20) + "  " + ToString(signature[i].dtype) + "\n";
   }
-  AddRedistributions(out, "output", steps.outputs, plan.mesh);
+  AddRedistributions(out, "output", layouts.outputs, plan.mesh);
 }
 
 void AddDirection(std::string& out, const CollectiveCounts& counts, Direction direction) {
@@ -110,13 +110,13 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
                     std::to_string(options.rank) + " of " + std::to_string(plan.mesh.world_size()) + "  hash " +
                     plan.Hash() + "\n\n";
   // Entries in the tree order of their first modules.
-  // One entry for all modules of a path class with the same steps.
+  // One entry for all modules of a path class with the same layouts.
   std::map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   std::vector<std::vector<uint32_t>> entries;
   for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
     const Module& module = plan.tree->modules()[m];
-    if (plan.StepsOf(m).rule < 0 && plan.tree->parameters(module).empty()) continue;
-    const auto [entry, fresh] = numbers.try_emplace({module.path_class, plan.steps_of[m]}, entries.size());
+    if (plan.LayoutsOf(m).rule < 0 && plan.tree->parameters(module).empty()) continue;
+    const auto [entry, fresh] = numbers.try_emplace({module.path_class, plan.layouts_of[m]}, entries.size());
     if (fresh) entries.emplace_back();
     entries[entry->second].push_back(m);
   }
@@ -139,7 +139,7 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
   out += "\ncollectives of one step" +
          (options.tokens ? ", " + std::to_string(options.tokens->batch) + " x " +
                                std::to_string(options.tokens->sequence) + " tokens"
-                         : ", one token a rank") +
+                         : ", one token per rank") +
          ":\n";
   AddDirection(out, totals.collectives, Direction::kForward);
   AddDirection(out, totals.collectives, Direction::kBackward);

@@ -38,7 +38,7 @@ int64_t CutElements(const Flow& flow, const ModuleGroup& group) {
   int64_t out = 0;
   for (size_t p = 0; p < group.signature->size(); ++p) {
     const Parameter& parameter = (*group.signature)[p];
-    const bool cut = group.steps->params[p][MeshAxis::kTp].is_shard() && flow.plan().mesh.size(MeshAxis::kTp) > 1;
+    const bool cut = group.layouts->params[p][MeshAxis::kTp].is_shard() && flow.plan().mesh.size(MeshAxis::kTp) > 1;
     if (!parameter.is_buffer && parameter.shape.size() >= 2 && cut) out += parameter.elements();
   }
   return out;
@@ -55,27 +55,27 @@ std::vector<Cut> CutsOf(const Flow& flow) {
   std::map<std::pair<std::string_view, std::string>, size_t> known;  // by parent and redistribution
   std::vector<Cut> out;
   for (const ModuleGroup& group : flow.groups()) {
-    const ModuleSteps& steps = *group.steps;
+    const ModuleLayouts& layouts = *group.layouts;
     const int64_t saved = CutElements(flow, group);
-    // A module outside of the layers, as a classifier's head, runs once a step: its redistributions hardly matter.
-    if (saved == 0 || !InList(group.path) || steps.lookup == Lookup::kMasked || group.embedding) continue;
+    // A module outside of the layers, as a classifier's head, runs once per step: its redistributions hardly matter.
+    if (saved == 0 || !InList(group.path) || layouts.lookup == Lookup::kMasked || group.embedding) continue;
     size_t index = out.size();
-    if (!steps.inputs.empty() && MovingAxis(steps.inputs[0], flow.plan().mesh)) {
-      const std::string text = steps.inputs[0]->from.ToText() + " -> " + steps.inputs[0]->to.ToText();
+    if (!layouts.inputs.empty() && MovingAxis(layouts.inputs[0], flow.plan().mesh)) {
+      const std::string text = layouts.inputs[0]->from.ToText() + " -> " + layouts.inputs[0]->to.ToText();
       index = known.try_emplace({ParentOf(group.path), text}, index).first->second;
     }
     if (index == out.size()) {
       out.emplace_back();
-      for (const std::optional<Redistribution>& redistribution : steps.inputs) {
+      for (const std::optional<Redistribution>& redistribution : layouts.inputs) {
         // An input that arrives sharded would have to be gathered for a replicated matrix too.
         const bool full = redistribution && !redistribution->from[MeshAxis::kTp].is_shard();
-        if (full) out.back().sent += SentBy(redistribution, flow.plan().mesh, steps.in_features);
+        if (full) out.back().sent += SentBy(redistribution, flow.plan().mesh, layouts.in_features);
       }
     }
     out[index].groups.push_back(&group);
     out[index].saved += saved;
-    for (const std::optional<Redistribution>& redistribution : steps.outputs) {
-      out[index].sent += SentBy(redistribution, flow.plan().mesh, steps.out_features);
+    for (const std::optional<Redistribution>& redistribution : layouts.outputs) {
+      out[index].sent += SentBy(redistribution, flow.plan().mesh, layouts.out_features);
     }
   }
   return out;
@@ -85,13 +85,13 @@ void LintSmallMatrices(const Flow& flow, Diagnostics& diagnostics) {
   std::set<int32_t> reported;  // rules
   for (const Cut& cut : CutsOf(flow)) {
     const ModuleGroup& group = *cut.groups.front();
-    if (cut.sent == 0 || cut.saved >= kFewest * cut.sent || !reported.insert(group.steps->rule).second) continue;
+    if (cut.sent == 0 || cut.saved >= kFewest * cut.sent || !reported.insert(group.layouts->rule).second) continue;
     std::string others;
     for (size_t i = 1; i < cut.groups.size(); ++i) others += ", '" + flow.PathOf(*cut.groups[i]) + "'";
     Diagnostic d = flow.About(Finding::kCostsMoreThanItSaves, group,
                               "sharding '" + flow.PathOf(group) + "'" + others + " costs more than it saves");
     d.declared = "for each token " + std::to_string(cut.sent) + " elements are sent to share " +
-                 std::to_string(cut.saved) + " multiplications, by style '" + group.steps->style + "'";
+                 std::to_string(cut.saved) + " multiplications, by style '" + group.layouts->style + "'";
     d.required = "at least " + std::to_string(kFewest) + " multiplications for each element";
     d.help = "replicated {}: every rank computes all of it, and nothing is sent";
     diagnostics.push_back(std::move(d));
@@ -102,23 +102,23 @@ void LintSmallMatrices(const Flow& flow, Diagnostics& diagnostics) {
 void LintGatheredAndSharded(const Flow& flow, Diagnostics& diagnostics) {
   std::set<std::pair<int32_t, int32_t>> reported;  // rules
   for (const ModuleGroup& group : flow.groups()) {
-    const ModuleSteps& steps = *group.steps;
-    if (steps.outputs.empty() || !steps.outputs[0] || !group.matrix || steps.out_features < 0) continue;
-    const Redistribution& out = *steps.outputs[0];
+    const ModuleLayouts& layouts = *group.layouts;
+    if (layouts.outputs.empty() || !layouts.outputs[0] || !group.matrix || layouts.out_features < 0) continue;
+    const Redistribution& out = *layouts.outputs[0];
     if (!ShardsFeatures(out.from[MeshAxis::kTp]) || out.to[MeshAxis::kTp] != Layout::Replicate()) continue;
     const std::string_view block = flow.BlockOf(group, [](const ModuleGroup&) { return true; });
     for (const ModuleGroup* other : flow.Below(block, &group, InList(block))) {
-      const auto& inputs = other->steps->inputs;
-      if (inputs.empty() || !inputs[0] || other->steps->in_features != steps.out_features) continue;
+      const auto& inputs = other->layouts->inputs;
+      if (inputs.empty() || !inputs[0] || other->layouts->in_features != layouts.out_features) continue;
       const Redistribution& in = *inputs[0];
       if (in.from[MeshAxis::kTp] != Layout::Replicate() || !ShardsFeatures(in.to[MeshAxis::kTp])) continue;
-      if (!reported.insert({steps.rule, other->steps->rule}).second) continue;
+      if (!reported.insert({layouts.rule, other->layouts->rule}).second) continue;
       Diagnostic d = flow.About(
           Finding::kCostsMoreThanItSaves, group,
           "'" + flow.PathOf(group) + "' gathers its features, and '" + flow.PathOf(*other) + "' shards them again");
       d.declared = out.from[MeshAxis::kTp].ToText() + " -> replicate, then replicate -> " +
                    in.to[MeshAxis::kTp].ToText() + ": an unneeded all-gather in each direction, of " +
-                   std::to_string(steps.out_features) + " features for each token";
+                   std::to_string(layouts.out_features) + " features for each token";
       d.required = "an output that leaves as shard(-1), and an input that arrives so";
       d.help = "colwise {} and rowwise {} without output and input do both";
       diagnostics.push_back(std::move(d));

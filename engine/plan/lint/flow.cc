@@ -1,7 +1,7 @@
 // A plan declares layouts at the boundaries of modules, and no stage knows which module calls which: there is no
-// forward to read. Flow is what can be inferred without one: modules grouped by path class and steps, the layouts that
-// each group takes and leaves, and neighbourhood in the tree. Lints compare neighbours, and stay silent where a tree
-// leaves open who feeds whom, since a wrong finding costs more trust than a missing one.
+// forward to read. Flow is what can be inferred without one: modules grouped by path class and layouts, the layouts
+// that each group takes and leaves, and neighbourhood in the tree. Lints compare neighbours, and stay silent where a
+// tree leaves open who feeds whom, since a wrong finding costs more trust than a missing one.
 #include "engine/plan/lint/flow.h"
 
 #include <algorithm>
@@ -89,12 +89,12 @@ bool InList(std::string_view path) {
   return false;
 }
 
-const Layout* ArrivesAs(const ModuleSteps& steps) {
-  return steps.inputs.empty() || !steps.inputs[0] ? nullptr : &steps.inputs[0]->from[MeshAxis::kTp];
+const Layout* ArrivesAs(const ModuleLayouts& layouts) {
+  return layouts.inputs.empty() || !layouts.inputs[0] ? nullptr : &layouts.inputs[0]->from[MeshAxis::kTp];
 }
 
-const Layout* LeavesAs(const ModuleSteps& steps) {
-  return steps.outputs.empty() || !steps.outputs[0] ? nullptr : &steps.outputs[0]->to[MeshAxis::kTp];
+const Layout* LeavesAs(const ModuleLayouts& layouts) {
+  return layouts.outputs.empty() || !layouts.outputs[0] ? nullptr : &layouts.outputs[0]->to[MeshAxis::kTp];
 }
 
 ModuleGroup Flow::MakeGroup(size_t module) const {
@@ -102,28 +102,28 @@ ModuleGroup Flow::MakeGroup(size_t module) const {
   ModuleGroup group;
   group.path = PathClassOf(first.path);
   group.module = module;
-  group.steps = &plan_.StepsOf(module);
+  group.layouts = &plan_.LayoutsOf(module);
   group.signature = &plan_.tree->parameters(first);
   group.matrix = std::ranges::any_of(*group.signature, IsMatrix);
   group.embedding = first.kind == "Embedding";
   return group;
 }
 
-// Groups by path class and steps: layers that a plan treats differently (the first, or every fourth) are groups of
+// Groups by path class and layouts: layers that a plan treats differently (the first, or every fourth) are groups of
 // their own with the same class path, and each is checked. Sorted by path, so that findings come in one order.
 Flow::Flow(const CompiledPlan& plan, HeadCounts heads)
     : plan_(plan), heads_(std::move(heads)), group_of_(plan.tree->modules().size()) {
   constexpr uint32_t kNone = UINT32_MAX;
   const std::vector<Module>& modules = plan.tree->modules();
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> known;  // by path class and steps
-  // Of each path class the steps of its last module and their group: mostly those of the next one too.
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> known;  // by path class and layouts
+  // Of each path class the layouts of its last module and their group: mostly those of the next one too.
   std::vector<std::pair<uint32_t, uint32_t>> last(plan.tree->class_representatives().size(), {kNone, kNone});
   for (size_t m = 0; m < modules.size(); ++m) {
-    auto& [steps, group] = last[modules[m].path_class];
-    if (steps != plan.steps_of[m]) {
-      steps = plan.steps_of[m];
+    auto& [layouts, group] = last[modules[m].path_class];
+    if (layouts != plan.layouts_of[m]) {
+      layouts = plan.layouts_of[m];
       const auto [entry, fresh] =
-          known.try_emplace({modules[m].path_class, steps}, static_cast<uint32_t>(groups_.size()));
+          known.try_emplace({modules[m].path_class, layouts}, static_cast<uint32_t>(groups_.size()));
       if (fresh) groups_.push_back(MakeGroup(m));
       group = entry->second;
     }
@@ -153,12 +153,12 @@ std::optional<Flow> Flow::ByLayers() const {
 int Flow::CutOfWeight(const ModuleGroup& group) const {
   const auto weight = std::ranges::find(*group.signature, "weight", &Parameter::name);
   if (weight == group.signature->end() || weight->shape.size() != 2) return -1;
-  const Layout& cut = group.steps->params[static_cast<size_t>(weight - group.signature->begin())][MeshAxis::kTp];
+  const Layout& cut = group.layouts->params[static_cast<size_t>(weight - group.signature->begin())][MeshAxis::kTp];
   return cut.is_shard() && cut.owner < 0 ? cut.dim : -1;
 }
 
 bool Flow::LeavesShards(const ModuleGroup& group) const {
-  const auto& outputs = group.steps->outputs;
+  const auto& outputs = group.layouts->outputs;
   if (outputs.empty()) return !group.embedding && CutOfWeight(group) == 0;
   return std::ranges::any_of(outputs, [](const auto& redistribution) {
     return redistribution && ShardsFeatures(redistribution->to[MeshAxis::kTp]);
@@ -166,7 +166,7 @@ bool Flow::LeavesShards(const ModuleGroup& group) const {
 }
 
 bool Flow::TakesShards(const ModuleGroup& group) const {
-  const auto& inputs = group.steps->inputs;
+  const auto& inputs = group.layouts->inputs;
   if (inputs.empty()) return !group.embedding && CutOfWeight(group) == 1;
   return std::ranges::any_of(inputs, [](const auto& redistribution) {
     return redistribution && ShardsFeatures(redistribution->from[MeshAxis::kTp]);
@@ -224,10 +224,10 @@ bool Flow::AnyUnplacedRedistribution(const std::function<bool(const Layout& from
   return false;
 }
 
-const SourceSpan& Flow::LineOf(const ModuleGroup& group) const { return SourceOf(plan_, *group.steps); }
+const SourceSpan& Flow::LineOf(const ModuleGroup& group) const { return SourceOf(plan_, *group.layouts); }
 
 int Flow::LevelOf(const ModuleGroup& group) const {
-  const int32_t rule = group.steps->rule;
+  const int32_t rule = group.layouts->rule;
   return rule >= 0 ? plan_.plan->rules[static_cast<size_t>(rule)].level : 0;
 }
 

@@ -16,12 +16,12 @@
 
 namespace moonshard {
 
-// The modules of one path class with the same steps.
+// The modules of one path class with the same layouts.
 struct ModuleGroup {
   std::string path;   // of the class: every number is 0
   size_t module = 0;  // one of them
   int64_t count = 0;  // how many
-  const ModuleSteps* steps = nullptr;
+  const ModuleLayouts* layouts = nullptr;
   const ModuleTree::Signature* signature = nullptr;
   bool matrix = false;  // owns a parameter of two or more dims, buffers left out
   bool embedding = false;
@@ -90,13 +90,13 @@ class Flow {
   const CompiledPlan& plan_;
   HeadCounts heads_;
   std::vector<ModuleGroup> groups_;
-  std::vector<uint32_t> group_of_;  // by module: the number of its path class with its steps
+  std::vector<uint32_t> group_of_;  // by module: the number of its path class with its layouts
 };
 
 // Whether one of the path's components is a number.
 bool InList(std::string_view path);
 // The layout on tp of the first input as it arrives, or of the first output as it leaves; nullptr if none is declared.
-const Layout* ArrivesAs(const ModuleSteps& steps);
-const Layout* LeavesAs(const ModuleSteps& steps);
+const Layout* ArrivesAs(const ModuleLayouts& layouts);
+const Layout* LeavesAs(const ModuleLayouts& layouts);
 
 }  // namespace moonshard

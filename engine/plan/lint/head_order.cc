@@ -77,11 +77,11 @@ class HeadOrderLint {
     const ModuleGroup* key = block.Find(kKeyNames);
     if (query != nullptr && key != nullptr) {
       const std::optional<HeadCount> count =
-          flow_.heads().Of(query->steps->in_features, query->steps->out_features, key->steps->out_features);
+          flow_.heads().Of(query->layouts->in_features, query->layouts->out_features, key->layouts->out_features);
       if (count) CheckPair(*query, *key, *count);
       const ModuleGroup* value = block.Find(kValueNames);
       // Heads of values may have a size of their own.
-      if (count && value != nullptr && value->steps->out_features == key->steps->out_features)
+      if (count && value != nullptr && value->layouts->out_features == key->layouts->out_features)
         CheckPair(*query, *value, *count);
     }
     if (const ModuleGroup* fused = block.Find(kFusedNames)) CheckFused(*fused);
@@ -93,12 +93,12 @@ class HeadOrderLint {
   // Whether the plan's own heads show it (LintHeads).
   bool IsReported(const ModuleGroup& query, const ModuleGroup& key, const HeadCount& count) const {
     if (!flow_.plan().tree->checks().empty()) return false;
-    const Layout* queries = LeavesAs(*query.steps);
-    const Layout* keys = LeavesAs(*key.steps);
+    const Layout* queries = LeavesAs(*query.layouts);
+    const Layout* keys = LeavesAs(*key.layouts);
     if (queries->heads == 0 || !keys->parts.empty()) return false;
-    const int64_t size = query.steps->out_features / queries->heads;
+    const int64_t size = query.layouts->out_features / queries->heads;
     const std::optional<DimShards> shards = FeaturesMade(flow_, key);
-    if (key.steps->out_features % size != 0 || size != count.head_size) return false;
+    if (key.layouts->out_features % size != 0 || size != count.head_size) return false;
     for (int64_t rank = 0; rank < ranks(); ++rank) {
       if (!HeadsIn(shards->of(rank), size)) return true;
     }
@@ -107,7 +107,7 @@ class HeadOrderLint {
 
   // Whether the projection's shards are those of so many heads.
   bool IsUsual(const ModuleGroup& group, const DimShards& shards, int64_t heads) const {
-    const Result<DimShards> usual = DimShards::Make(Layout::Shard(-1, heads), group.steps->out_features, ranks());
+    const Result<DimShards> usual = DimShards::Make(Layout::Shard(-1, heads), group.layouts->out_features, ranks());
     for (int64_t rank = 0; usual.ok() && rank < ranks(); ++rank) {
       if (usual.value().of(rank) != shards.of(rank)) return false;
     }
@@ -118,7 +118,7 @@ class HeadOrderLint {
     const std::optional<DimShards> queries = FeaturesMade(flow_, query);
     const std::optional<DimShards> keys = FeaturesMade(flow_, key);
     if (!queries || !keys || IsReported(query, key, count)) return;
-    const int64_t query_size = query.steps->out_features / count.heads;
+    const int64_t query_size = query.layouts->out_features / count.heads;
     const int64_t per_key = count.heads / count.key_heads;
     for (int64_t rank = 0; rank < ranks(); ++rank) {
       const std::optional<Heads> q = HeadsIn(queries->of(rank), query_size);
@@ -135,8 +135,8 @@ class HeadOrderLint {
 
   void ReportPair(const ModuleGroup& group, const ModuleGroup& other, int64_t heads, bool queries, int64_t rank,
                   const HeadCount& count) {
-    if (!reported_.insert(group.steps->rule).second) return;
-    const Layout& layout = *LeavesAs(*group.steps);
+    if (!reported_.insert(group.layouts->rule).second) return;
+    const Layout& layout = *LeavesAs(*group.layouts);
     const std::string kind = queries ? "query" : "key";
     const std::string path = "'" + flow_.PathOf(group) + "'";
     std::string message = path + " is not sharded by the model's " + std::to_string(heads) + " " + kind + " heads";
@@ -146,8 +146,8 @@ class HeadOrderLint {
     }
     Diagnostic d = flow_.AboutBoth(Finding::kHeadsDoNotFit, group, other, std::move(message));
     d.severity = Severity::kWarning;
-    d.declared = "the output leaves as " + layout.ToText() + ", by style '" + group.steps->style + "'";
-    d.required = std::to_string(heads) + " heads of " + std::to_string(group.steps->out_features / heads) +
+    d.declared = "the output leaves as " + layout.ToText() + ", by style '" + group.layouts->style + "'";
+    d.required = std::to_string(heads) + " heads of " + std::to_string(group.layouts->out_features / heads) +
                  " features, by config.json: with these shards, queries of rank " + std::to_string(rank) + " of " +
                  std::to_string(ranks()) + " are combined with keys of other heads";
     d.help = heads % ranks() != 0 && ranks() % heads != 0
@@ -162,23 +162,25 @@ class HeadOrderLint {
 
   // Plain shards are compile's to refuse (fused_as_one.cc).
   void CheckFused(const ModuleGroup& group) {
-    const std::optional<HeadCount> count = flow_.heads().OfFused(group.steps->in_features, group.steps->out_features);
+    const std::optional<HeadCount> count =
+        flow_.heads().OfFused(group.layouts->in_features, group.layouts->out_features);
     const std::optional<DimShards> shards = FeaturesMade(flow_, group);
     if (!count || !shards || shards->is_plain()) return;
     for (int64_t rank = 0; rank < ranks(); ++rank) {
       const std::optional<Heads> heads = HeadsIn(shards->of(rank), count->head_size);
       if (heads && IsFusedShard(*heads, *count)) continue;
-      if (!reported_.insert(group.steps->rule).second) return;
+      if (!reported_.insert(group.layouts->rule).second) return;
       const std::string sizes = std::to_string(count->heads * count->head_size) + ", " +
                                 std::to_string(count->key_heads * count->head_size) + ", " +
                                 std::to_string(count->key_heads * count->head_size);
       const std::string heads_text = std::to_string(count->heads) + ", " + std::to_string(count->key_heads) + ", " +
                                      std::to_string(count->key_heads);
-      Diagnostic d = flow_.About(Finding::kHeadsDoNotFit, group,
-                                 "'" + flow_.PathOf(group) + "' is not sharded by its queries, keys and values");
+      Diagnostic d = flow_.About(
+          Finding::kHeadsDoNotFit, group,
+          "'" + flow_.PathOf(group) + "' does not give each rank its share of the heads of queries, keys and values");
       d.severity = Severity::kWarning;
       d.declared =
-          "the output leaves as " + LeavesAs(*group.steps)->ToText() + ", by style '" + group.steps->style + "'";
+          "the output leaves as " + LeavesAs(*group.layouts)->ToText() + ", by style '" + group.layouts->style + "'";
       d.required = "heads of " + std::to_string(count->head_size) +
                    " features, by config.json: " + std::to_string(count->heads) + " of queries, " +
                    std::to_string(count->key_heads) + " of keys and as many of values; rank " + std::to_string(rank) +

@@ -21,12 +21,12 @@ std::string MiB(int64_t bytes) {
 void LintLargeReplicated(const Flow& flow, Diagnostics& diagnostics) {
   if (!flow.plan().units.empty()) return;  // fsdp: parameters are full only while they are used
   for (const ModuleGroup& group : flow.groups()) {
-    const ModuleSteps& steps = *group.steps;
-    if (steps.rule >= 0 && !steps.is_fallback) continue;
-    for (size_t p = 0; p < steps.params.size(); ++p) {
+    const ModuleLayouts& layouts = *group.layouts;
+    if (layouts.rule >= 0 && !layouts.is_fallback) continue;
+    for (size_t p = 0; p < layouts.params.size(); ++p) {
       const Parameter& parameter = (*group.signature)[p];
       const int64_t bytes = BytesOf(parameter.dtype, parameter.elements());
-      if (bytes < kLargeBytes || IsSharded(steps.params[p], flow.plan().mesh)) continue;
+      if (bytes < kLargeBytes || IsSharded(layouts.params[p], flow.plan().mesh)) continue;
       const std::string path = flow.PathOf(group) + (flow.PathOf(group).empty() ? "" : ".") + parameter.name;
       Diagnostic d = flow.About(Finding::kLargeReplicated, group,
                                 "'" + path + "' is replicated on every rank: " + MiB(bytes) +
@@ -34,7 +34,7 @@ void LintLargeReplicated(const Flow& flow, Diagnostics& diagnostics) {
                                                            MiB(bytes * group.count)
                                                      : ""));
       d.path = path;
-      d.declared = steps.is_fallback ? "default(" + steps.style + ")" : "nothing";
+      d.declared = layouts.is_fallback ? "default(" + layouts.style + ")" : "nothing";
       d.required = "a rule of its own for a parameter of " + MiB(kLargeBytes) + " or more";
       d.help = group.embedding
                    ? "vocab_rowwise {} shards an embedding; at(path, replicated()) declares that it is intended"

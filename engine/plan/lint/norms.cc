@@ -18,13 +18,13 @@ namespace {
 
 // Whether a module that encloses the norm declares sharded tokens inside itself: what it does with its inputs before
 // they are used, and with its outputs before they leave. One that gathers them declares sharded tokens outside only.
-bool DeclaresTokensWithin(const ModuleSteps& steps) {
+bool DeclaresTokensWithin(const ModuleLayouts& layouts) {
   const auto cut = [](const std::optional<Redistribution>& redistribution, bool from) {
     return redistribution && ShardsSequence((from ? redistribution->from : redistribution->to)[MeshAxis::kTp]);
   };
-  return std::ranges::any_of(steps.inputs,
+  return std::ranges::any_of(layouts.inputs,
                              [&](const auto& redistribution) { return cut(redistribution, /*from=*/false); }) ||
-         std::ranges::any_of(steps.outputs,
+         std::ranges::any_of(layouts.outputs,
                              [&](const auto& redistribution) { return cut(redistribution, /*from=*/true); });
 }
 
@@ -38,16 +38,16 @@ Stream StreamOf(const Flow& flow, const ModuleGroup& norm, int64_t size) {
   Stream out;
   const std::string_view block = ParentOf(norm.path);
   for (const ModuleGroup* other : flow.Below(block, &norm, InList(block))) {
-    const ModuleSteps& steps = *other->steps;
+    const ModuleLayouts& layouts = *other->layouts;
     // A module without parameters that redistributes tokens prepares the input of its block.
-    const bool projection = other->matrix && (steps.in_features == size || steps.out_features == size);
+    const bool projection = other->matrix && (layouts.in_features == size || layouts.out_features == size);
     const bool block_itself = !other->matrix && flow.NormSize(*other) < 0;
     const bool in_shards =
-        other->path == block && block_itself ? DeclaresTokensWithin(steps) : DeclaresSequenceShards(steps);
+        other->path == block && block_itself ? DeclaresTokensWithin(layouts) : DeclaresSequenceShards(layouts);
     if (in_shards && (projection || block_itself)) {
       out.shards = out.shards ? out.shards : other;
-    } else if (other->matrix && steps.in_features == size && !steps.inputs.empty() && steps.inputs[0] &&
-               steps.inputs[0]->from[MeshAxis::kTp] == Layout::Replicate()) {
+    } else if (other->matrix && layouts.in_features == size && !layouts.inputs.empty() && layouts.inputs[0] &&
+               layouts.inputs[0]->from[MeshAxis::kTp] == Layout::Replicate()) {
       out.full = out.full ? out.full : other;
     }
   }
@@ -63,10 +63,10 @@ struct NormMismatch {
 
 // The declared layout of the norms' stream, with its origin.
 std::string DeclaredByNorm(const ModuleGroup& norm, bool undeclared) {
-  const ModuleSteps& steps = *norm.steps;
-  if (steps.rule < 0 && !steps.is_fallback) return "nothing";
+  const ModuleLayouts& layouts = *norm.layouts;
+  if (layouts.rule < 0 && !layouts.is_fallback) return "nothing";
   return (undeclared ? "full, by " : "shard(1), by ") +
-         (steps.is_fallback ? "default(" + steps.style + ")" : "style '" + steps.style + "'");
+         (layouts.is_fallback ? "default(" + layouts.style + ")" : "style '" + layouts.style + "'");
 }
 
 Diagnostic AboutNorms(const Flow& flow, const NormMismatch& mismatch) {
@@ -82,7 +82,7 @@ Diagnostic AboutNorms(const Flow& flow, const NormMismatch& mismatch) {
                 " neighbours take the full one");
   if (!d.where.known()) d.where = flow.LineOf(*mismatch.neighbour);
   d.declared = DeclaredByNorm(first, mismatch.undeclared) + "; '" + flow.PathOf(*mismatch.neighbour) + "' has it " +
-               (mismatch.undeclared ? "sharded" : "full") + ", by style '" + mismatch.neighbour->steps->style + "'";
+               (mismatch.undeclared ? "sharded" : "full") + ", by style '" + mismatch.neighbour->layouts->style + "'";
   d.required = "one layout of the stream for both";
   d.help = mismatch.undeclared ? "norm_on(shard(1)): each rank's gradient of the weight is then partial, and is summed"
                                : "norm_on(replicate), or input = shard(1) for the modules behind it";
@@ -98,20 +98,20 @@ void LintNorms(const Flow& flow, Diagnostics& diagnostics) {
   };
   const bool unplaced = flow.AnyUnplacedRedistribution(cuts_tokens);
   for (const ModuleGroup& group : flow.groups()) {
-    const ModuleSteps& steps = *group.steps;
+    const ModuleLayouts& layouts = *group.layouts;
     const int64_t size = flow.NormSize(group);
     if (size < 0 || flow.WithinBlock(group)) continue;
     const Stream stream = StreamOf(flow, group, size);
-    const bool declared = DeclaresSequenceShards(steps);
-    const Layout* leaves = LeavesAs(steps);
+    const bool declared = DeclaresSequenceShards(layouts);
+    const Layout* leaves = LeavesAs(layouts);
     // The gradient of a shared parameter is summed, whatever its redistributions are: norms on heads are such.
     const bool summed =
-        std::ranges::any_of(steps.params, [](const Placement& p) { return p[MeshAxis::kTp] != Layout::Replicate(); });
+        std::ranges::any_of(layouts.params, [](const Placement& p) { return p[MeshAxis::kTp] != Layout::Replicate(); });
     const bool undeclared = !declared && !summed && stream.shards != nullptr && stream.full == nullptr;
     const bool alone =
         leaves != nullptr && ShardsSequence(*leaves) && stream.shards == nullptr && stream.full != nullptr && !unplaced;
     if (!undeclared && !alone) continue;
-    NormMismatch& found = mismatches[{steps.rule, steps.is_fallback}];
+    NormMismatch& found = mismatches[{layouts.rule, layouts.is_fallback}];
     if (!found.norms.empty() && found.undeclared != undeclared) continue;
     found.norms.push_back(&group);
     if (found.neighbour == nullptr) found.neighbour = undeclared ? stream.shards : stream.full;

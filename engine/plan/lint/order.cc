@@ -75,13 +75,13 @@ std::string TextOfIntervals(const std::vector<Interval>& intervals) {
 std::string LayoutMade(const Flow& flow, const ModuleGroup& group) {
   const Layout* weight = WeightAlong(flow, group, 0);
   return (weight != nullptr ? "weight = " + weight->ToText()
-                            : "the output leaves as " + LeavesAs(*group.steps)->ToText()) +
-         ", by style '" + group.steps->style + "'";
+                            : "the output leaves as " + LeavesAs(*group.layouts)->ToText()) +
+         ", by style '" + group.layouts->style + "'";
 }
 
 std::string LayoutTaken(const Flow& flow, const ModuleGroup& group) {
   const Layout* weight = WeightAlong(flow, group, 1);
-  return weight != nullptr ? weight->ToText() : ArrivesAs(*group.steps)->ToText();
+  return weight != nullptr ? weight->ToText() : ArrivesAs(*group.layouts)->ToText();
 }
 
 class OrderLint {
@@ -91,9 +91,9 @@ class OrderLint {
   // `copies`: how many times the maker has the taker's features (gate and up in one weight): one set after the other,
   // or copies of each side by side.
   void Compare(const ModuleGroup* maker, const ModuleGroup* taker, int64_t copies) {
-    if (maker == nullptr || taker == nullptr || taker->steps->in_features <= 0) return;
-    const int64_t features = taker->steps->in_features;
-    if (maker->steps->out_features != copies * features) return;
+    if (maker == nullptr || taker == nullptr || taker->layouts->in_features <= 0) return;
+    const int64_t features = taker->layouts->in_features;
+    if (maker->layouts->out_features != copies * features) return;
     const std::optional<DimShards> made = FeaturesMade(flow_, *maker);
     const std::optional<DimShards> taken = FeaturesTaken(flow_, *taker);
     if (!made || !taken) return;
@@ -113,16 +113,16 @@ class OrderLint {
 
   // A declared redistribution of features whose weight has them in another order.
   void CompareWithin(const ModuleGroup& group) {
-    const ModuleSteps& steps = *group.steps;
-    if (!steps.outputs.empty() && steps.outputs[0]) {
-      const Redistribution& output = *steps.outputs[0];
+    const ModuleLayouts& layouts = *group.layouts;
+    if (!layouts.outputs.empty() && layouts.outputs[0]) {
+      const Redistribution& output = *layouts.outputs[0];
       CompareDeclared(group, WeightAlong(flow_, group, 0), output.from[MeshAxis::kTp], output.to[MeshAxis::kTp],
-                      steps.out_features, "the output leaves the forward as ");
+                      layouts.out_features, "the output leaves the forward as ");
     }
-    if (!steps.inputs.empty() && steps.inputs[0]) {
-      const Redistribution& input = *steps.inputs[0];
+    if (!layouts.inputs.empty() && layouts.inputs[0]) {
+      const Redistribution& input = *layouts.inputs[0];
       CompareDeclared(group, WeightAlong(flow_, group, 1), input.to[MeshAxis::kTp], input.from[MeshAxis::kTp],
-                      steps.in_features, "the input is used as ");
+                      layouts.in_features, "the input is used as ");
     }
   }
 
@@ -144,7 +144,7 @@ class OrderLint {
 
   void Report(const ModuleGroup& maker, const ModuleGroup& taker, int64_t rank, const std::vector<Interval>& made,
               const std::vector<Interval>& taken) {
-    if (!reported_.insert({maker.steps->rule, taker.steps->rule}).second) return;
+    if (!reported_.insert({maker.layouts->rule, taker.layouts->rule}).second) return;
     Diagnostic d = flow_.AboutBoth(Finding::kOrderDiffers, maker, taker,
                                    "'" + flow_.PathOf(maker) + "' leaves other features on rank " +
                                        std::to_string(rank) + " than '" + flow_.PathOf(taker) + "' takes there");
@@ -163,12 +163,12 @@ class OrderLint {
     const std::optional<DimShards> b = ShardsOfDim(flow_, declared, features);
     for (int64_t rank = 0; a && b && rank < RanksOf(flow_); ++rank) {
       if (a->of(rank) == b->of(rank) || LengthOf(a->of(rank)) != LengthOf(b->of(rank))) continue;
-      if (!reported_.insert({group.steps->rule, group.steps->rule}).second) return;
+      if (!reported_.insert({group.layouts->rule, group.layouts->rule}).second) return;
       Diagnostic d = flow_.About(
           Finding::kOrderDiffers, group,
           "'" + flow_.PathOf(group) + "' has other features on rank " + std::to_string(rank) + " than it declares");
       d.declared = what + declared.ToText() + ": " + TextOfIntervals(b->of(rank)) + "; weight = " + weight->ToText() +
-                   ": " + TextOfIntervals(a->of(rank)) + ", by style '" + group.steps->style + "'";
+                   ": " + TextOfIntervals(a->of(rank)) + ", by style '" + group.layouts->style + "'";
       d.required = "the same parts for both";
       d.help = "packed(-1, ...) for the features, with the sizes that the weight's packed(...) has";
       diagnostics_.push_back(std::move(d));
@@ -199,11 +199,11 @@ std::vector<LintBlock> BlocksWith(const Flow& flow, std::span<const std::string_
     if (fresh) blocks.emplace_back();
     blocks[entry->second].push_back(m);
   }
-  std::set<std::vector<std::pair<std::string_view, uint32_t>>> known;  // names and steps
+  std::set<std::vector<std::pair<std::string_view, uint32_t>>> known;  // names and layouts
   std::vector<LintBlock> out;
   for (const std::vector<size_t>& block : blocks) {
     std::vector<std::pair<std::string_view, uint32_t>> key;
-    for (size_t m : block) key.emplace_back(LastOf(modules[m].path), flow.plan().steps_of[m]);
+    for (size_t m : block) key.emplace_back(LastOf(modules[m].path), flow.plan().layouts_of[m]);
     if (!known.insert(std::move(key)).second) continue;
     LintBlock& fresh = out.emplace_back();
     for (size_t m : block) {
@@ -217,23 +217,23 @@ std::vector<LintBlock> BlocksWith(const Flow& flow, std::span<const std::string_
 const Layout* WeightAlong(const Flow& flow, const ModuleGroup& group, int dim) {
   if (flow.CutOfWeight(group) != dim) return nullptr;
   const auto weight = std::ranges::find(*group.signature, "weight", &Parameter::name);
-  return &group.steps->params[static_cast<size_t>(weight - group.signature->begin())][MeshAxis::kTp];
+  return &group.layouts->params[static_cast<size_t>(weight - group.signature->begin())][MeshAxis::kTp];
 }
 
 std::optional<DimShards> FeaturesMade(const Flow& flow, const ModuleGroup& group) {
-  const Layout* leaves = LeavesAs(*group.steps);
+  const Layout* leaves = LeavesAs(*group.layouts);
   if (leaves == nullptr || !ShardsFeatures(*leaves) || group.embedding) return std::nullopt;
-  if (group.steps->outputs[0]->from != group.steps->outputs[0]->to) return std::nullopt;
+  if (group.layouts->outputs[0]->from != group.layouts->outputs[0]->to) return std::nullopt;
   const Layout* weight = WeightAlong(flow, group, 0);
-  return ShardsOfDim(flow, weight != nullptr ? *weight : *leaves, group.steps->out_features);
+  return ShardsOfDim(flow, weight != nullptr ? *weight : *leaves, group.layouts->out_features);
 }
 
 std::optional<DimShards> FeaturesTaken(const Flow& flow, const ModuleGroup& group) {
-  const Layout* arrives = ArrivesAs(*group.steps);
+  const Layout* arrives = ArrivesAs(*group.layouts);
   if (arrives == nullptr || !ShardsFeatures(*arrives) || group.embedding) return std::nullopt;
-  if (group.steps->inputs[0]->from != group.steps->inputs[0]->to) return std::nullopt;
+  if (group.layouts->inputs[0]->from != group.layouts->inputs[0]->to) return std::nullopt;
   const Layout* weight = WeightAlong(flow, group, 1);
-  return ShardsOfDim(flow, weight != nullptr ? *weight : *arrives, group.steps->in_features);
+  return ShardsOfDim(flow, weight != nullptr ? *weight : *arrives, group.layouts->in_features);
 }
 
 void LintOrder(const Flow& flow, Diagnostics& diagnostics) {

@@ -31,13 +31,13 @@ std::string BlockName(const Flow& flow, const ModuleGroup& group, std::string_vi
 }
 
 std::string DeclaredLayoutOf(const ModuleGroup& group, bool output) {
-  const auto& redistributions = output ? group.steps->outputs : group.steps->inputs;
+  const auto& redistributions = output ? group.layouts->outputs : group.layouts->inputs;
   for (const std::optional<Redistribution>& redistribution : redistributions) {
     if (!redistribution) continue;
     const Layout& layout = (output ? redistribution->to : redistribution->from)[MeshAxis::kTp];
     if (ShardsFeatures(layout)) {
       return (output ? "the output leaves as " : "the input arrives as ") + layout.ToText() + ", by style '" +
-             group.steps->style + "'";
+             group.layouts->style + "'";
     }
   }
   return output ? "weight = shard(0), whose output is sharded" : "weight = shard(1), whose input is sharded";
@@ -86,8 +86,8 @@ Diagnostic AboutUnpaired(const Flow& flow, Finding finding, const Unpaired& unpa
 // features as `other` has on its side, and more than either has on its outer side. Up and down projections of an MLP
 // are such, whatever their styles.
 bool Faces(const ModuleGroup& group, const ModuleGroup& other, bool group_makes) {
-  const ModuleSteps& a = *group.steps;
-  const ModuleSteps& b = *other.steps;
+  const ModuleLayouts& a = *group.layouts;
+  const ModuleLayouts& b = *other.layouts;
   const int64_t from = group_makes ? a.out_features : b.out_features;
   const int64_t to = group_makes ? b.in_features : a.in_features;
   const int64_t outer =
@@ -113,7 +113,7 @@ void AddFacing(const Flow& flow, const Makes& makes, const Partner& partner, boo
   }
 }
 
-// What lacks a partner: first by path and steps alone, where one group stands for all layers; then by layers, for
+// What lacks a partner: first by path and layouts alone, where one group stands for all layers; then by layers, for
 // groups that the first search found a partner for in other layers than their own (a plan that treats one layer
 // differently). `search` returns what it finds in a Flow; `layers`: flow.ByLayers(). The first search comes first so
 // that a fault of several kinds of layers is one finding.
@@ -121,13 +121,13 @@ template <class Search>
 std::vector<std::pair<std::string, Unpaired>> UnpairedOf(const Flow& flow, const std::optional<Flow>& layers,
                                                          const Search& search) {
   std::vector<std::pair<std::string, Unpaired>> out;
-  std::set<std::pair<std::string, const ModuleSteps*>> known;
+  std::set<std::pair<std::string, const ModuleLayouts*>> known;
   const auto add = [&](const Flow& groups) {
     for (auto& [block, unpaired] : search(groups)) {
       const bool fresh = std::ranges::none_of(unpaired.groups, [&](const ModuleGroup* group) {
-        return known.contains({group->path, group->steps});
+        return known.contains({group->path, group->layouts});
       });
-      for (const ModuleGroup* group : unpaired.groups) known.insert({group->path, group->steps});
+      for (const ModuleGroup* group : unpaired.groups) known.insert({group->path, group->layouts});
       if (fresh) out.emplace_back(block.first, unpaired);
     }
   };

@@ -39,10 +39,10 @@ bool Supported(const Flow& flow, const Layer& layer) {
   const std::vector<const ModuleGroup*> below = flow.Below(layer.path, nullptr, /*into_lists=*/true);
   return std::ranges::any_of(below, [&](const ModuleGroup* group) {
     if (flow.NormSize(*group) >= 0) return false;
-    const Layout* arrives = ArrivesAs(*group->steps);
-    const Layout* leaves = LeavesAs(*group->steps);
+    const Layout* arrives = ArrivesAs(*group->layouts);
+    const Layout* leaves = LeavesAs(*group->layouts);
     if (layer.in_shards) return IsTokens(arrives) || IsTokens(leaves);
-    return group->matrix && group->steps->in_features == layer.features && IsFull(arrives);
+    return group->matrix && group->layouts->in_features == layer.features && IsFull(arrives);
   });
 }
 
@@ -54,8 +54,8 @@ std::vector<Layer> LayersOf(const Flow& flow) {
     const int64_t features = flow.NormSize(group);
     const std::string_view path = ParentOf(group.path);
     if (features < 0 || !InList(path) || flow.WithinBlock(group)) continue;
-    const Layout* arrives = ArrivesAs(*group.steps);
-    const Layout* leaves = LeavesAs(*group.steps);
+    const Layout* arrives = ArrivesAs(*group.layouts);
+    const Layout* leaves = LeavesAs(*group.layouts);
     const bool in_shards = IsTokens(arrives) && IsTokens(leaves);
     const bool full = IsFull(arrives) && IsFull(leaves);
     const auto [entry, fresh] = layers.try_emplace({path, features}, Layer{path, features, in_shards, &group});
@@ -80,7 +80,7 @@ class Projections {
       const bool redistributed = std::ranges::any_of(below_, [&](const ModuleGroup* around) {
         return group->path.size() > around->path.size() && group->path.starts_with(around->path) &&
                group->path[around->path.size()] == '.' &&
-               !(around->steps->inputs.empty() && around->steps->outputs.empty());
+               !(around->layouts->inputs.empty() && around->layouts->outputs.empty());
       });
       if (group->matrix && !redistributed) out.push_back(group);
     }
@@ -98,8 +98,8 @@ class Projections {
     });
   }
 
-  bool TakesStream(const ModuleGroup& group) const { return group.steps->in_features == layer_.features; }
-  bool MakesStream(const ModuleGroup& group) const { return group.steps->out_features == layer_.features; }
+  bool TakesStream(const ModuleGroup& group) const { return group.layouts->in_features == layer_.features; }
+  bool MakesStream(const ModuleGroup& group) const { return group.layouts->out_features == layer_.features; }
 
  private:
   const Layer& layer_;
@@ -145,10 +145,10 @@ class StreamLint {
       if (!group.embedding || InList(group.path)) continue;
       const std::string_view around = ParentOf(group.path);
       const auto layer = std::ranges::find_if(layers, [&](const Layer& l) {
-        return l.features == group.steps->out_features && (around.empty() || l.path.starts_with(around));
+        return l.features == group.layouts->out_features && (around.empty() || l.path.starts_with(around));
       });
       if (layer == layers.end() || RedistributedByOthers() || ProjectedBeside(group)) continue;
-      const Layout* leaves = LeavesAs(*group.steps);
+      const Layout* leaves = LeavesAs(*group.layouts);
       const std::string output = std::string("output = ") + (layer->in_shards ? "shard(1)" : "replicate");
       if (IsFeatures(leaves)) {
         Add({Finding::kShardsNotTaken, /*output=*/true, "sharded features", "full ones",
@@ -177,11 +177,11 @@ class StreamLint {
     const int64_t features = flow_.NormSize(*norms[0]);
     const auto same = [&](const Layer& l) { return l.features == features; };
     const auto layer = std::ranges::find_if(layers, same);
-    if (layer == layers.end() || heads[0]->steps->in_features != features || RedistributedByOthers()) return;
-    const Layout* leaves = LeavesAs(*norms[0]->steps);
+    if (layer == layers.end() || heads[0]->layouts->in_features != features || RedistributedByOthers()) return;
+    const Layout* leaves = LeavesAs(*norms[0]->layouts);
     if (!(layer->in_shards ? IsTokens(leaves) : IsFull(leaves))) return;
     const Layer end{layer->path, features, layer->in_shards, norms[0]};
-    const Layout* arrives = ArrivesAs(*heads[0]->steps);
+    const Layout* arrives = ArrivesAs(*heads[0]->layouts);
     if (layer->in_shards && IsFull(arrives)) {
       Add({Finding::kShardsNotTaken, /*output=*/false, "the full sequence", "shards of it",
            "input = shard(1), which gathers the sequence"},
@@ -203,7 +203,7 @@ class StreamLint {
       });
     };
     return std::ranges::any_of(flow_.groups(), [&](const ModuleGroup& s) {
-      return !s.matrix && (redistributions(s.steps->inputs) || redistributions(s.steps->outputs));
+      return !s.matrix && (redistributions(s.layouts->inputs) || redistributions(s.layouts->outputs));
     });
   }
 
@@ -212,26 +212,26 @@ class StreamLint {
     const std::vector<const ModuleGroup*> beside =
         flow_.Below(ParentOf(embedding.path), &embedding, /*into_lists=*/false);
     return std::ranges::any_of(beside, [&](const ModuleGroup* s) {
-      return s->matrix && !s->embedding && s->steps->in_features > 0 &&
-             s->steps->out_features == embedding.steps->out_features;
+      return s->matrix && !s->embedding && s->layouts->in_features > 0 &&
+             s->layouts->out_features == embedding.layouts->out_features;
     });
   }
 
   // The stream is sharded in this layer. A projection that reads or adds the full sequence is reported unless a sibling
   // does the inverse: a pair that gathers and shards again by itself is consistent.
   void CheckSharded(const Layer& layer, const Projections& projections, const ModuleGroup& group) {
-    const ModuleSteps& steps = *group.steps;
+    const ModuleLayouts& layouts = *group.layouts;
     const auto takes_full = [&](const ModuleGroup& s) {
-      return projections.TakesStream(s) && IsFull(ArrivesAs(*s.steps));
+      return projections.TakesStream(s) && IsFull(ArrivesAs(*s.layouts));
     };
     const auto leaves_full = [&](const ModuleGroup& s) {
-      return projections.MakesStream(s) && IsFull(LeavesAs(*s.steps));
+      return projections.MakesStream(s) && IsFull(LeavesAs(*s.layouts));
     };
-    if (leaves_full(group) && IsFeatures(ArrivesAs(steps)) && !projections.AnyBeside(group, takes_full)) {
+    if (leaves_full(group) && IsFeatures(ArrivesAs(layouts)) && !projections.AnyBeside(group, takes_full)) {
       Add({Finding::kShardsNotMade, /*output=*/true, "the full sequence", "shards of it",
            "output = shard(1): each rank receives the sums of its own tokens"},
           group, layer);
-    } else if (takes_full(group) && IsFeatures(LeavesAs(steps)) && !projections.AnyBeside(group, leaves_full)) {
+    } else if (takes_full(group) && IsFeatures(LeavesAs(layouts)) && !projections.AnyBeside(group, leaves_full)) {
       Add({Finding::kShardsNotTaken, /*output=*/false, "the full sequence", "shards of it",
            "input = shard(1), which gathers the sequence"},
           group, layer);
@@ -240,9 +240,9 @@ class StreamLint {
 
   // The stream is full in this layer: the inverse, where any projection of the layer may be the partner.
   void CheckFull(const Layer& layer, const Projections& projections, const ModuleGroup& group) {
-    const ModuleSteps& steps = *group.steps;
-    const auto takes_shards = [](const ModuleGroup& s) { return IsTokens(ArrivesAs(*s.steps)); };
-    const auto leaves_shards = [](const ModuleGroup& s) { return IsTokens(LeavesAs(*s.steps)); };
+    const ModuleLayouts& layouts = *group.layouts;
+    const auto takes_shards = [](const ModuleGroup& s) { return IsTokens(ArrivesAs(*s.layouts)); };
+    const auto leaves_shards = [](const ModuleGroup& s) { return IsTokens(LeavesAs(*s.layouts)); };
     if (projections.MakesStream(group) && leaves_shards(group) && !projections.Any(takes_shards)) {
       Add({Finding::kShardsNotTaken, /*output=*/true, "shards of the sequence", "the full one",
            "output = replicate, or shard(1) for all of the stream: norm_on(shard(1)), input = shard(1)"},
@@ -253,21 +253,23 @@ class StreamLint {
     };
     if (projections.TakesStream(group) && takes_shards(group) && !projections.Any(others_leave)) {
       Add({Finding::kShardsNotMade, /*output=*/false, "shards of the sequence", "the full one",
-           steps.out_features == layer.features ? "input = replicate"
-                                                : "input = replicate; colwise {} shards a projection by its features"},
+           layouts.out_features == layer.features
+               ? "input = replicate"
+               : "input = replicate; colwise {} shards a projection by its features"},
           group, layer);
     }
   }
 
   // A projection from the stream that takes sharded features, which no sibling makes.
   void CheckFeatures(const Layer& layer, const Projections& projections, const ModuleGroup& group) {
-    const ModuleSteps& steps = *group.steps;
-    const bool takes = projections.TakesStream(group) && IsFeatures(ArrivesAs(steps)) && IsFeatures(LeavesAs(steps));
+    const ModuleLayouts& layouts = *group.layouts;
+    const bool takes =
+        projections.TakesStream(group) && IsFeatures(ArrivesAs(layouts)) && IsFeatures(LeavesAs(layouts));
     if (!takes) return;
     const auto makes = [&](const ModuleGroup& s) {
-      const ModuleSteps& other = *s.steps;
-      const bool parallel = other.in_features == steps.in_features && other.out_features == steps.out_features;
-      const bool fits = other.out_features < 0 || other.out_features % steps.in_features == 0;
+      const ModuleLayouts& other = *s.layouts;
+      const bool parallel = other.in_features == layouts.in_features && other.out_features == layouts.out_features;
+      const bool fits = other.out_features < 0 || other.out_features % layouts.in_features == 0;
       return flow_.LeavesShards(s) && !parallel && fits;
     };
     if (projections.AnyBeside(group, makes)) return;
@@ -278,7 +280,7 @@ class StreamLint {
 
   void Add(const MismatchKind& kind, const ModuleGroup& group, const Layer& layer) {
     const auto same = [&](const StreamMismatch& mismatch) {
-      return mismatch.kind.finding == kind.finding && mismatch.groups.front()->steps->rule == group.steps->rule;
+      return mismatch.kind.finding == kind.finding && mismatch.groups.front()->layouts->rule == group.layouts->rule;
     };
     const auto known = std::ranges::find_if(mismatches_, same);
     if (known == mismatches_.end()) {
@@ -301,10 +303,10 @@ Diagnostic AboutStream(const Flow& flow, const StreamMismatch& mismatch) {
   Diagnostic d = flow.AboutBoth(mismatch.kind.finding, first, norm,
                                 flow.Names(mismatch.groups) + does + mismatch.kind.declared + "; '" +
                                     flow.PathOf(norm) + "'" + norm_does + mismatch.kind.expected);
-  const Layout& layout = *(mismatch.kind.output ? LeavesAs(*first.steps) : ArrivesAs(*first.steps));
+  const Layout& layout = *(mismatch.kind.output ? LeavesAs(*first.layouts) : ArrivesAs(*first.layouts));
   d.declared = (mismatch.kind.output ? "the output leaves as " : "the input arrives as ") + layout.ToText() +
-               ", by style '" + first.steps->style + "'; '" + flow.PathOf(norm) + "'" + norm_does +
-               (mismatch.layer.in_shards ? "shard(1)" : "replicate") + ", by style '" + norm.steps->style + "'";
+               ", by style '" + first.layouts->style + "'; '" + flow.PathOf(norm) + "'" + norm_does +
+               (mismatch.layer.in_shards ? "shard(1)" : "replicate") + ", by style '" + norm.layouts->style + "'";
   d.required = "one layout of the stream for both";
   d.help = mismatch.kind.help;
   return d;
@@ -317,19 +319,19 @@ void LintDims(const Flow& flow, Diagnostics& diagnostics) {
   for (const ModuleGroup& group : flow.groups()) {
     const std::string& kind = flow.plan().tree->modules()[group.module].kind;
     if (kind != "Linear" && !group.embedding && flow.NormSize(group) < 0) continue;
-    for (const auto* redistributions : {&group.steps->inputs, &group.steps->outputs}) {
-      const bool output = redistributions == &group.steps->outputs;
+    for (const auto* redistributions : {&group.layouts->inputs, &group.layouts->outputs}) {
+      const bool output = redistributions == &group.layouts->outputs;
       if (redistributions->empty() || !redistributions->front()) continue;
       for (const Placement* placement : {&redistributions->front()->from, &redistributions->front()->to}) {
         const Layout& layout = (*placement)[MeshAxis::kTp];
         if (!layout.is_shard() || (layout.dim >= -kDims && layout.dim < kDims)) continue;
-        if (!reported.insert(group.steps->rule).second) continue;
+        if (!reported.insert(group.layouts->rule).second) continue;
         Diagnostic d = flow.About(Finding::kBadDim, group,
                                   std::string(output ? "the output" : "the input") + " of '" + flow.PathOf(group) +
                                       "' is sharded along tensor dim " + std::to_string(layout.dim) +
                                       ", which an activation does not have");
         d.severity = Severity::kWarning;
-        d.declared = layout.ToText() + ", by style '" + group.steps->style + "'";
+        d.declared = layout.ToText() + ", by style '" + group.layouts->style + "'";
         d.required = "a dim of [batch, sequence, features]: 0 to 2, or -3 to -1";
         d.help = "shard(1) is the sequence, shard(-1) the features";
         diagnostics.push_back(std::move(d));

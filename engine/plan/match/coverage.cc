@@ -21,8 +21,8 @@ constexpr size_t kMostAlternatives = 12;  // named in a message
 
 // Sets seen[i][j]: whether alternative j of rule i matches a module, for the rules `to_check`. An alternative that
 // depends on numbers ({0..15} has sixteen) may match a single module, so all of these run as one set over the modules
-// until each was seen, normally within the first layers that have them; the others run once a path class. Returns false
-// if RE2 ran out of memory.
+// until each was seen, normally within the first layers that have them; the others run once per path class. Returns
+// false if RE2 ran out of memory.
 bool FindAlternatives(const ModuleTree& tree, const std::vector<Pattern>& patterns, const std::vector<bool>& to_check,
                       const std::vector<std::vector<bool>>& numbers_seen, std::vector<std::vector<bool>>& seen) {
   struct Place {
@@ -36,11 +36,9 @@ bool FindAlternatives(const ModuleTree& tree, const std::vector<Pattern>& patter
   seen.resize(patterns.size());
   for (size_t i = 0; i < patterns.size(); ++i) {
     seen[i].assign(patterns[i].alternatives.size(), false);
-    if (to_check[i] && !numbers_seen[i].empty()) {
-      seen[i] = numbers_seen[i];
-      continue;
-    }
+    if (to_check[i] && !numbers_seen[i].empty()) seen[i] = numbers_seen[i];
     for (size_t j = 0; to_check[i] && j < patterns[i].alternatives.size(); ++j) {
+      if (!numbers_seen[i].empty() && patterns[i].alternatives[j].group == patterns[i].range_group) continue;
       const std::string& regex = patterns[i].alternatives[j].regex;
       if (patterns[i].depends_on_numbers) {
         places.push_back({i, j});
@@ -142,7 +140,7 @@ void ReportAlternatives(const MatchedPlan& matched, const Rule& rule,
         d.help = NearestMatchText(*matched.tree, alone);
       }
     } else if (!found.empty()) {
-      d.help = "of these the model has " + Listed(found);
+      d.help = "of the alternatives in the same braces the model has " + Listed(found);
     }
     out.push_back(std::move(d));
   }

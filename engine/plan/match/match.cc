@@ -6,7 +6,7 @@
 // Example. A model with 32 layers has some 400 modules in about 15 path classes:
 //
 //   rule                                    depends on numbers    matched against
-//   model.layers.*.mlp.{gate,up}_proj       no                    15 representatives, one a class
+//   model.layers.*.mlp.{gate,up}_proj       no                    15 representatives, one per class
 //   model.layers.{0..3}.self_attn           yes                   all 400 paths
 //   model.layers.31.mlp.down_proj           yes                   all 400 paths
 //
@@ -44,7 +44,7 @@ struct RuleSet {
 //
 // Matching is the cost of the stage: a large mixture of experts has 60,000 modules. Their paths fall into few path
 // classes (paths that differ in numbers only), and most patterns match a class or not, whatever the numbers. So
-// patterns are split into two sets: those independent of numbers run once a class, the others once a module.
+// patterns are split into two sets: those independent of numbers run once per class, the others once per module.
 class Matcher {
  public:
   Matcher(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree) {
@@ -96,7 +96,7 @@ class Matcher {
     return true;
   }
 
-  // Two automata, and two lists of rules for a module: those that match its path class, computed once a class, and
+  // Two automata, and two lists of rules for a module: those that match its path class, computed once per class, and
   // those that match its own path. Both together are its candidates. Without rules that depend on numbers, the usual
   // case, a module costs one lookup of its class and no matching at all. The candidates are sorted, so that who wins
   // and what is reported first does not depend on which of the automata found a rule.
@@ -134,19 +134,24 @@ class Matcher {
     std::vector<Last> last_of_class(of_class.size());
     for (size_t m = 0; m < modules.size(); ++m) {
       Last& last = last_of_class[modules[m].path_class];
-      const std::string_view deciding = FirstComponents(modules[m].path, components);
-      if (!last.known || last.deciding != deciding) {
-        if (!Match(*path_set, by_path, modules[m].path, last.found)) return false;
-        for (int32_t rule : last.found) NoteNumber(static_cast<size_t>(rule), modules[m].path);
+      const std::string& path = modules[m].path;
+      if (!last.known || !BeginsWith(path, last.deciding)) {
+        if (!Match(*path_set, by_path, path, last.found)) return false;
+        for (int32_t rule : last.found) NoteNumber(static_cast<size_t>(rule), path);
         const std::vector<int32_t>& from_class = of_class[modules[m].path_class];
         last.found.insert(last.found.end(), from_class.begin(), from_class.end());
         std::ranges::sort(last.found);
-        last.deciding = deciding;
+        last.deciding = FirstComponents(path, components);
         last.known = true;
       }
       if (!last.found.empty()) Claim(m, last.found);
     }
     return true;
+  }
+
+  // Whether the first components of a path, as many as `components` has, are these.
+  static bool BeginsWith(std::string_view path, std::string_view components) {
+    return path.starts_with(components) && (path.size() == components.size() || path[components.size()] == '.');
   }
 
   // Which number of a range a path that matches has: the alternatives of the range need no matching of their own.
@@ -157,9 +162,10 @@ class Matcher {
     const std::string_view text = until.substr(until.rfind('.') + 1);  // npos + 1 is 0
     int64_t number = 0;
     std::from_chars(text.data(), text.data() + text.size(), number);
-    const auto index = static_cast<size_t>(number - std::stoll(pattern.alternatives.front().text));
+    const auto first = std::ranges::find(pattern.alternatives, pattern.range_group, &Pattern::Alternative::group);
+    const int64_t index = first - pattern.alternatives.begin() + number - std::stoll(first->text);
     numbers_seen_[rule].resize(pattern.alternatives.size());
-    if (index < numbers_seen_[rule].size()) numbers_seen_[rule][index] = true;
+    if (index >= 0 && index < std::ssize(numbers_seen_[rule])) numbers_seen_[rule][static_cast<size_t>(index)] = true;
   }
 
   // The rule that wins among `candidates` (ascending): the first of the lowest level. Another rule of that level is a
@@ -183,7 +189,7 @@ class Matcher {
 
   void Conflict(int32_t first, int32_t second, const std::string& path) {
     const auto [known, fresh] = conflicts_.try_emplace({first, second}, diagnostics_.size());
-    if (!fresh) return;  // one conflict a pair of rules, with the first module as the example
+    if (!fresh) return;  // one conflict per pair of rules, with the first module as the example
     if (conflicts_.size() > kMostConflicts) return;
     const Rule& a = matched_.plan->rules[static_cast<size_t>(first)];
     const Rule& b = matched_.plan->rules[static_cast<size_t>(second)];
@@ -242,7 +248,7 @@ class Matcher {
     }
     std::vector<std::vector<std::string>> found;
     for (const Recomputed& section : plan.recompute) {
-      found.push_back(MatchSection(section.modules, "recompute names", paths));
+      found.push_back(MatchSection(section.modules, "recompute lists", paths));
       const std::vector<std::string> kept = MatchSection(section.keep_modules, "recompute keeps", paths);
       matched_.kept_results.insert(matched_.kept_results.end(), kept.begin(), kept.end());
     }

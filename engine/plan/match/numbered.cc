@@ -42,7 +42,7 @@ std::string WhyNeverFound(std::string_view key) {
   for (size_t i = 0; i < components.size(); ++i) {
     const bool after_star = i > 0 && components[i - 1] == "*";
     if (components[i] == "*" && i == 0) return "the first component of a name is never replaced by *";
-    if (components[i] == "*" && after_star) return "of two numbers in a row only the first is replaced by *";
+    if (components[i] == "*" && after_star) return "of two consecutive numbers only the first is replaced by *";
     if (components[i] != "*" && components[i].find('*') != std::string::npos) {
       return "* stands for a whole component that is a number, not for a part of one";
     }

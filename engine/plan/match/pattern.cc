@@ -27,9 +27,11 @@ using Sequence = std::vector<Node>;
 struct Node {
   enum class Kind { kLiteral, kDot, kStar, kComponents, kOne, kClass, kChoice };
   Kind kind = Kind::kLiteral;
-  std::string text;                // of a literal character, a class or a long range of numbers, as RE2 writes it
-  std::vector<Sequence> choices;   // of a choice
+  std::string text;                // of a literal character, a class or a range of numbers, as RE2 writes it
+  std::vector<Sequence> choices;   // of a choice; of a range none, its names are the numbers
   std::vector<std::string> names;  // the choices as the user wrote them
+
+  bool is_range() const { return kind == Kind::kChoice && choices.empty(); }
 };
 
 // Thrown inside this file only: parsing is recursive, and the first error ends it.
@@ -185,7 +187,8 @@ class Parser {
     const size_t begin = position_++;
     Node node{Node::Kind::kChoice, "", {}, {}};
     const size_t close = text_.find('}', position_);
-    if (close != std::string_view::npos && AddRange(text_.substr(position_, close - position_), node)) {
+    const bool nested = text_.find('{', position_) < close;
+    if (close != std::string_view::npos && !nested && AddRange(text_.substr(position_, close - position_), node)) {
       position_ = close + 1;
       return node;
     }
@@ -201,7 +204,7 @@ class Parser {
     }
   }
 
-  // "0..15": adds its numbers as choices and returns true; returns false if `body` is not a range.
+  // "0..15": adds its numbers and returns true; returns false if `body` is not a range.
   bool AddRange(std::string_view body, Node& node) const {
     const size_t dots = body.find("..");
     if (dots == std::string_view::npos) return false;
@@ -219,13 +222,9 @@ class Parser {
     if (last - first >= kMostNumbersInRange) {
       Fail("the range {" + std::string(body) + "} has more than " + std::to_string(kMostNumbersInRange) + " numbers");
     }
-    if (last - first >= kShortRange) node.text = NumbersBetween(std::to_string(first), std::to_string(last));
-    for (int64_t i = first; i <= last; ++i) {
-      Sequence digits;
-      for (char c : std::to_string(i)) digits.push_back({Node::Kind::kLiteral, std::string(1, c), {}, {}});
-      node.choices.push_back(std::move(digits));
-      node.names.push_back(std::to_string(i));
-    }
+    for (int64_t i = first; i <= last; ++i) node.names.push_back(std::to_string(i));
+    node.text =
+        last - first < kShortRange ? Join(node.names, "|") : NumbersBetween(node.names.front(), node.names.back());
     return true;
   }
 
@@ -284,8 +283,9 @@ class Writer {
   }
 
   std::string WriteChoice(const Node& node, bool starts, bool ends) const {
-    if (&node == chosen_) return "(?:" + Write(node.choices[which_], starts, ends) + ")";
-    if (!node.text.empty()) return "(?:" + node.text + ")";
+    if (&node == chosen_)
+      return "(?:" + (node.is_range() ? node.names[which_] : Write(node.choices[which_], starts, ends)) + ")";
+    if (node.is_range()) return "(?:" + node.text + ")";
     std::string out = "(?:";
     for (const Sequence& choice : node.choices) {
       if (&choice != node.choices.data()) out += "|";
@@ -306,9 +306,7 @@ bool DependsOnNumbers(const Sequence& sequence) {
     if (node.kind == Node::Kind::kLiteral && node.text.size() == 1 && node.text[0] >= '0' && node.text[0] <= '9') {
       return true;
     }
-    for (const Sequence& choice : node.choices) {
-      if (DependsOnNumbers(choice)) return true;
-    }
+    if (node.is_range() || std::ranges::any_of(node.choices, DependsOnNumbers)) return true;
   }
   return false;
 }
@@ -338,19 +336,18 @@ size_t DecidingComponents(const Sequence& sequence) {
   return last;
 }
 
-size_t RangeComponent(const Sequence& sequence) {
+// The first range of numbers that is a full component, in front of which no node moves components, and which
+// component it is; null: none.
+std::pair<const Node*, size_t> RangeComponent(const Sequence& sequence) {
   size_t component = 1;
-  size_t found = 0;
   for (size_t i = 0; i < sequence.size(); ++i) {
     const Node& node = sequence[i];
     if (node.kind == Node::Kind::kDot) ++component;
-    if (node.kind == Node::Kind::kComponents && found == 0) return 0;
-    if (node.kind != Node::Kind::kChoice) continue;
+    if (node.kind == Node::Kind::kComponents || std::ranges::any_of(node.choices, HoldsDots)) break;
     const bool starts = i == 0 || sequence[i - 1].kind == Node::Kind::kDot;
-    if (found > 0 || node.text.empty() || !starts || !IsBoundary(sequence, i + 1)) return 0;
-    found = component;
+    if (node.is_range() && starts && IsBoundary(sequence, i + 1)) return {&node, component};
   }
-  return found;
+  return {nullptr, 0};
 }
 
 void CollectChoices(const Sequence& sequence, std::vector<const Node*>& out) {
@@ -390,10 +387,23 @@ void AddAlternatives(const Sequence& sequence, Pattern& pattern) {
   CollectChoices(sequence, choices);
   size_t bytes = 0;
   int group = -1;
+  const auto [range, component] = RangeComponent(sequence);
+  const auto at = range == nullptr ? sequence.end() : sequence.begin() + (range - sequence.data());
   for (const Node* choice : choices) {
     ++group;
-    for (size_t i = 0; i < choice->choices.size(); ++i) {
-      pattern.alternatives.push_back({choice->names[i], Writer(choice, i).Write(sequence, true, true), group});
+    if (choice == range) {
+      pattern.range_component = component;
+      pattern.range_group = group;
+    }
+    // Of the range what surrounds it is written once.
+    const bool is_top = choice == range;
+    const std::string before = is_top ? Writer(nullptr, 0).Write(Sequence(sequence.begin(), at), true, false) : "";
+    const std::string behind = is_top ? Writer(nullptr, 0).Write(Sequence(at + 1, sequence.end()), false, true) : "";
+    for (size_t i = 0; i < choice->names.size(); ++i) {
+      pattern.alternatives.push_back(
+          {choice->names[i],
+           is_top ? before + "(?:" + choice->names[i] + ")" + behind : Writer(choice, i).Write(sequence, true, true),
+           group});
       bytes += pattern.alternatives.back().regex.size();
       if (bytes <= kMostAlternativeBytes) continue;
       throw ParseError{"its braces spell out more than " + std::to_string(kMostAlternativeBytes >> 20) + " MiB", 0};
@@ -424,7 +434,7 @@ std::string_view FirstComponents(std::string_view path, size_t count) {
 // recursive), the numbers of a range, and the total size of its alternatives. What remains, the size of the compiled
 // automaton, is bounded by RE2 itself (PatternSet, max_mem).
 // A raw expression counts as dependent on numbers, because telling whether it does would mean parsing RE2's syntax. It
-// is then matched against every path instead of once a path class: slower, never wrong.
+// is then matched against every path instead of once per path class: slower, never wrong.
 Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, const SourceSpan& source) {
   if (text.size() > kMostPatternBytes) {
     return BadPattern(
@@ -446,7 +456,6 @@ Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, co
       pattern.regex = Writer(nullptr, 0).Write(sequence, true, true);
       pattern.depends_on_numbers = DependsOnNumbers(sequence);
       pattern.deciding_components = DecidingComponents(sequence);
-      pattern.range_component = RangeComponent(sequence);
       AddAlternatives(sequence, pattern);
     } catch (const ParseError& error) {
       return BadPattern(text, error.message + " (at character " + std::to_string(error.position + 1) + ")", source);

@@ -33,9 +33,11 @@ struct Pattern {
   // kAllComponents where that is not known.
   static constexpr size_t kAllComponents = SIZE_MAX;
   size_t deciding_components = kAllComponents;
-  // Where the pattern's only braces are a range of numbers that is a full component, which one, counted from 1; else 0.
-  // A path that matches then matches the alternative of this component's number, and no other.
+  // The first range of numbers ({0..15}) that is a full component at a known place: which component, counted from 1; 0:
+  // there is none. A path that matches the pattern matches the alternative of this component's number, and no other of
+  // the range.
   size_t range_component = 0;
+  int range_group = -1;  // its alternatives
   // One per brace alternative: its text, and the full pattern with only that alternative in its braces. A rule of which
   // one alternative matches nothing is almost always a typo.
   struct Alternative {

@@ -101,7 +101,7 @@ struct Plan {
   std::vector<KeptDType> kept_dtypes;
   std::vector<OperatorLike> operators;  // in source order
 
-  // Rules one a line, with their lines: stable, for people and goldens.
+  // Rules one per line, with their lines: stable, for people and goldens.
   std::string ToText() const;
 };
 

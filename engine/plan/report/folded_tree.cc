@@ -20,7 +20,7 @@ bool IsNumber(const std::string& text) {
   return !text.empty() && text.size() < 18 && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// Hash-consing, bottom up: a node's text names its steps and the folded nodes of its children, so equal subtrees have
+// Hash-consing, bottom up: a node's text names its layouts and the folded nodes of its children, so equal subtrees have
 // equal texts and become one node. Children whose names are numbers and that folded to one node become one child with a
 // label for all of them. Modules are first entered into a plain tree by path, because a tree from headers has no
 // entries for modules without parameters.
@@ -43,8 +43,8 @@ class TreeFolder {
     for (uint32_t m = 0; m < modules.size(); ++m) {
       FoldedNode& own = plain_[At(modules[m].path)].own;
       const ModuleTree::Signature& signature = plan_.tree->parameters(modules[m]);
-      const ModuleSteps& steps = plan_.StepsOf(m);
-      if (steps.rule >= 0 || !signature.empty()) own.steps = plan_.steps_of[m];
+      const ModuleLayouts& layouts = plan_.LayoutsOf(m);
+      if (layouts.rule >= 0 || !signature.empty()) own.layouts = plan_.layouts_of[m];
       for (uint32_t p = 0; p < signature.size() && !repeats.empty(); ++p) {
         if (repeats.contains({m, p})) own.tied.push_back(signature[p].name);
       }
@@ -98,7 +98,7 @@ class TreeFolder {
   }
 
   static std::string TextOf(const FoldedNode& node) {
-    std::string out = std::to_string(node.steps) + (node.unit ? "u" : "") + (node.recomputed ? "r" : "");
+    std::string out = std::to_string(node.layouts) + (node.unit ? "u" : "") + (node.recomputed ? "r" : "");
     for (const std::string& name : node.tied) out += "|" + name;
     for (const FoldedNode::Child& child : node.children) out += "\n" + child.label + " " + std::to_string(child.node);
     return out;

@@ -52,20 +52,20 @@ JsonValue ParamJson(const Parameter& parameter, const Placement& placement, cons
 }
 
 // {rule, style, fallback, inputs, outputs, after, masked, route, missing, params}
-JsonValue StepsJson(const ModuleSteps& steps, const CompiledPlan& plan) {
-  const ModuleTree::Signature& signature = plan.tree->signatures()[steps.signature];
+JsonValue StepsJson(const ModuleLayouts& layouts, const CompiledPlan& plan) {
+  const ModuleTree::Signature& signature = plan.tree->signatures()[layouts.signature];
   JsonValue::Array params;
-  for (size_t p = 0; p < signature.size(); ++p) params.push_back(ParamJson(signature[p], steps.params[p], plan.mesh));
-  JsonValue::Object out = {{"rule", steps.rule},
-                           {"style", steps.style},
-                           {"inputs", RedistributionsJson(steps.inputs, plan.mesh)},
-                           {"outputs", RedistributionsJson(steps.outputs, plan.mesh)},
+  for (size_t p = 0; p < signature.size(); ++p) params.push_back(ParamJson(signature[p], layouts.params[p], plan.mesh));
+  JsonValue::Object out = {{"rule", layouts.rule},
+                           {"style", layouts.style},
+                           {"inputs", RedistributionsJson(layouts.inputs, plan.mesh)},
+                           {"outputs", RedistributionsJson(layouts.outputs, plan.mesh)},
                            {"params", std::move(params)}};
-  if (steps.is_fallback) out["fallback"] = plan.plan->fallback_source.ToString();
-  if (!steps.after.empty()) out["after"] = JsonValue::Array(steps.after.begin(), steps.after.end());
-  if (steps.lookup == Lookup::kMasked) out["masked"] = true;
-  if (steps.route) out["route"] = ToText(*steps.route);
-  if (!steps.missing.empty()) out["missing"] = steps.missing;
+  if (layouts.is_fallback) out["fallback"] = plan.plan->fallback_source.ToString();
+  if (!layouts.after.empty()) out["after"] = JsonValue::Array(layouts.after.begin(), layouts.after.end());
+  if (layouts.lookup == Lookup::kMasked) out["masked"] = true;
+  if (layouts.route) out["route"] = ToText(*layouts.route);
+  if (!layouts.missing.empty()) out["missing"] = layouts.missing;
   return out;
 }
 
@@ -76,7 +76,7 @@ JsonValue NodesJson(const FoldedTree& tree) {
     for (const FoldedNode::Child& child : node.children) {
       children.emplace_back(JsonValue::Array{child.label, child.copies, child.node});
     }
-    JsonValue::Object json = {{"s", node.steps}, {"k", std::move(children)}};
+    JsonValue::Object json = {{"s", node.layouts}, {"k", std::move(children)}};
     if (!node.tied.empty()) json["t"] = JsonValue::Array(node.tied.begin(), node.tied.end());
     if (node.unit) json["u"] = 1;
     if (node.recomputed) json["r"] = 1;
@@ -91,13 +91,13 @@ struct Held {
   bool operator==(const Held&) const = default;
 };
 
-// How often each parameter of each of the plan's steps is stored: those tied to another one are not.
+// How often each parameter of each of the plan's layouts is stored: those tied to another one are not.
 std::vector<std::vector<int64_t>> StoredCounts(const CompiledPlan& plan) {
   const std::set<ParamRef> repeats = TiedCopies(*plan.tree);
-  std::vector<std::vector<int64_t>> counts(plan.steps.size());
-  for (size_t s = 0; s < plan.steps.size(); ++s) counts[s].resize(plan.steps[s].params.size());
+  std::vector<std::vector<int64_t>> counts(plan.layouts.size());
+  for (size_t s = 0; s < plan.layouts.size(); ++s) counts[s].resize(plan.layouts[s].params.size());
   for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
-    std::vector<int64_t>& of = counts[plan.steps_of[m]];
+    std::vector<int64_t>& of = counts[plan.layouts_of[m]];
     for (uint32_t p = 0; p < of.size(); ++p) of[p] += repeats.contains({m, p}) ? 0 : 1;
   }
   return counts;
@@ -105,11 +105,11 @@ std::vector<std::vector<int64_t>> StoredCounts(const CompiledPlan& plan) {
 
 Held HeldBy(const CompiledPlan& plan, const std::vector<std::vector<int64_t>>& counts, int64_t rank) {
   Held held;
-  for (size_t s = 0; s < plan.steps.size(); ++s) {
-    const ModuleTree::Signature& signature = plan.tree->signatures()[plan.steps[s].signature];
+  for (size_t s = 0; s < plan.layouts.size(); ++s) {
+    const ModuleTree::Signature& signature = plan.tree->signatures()[plan.layouts[s].signature];
     for (size_t p = 0; p < counts[s].size(); ++p) {
       if (counts[s][p] == 0) continue;
-      const Placement& placement = plan.steps[s].params[p];
+      const Placement& placement = plan.layouts[s].params[p];
       const std::vector<int64_t> local = LocalShape(signature[p].shape, placement, plan.mesh, rank);
       const int64_t elements = std::accumulate(local.begin(), local.end(), int64_t{1}, std::multiplies<>());
       int64_t& sum = IsSharded(placement, plan.mesh) ? held.sharded : held.full;
@@ -230,8 +230,8 @@ std::vector<int64_t> MatchCounts(const Plan& plan, const ModuleTree* tree) {
 }  // namespace
 
 JsonValue ReportData(const CompiledPlan& plan, const ReportOptions& options) {
-  JsonValue::Array steps;
-  for (const ModuleSteps& of : plan.steps) steps.push_back(StepsJson(of, plan));
+  JsonValue::Array layouts;
+  for (const ModuleLayouts& of : plan.layouts) layouts.push_back(StepsJson(of, plan));
   const FoldedTree tree = FoldTree(plan);
   const Tokens tokens = options.tokens.value_or(FewestTokens(plan));
   const PlanTotals totals = TotalsOf(plan, options.rank, tokens);
@@ -250,7 +250,7 @@ JsonValue ReportData(const CompiledPlan& plan, const ReportOptions& options) {
       {"modules", plan.tree->modules().size()},
       {"rules", RulesJson(*plan.plan, plan.rule_matches)},
       {"findings", FindingsJson(plan.findings)},
-      {"steps", std::move(steps)},
+      {"steps", std::move(layouts)},
       {"nodes", NodesJson(tree)},
       {"root", tree.nodes.size() - 1},
       {"memory", MemoryJson(plan)},

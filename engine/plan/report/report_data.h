@@ -40,7 +40,7 @@ struct FoldedNode {
     bool operator==(const Child&) const = default;
   };
 
-  int64_t steps = -1;             // index into CompiledPlan::steps; -1: no steps and no parameters
+  int64_t layouts = -1;           // index into CompiledPlan::layouts; -1: no layouts and no parameters
   std::vector<Child> children;    // in tree order
   std::vector<std::string> tied;  // names of parameters that are stored under another module's
   bool unit = false;              // of fsdp

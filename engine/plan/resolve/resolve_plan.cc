@@ -46,7 +46,7 @@ std::string RunCompile(Work& work, Diagnostics& found) {
   work.out.compiled = CompilePlan(*work.out.matched, work.out.mesh).Collect(found);
   if (!work.out.compiled) return "nothing";
   const CompiledPlan& compiled = *work.out.compiled;
-  return Count(compiled.steps.size(), "distinct module program") +
+  return Count(compiled.steps.size(), "distinct step list") +
          (compiled.units.empty() ? "" : ", " + Count(compiled.units.size(), "unit"));
 }
 

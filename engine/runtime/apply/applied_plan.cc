@@ -145,9 +145,9 @@ class Applier {
                                  options_.check_inputs};
     std::vector<std::pair<Hookable*, std::shared_ptr<Boundary>>> made;
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
-      if (s_.plan.ProgramOf(m).empty() || s_.live.hooks[m] == nullptr) continue;
+      if (s_.plan.StepsOf(m).empty() || s_.live.hooks[m] == nullptr) continue;
       std::vector<at::Tensor> late;
-      for (const std::string& name : s_.plan.StepsOf(m).after) late.push_back(TensorAt(m, name));
+      for (const std::string& name : s_.plan.LayoutsOf(m).after) late.push_back(TensorAt(m, name));
       made.emplace_back(s_.live.hooks[m], MakeBoundary(parts, m, std::move(redistributions_[m]), std::move(late)));
     }
     for (auto& [hook, boundary] : made) hook->SetBoundary(std::move(boundary));  // fails nowhere
@@ -165,9 +165,9 @@ class Applier {
   // anything is thrown. With tp=1 a lookup has all rows and stays as it is.
   void RequestOfModules() {
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
-      const ModuleSteps& steps = s_.plan.StepsOf(m);
+      const ModuleLayouts& layouts = s_.plan.LayoutsOf(m);
       Hookable* hook = s_.live.hooks[m];
-      for (const std::string& name : steps.after) {
+      for (const std::string& name : layouts.after) {
         if (hook->HoldBack(name)) {
           undo_.emplace_back([hook, name] { hook->ReleaseBack(name); });
         } else {
@@ -175,7 +175,7 @@ class Applier {
                  "moonshard::nn::Linear, or a class with bool HoldBack(std::string_view)");
         }
       }
-      if (!s_.plan.ProgramOf(m).local_rows) continue;
+      if (!s_.plan.StepsOf(m).local_rows) continue;
       const int64_t total = TensorAt(m, "weight").size(0);
       const Interval rows = RowsOf(m, total);
       if (hook->SetLocalRows(rows.begin, rows.length, total)) {
@@ -192,7 +192,7 @@ class Applier {
   const Placement& WeightOf(size_t m) const {
     const ModuleTree::Signature& signature = s_.plan.tree->parameters(ModuleAt(m));
     const auto weight = std::ranges::find(signature, "weight", &Parameter::name) - signature.begin();
-    return s_.plan.StepsOf(m).params[static_cast<size_t>(weight)];
+    return s_.plan.LayoutsOf(m).params[static_cast<size_t>(weight)];
   }
 
   Interval RowsOf(size_t m, int64_t total) const {
@@ -203,9 +203,9 @@ class Applier {
 
   void Refuse(size_t m, const std::string& what, const std::string& required) {
     Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + ModuleAt(m).path + "' " + what,
-                                  SourceOf(s_.plan, s_.plan.StepsOf(m)));
+                                  SourceOf(s_.plan, s_.plan.LayoutsOf(m)));
     d.path = ModuleAt(m).path;
-    d.declared = "style " + s_.plan.StepsOf(m).style + " on " + ModuleAt(m).kind;
+    d.declared = "style " + s_.plan.LayoutsOf(m).style + " on " + ModuleAt(m).kind;
     d.required = required;
     diagnostics_.push_back(std::move(d));
   }
@@ -231,7 +231,7 @@ class Applier {
         const Parameter& parameter = s_.plan.tree->At({m, p});
         ReportShape(m, p, parameter);
         s_.parameters.push_back(
-            {path, {}, {m, p}, tensor, parameter.shape, s_.plan.StepsOf(m).params[p], parameter.is_buffer});
+            {path, {}, {m, p}, tensor, parameter.shape, s_.plan.LayoutsOf(m).params[p], parameter.is_buffer});
         shards.push_back(LocalShard(s_.parameters.back(), s_.plan, s_.mesh, options_.deferred_type));
       }
     }
@@ -257,15 +257,15 @@ class Applier {
   void ReportShape(uint32_t m, uint32_t p, const Parameter& parameter) {
     Hookable* hook = s_.live.hooks[m];
     if (hook == nullptr) return;
-    const Placement& placement = s_.plan.StepsOf(m).params[p];
+    const Placement& placement = s_.plan.LayoutsOf(m).params[p];
     hook->SetLocalShape(parameter.name,
-                        s_.plan.ProgramOf(m).reports_full_shapes
+                        s_.plan.StepsOf(m).reports_full_shapes
                             ? parameter.shape
                             : LocalShape(parameter.shape, Gathered(placement), s_.plan.mesh, s_.mesh.rank()));
     undo_.emplace_back([hook, &parameter] { hook->SetLocalShape(parameter.name, parameter.shape); });
   }
 
-  // Registers every parameter whose gradient is partial with the groups over which it is summed (ModuleProgram::sums).
+  // Registers every parameter whose gradient is partial with the groups over which it is summed (ModuleSteps::sums).
   // An example on tp=4 with a fused q, k, v weight of 8 query heads and 2 key and value heads: the rows of k and v are
   // held by two neighbours each, so they are one term (a range of rows, a group of 2 ranks), and the rows of q are
   // none. A norm that is `shared` is one term over all 4 ranks, with dim -1: all of it.
@@ -280,7 +280,7 @@ class Applier {
     for (const LiveParameter& parameter : s_.parameters) {
       if (!in_units.contains(parameter.ref)) s_.guard->Add(parameter.path, parameter.tensor, parameter.shape);
       if (parameter.is_buffer) continue;
-      for (const PlannedSum& sum : s_.plan.ProgramOf(parameter.ref.module).sums) {
+      for (const PlannedSum& sum : s_.plan.StepsOf(parameter.ref.module).sums) {
         if (sum.param != parameter.ref.param) continue;
         const std::shared_ptr<AxisGroup>& group = s_.groups.at(sum.group);
         if (sum.dim < 0) {
@@ -355,13 +355,13 @@ const std::vector<std::shared_ptr<Unit>>& AppliedPlan::units() const { return st
 CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }
 void AppliedPlan::ClearCounts() { *state_->counts = {}; }
 
-// A module without a program has no boundary, so that its calls cost nothing; it gets an empty one while it is
+// A module without steps has no boundary, so that its calls cost nothing; it gets an empty one while it is
 // observed.
 void AppliedPlan::Watch(CallObserver& observer, bool all) {
   state_->observers->push_back(&observer);
   for (size_t m = 0; m < state_->live.modules.size(); ++m) {
     Hookable* hook = state_->live.hooks[m];
-    if (hook == nullptr || hook->boundary() != nullptr || !(all || state_->plan.ProgramOf(m).planned)) continue;
+    if (hook == nullptr || hook->boundary() != nullptr || !(all || state_->plan.StepsOf(m).planned)) continue;
     hook->SetBoundary(std::make_shared<Boundary>(Boundary::Steps{}, m, "", state_->observers));
     state_->for_observers.push_back(hook);
   }

@@ -13,8 +13,8 @@
 #include <c10/core/ScalarType.h>
 
 #include "engine/plan/compile/compiled_plan.h"
+#include "engine/runtime/apply/initial_values.h"
 #include "engine/runtime/apply/live_tree.h"
-#include "engine/runtime/apply/replicas.h"
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/mesh/device_mesh.h"
 #include "engine/runtime/nn/boundary.h"

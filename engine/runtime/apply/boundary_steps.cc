@@ -1,15 +1,15 @@
-// From a list to objects. The program of a module (program.h) is data: kinds, positions, axes. Here each entry becomes
-// an object with Enter and Leave, bound to this rank's groups, units and streams. A program such as
+// From a list to objects. The steps of a module (module_steps.h) are data: kinds, positions, axes. Here each entry
+// becomes an object with Enter and Leave, bound to this rank's groups, units and streams. A list such as
 //
 //   enter   gather unit, recompute, outermost call, draw inside, redistribute input 0, share results
 //   leave   draw after, redistribute output 0, add parameters, finish call, reshard unit
 //
 // has two kinds of entries. Most stand for themselves: one object, in one of the lists. Some are pairs that belong to
 // one call (gather and reshard, draw inside and draw after, outermost call and finish call): one object, which is in
-// both lists and finds in Leave what Enter kept (ProgramStep::ends).
+// both lists and finds in Leave what Enter kept (ModuleStep::ends).
 //
 // No step decides by what it sees in a tensor whether to communicate. Conditions that a step has (an undefined tensor,
-// a nested call) follow from the program of the model, which every rank runs alike; a condition on values, sizes of
+// a nested call) follow from the steps of the model, which every rank runs alike; a condition on values, sizes of
 // shards or free memory would let one rank skip a collective that the others enter, and they would wait until the
 // timeout.
 //
@@ -30,7 +30,7 @@
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/precision.h"
 #include "engine/runtime/apply/input_signature.h"
-#include "engine/runtime/apply/scalar_type.h"
+#include "engine/runtime/dtype/scalar_type.h"
 #include "engine/runtime/fsdp/unit_step.h"
 #include "engine/runtime/precision/cast_step.h"
 #include "engine/runtime/recompute/recompute.h"
@@ -105,7 +105,7 @@ class OutermostCallStep final : public BoundaryStep {
 
 // Which random numbers operators draw. Dropout on a replicated tensor must drop the same elements on every rank,
 // dropout on a shard must not repeat the pattern of the neighbour's shard: so there is a common stream and one of the
-// rank's own, and the program says which one holds inside a call and behind it. kAsBefore restores what held at Enter,
+// rank's own, and the step says which one holds inside a call and behind it. kAsBefore restores what held at Enter,
 // which the call has to remember: the same module may be called from both sides.
 class DrawStep final : public BoundaryStep {
  public:
@@ -216,7 +216,7 @@ class ShareResultsStep final : public BoundaryStep {
   };
 };
 
-// A rowwise bias. In the forward of each rank it would be added once a rank, and the reduction would sum it as often;
+// A rowwise bias. In the forward of each rank it would be added once per rank, and the reduction would sum it as often;
 // so it is added here, behind the redistribution of the output: y = sum over ranks (x_r w_r) + b, and not sum (x_r w_r
 // + b), which has ranks * b.
 class AddParametersStep final : public BoundaryStep {
@@ -233,9 +233,9 @@ class AddParametersStep final : public BoundaryStep {
   std::vector<at::Tensor> late_;
 };
 
-// Walks a program and makes what it lists. A step of `leave` that ends one of `enter` is that one's object: the
-// boundary passes the state of its Enter to its Leave. The steps in front of the first that repeats are outside of the
-// runner that recomputes a call, and those behind the forward that do not repeat too.
+// Walks the steps of a module and makes an object of each. A step of `leave` that ends one of `enter` is that one's
+// object: the boundary passes the state of its Enter to its Leave. The steps in front of the first that repeats are
+// outside of the runner that recomputes a call, and those behind the forward that do not repeat too.
 class BoundaryMaker {
  public:
   BoundaryMaker(const BoundaryParts& parts, size_t module, std::vector<TensorRedistribution> redistributions,
@@ -244,15 +244,15 @@ class BoundaryMaker {
         plan_(parts.plan),
         module_(module),
         path_(plan_.tree->modules()[module].path),
+        layouts_(plan_.LayoutsOf(module)),
         steps_(plan_.StepsOf(module)),
-        program_(plan_.ProgramOf(module)),
         redistributions_(std::move(redistributions)),
         late_(std::move(late)) {}
 
   std::shared_ptr<Boundary> Make() {
-    for (const ProgramStep& step : program_.enter) Enter(step);
-    for (const ProgramStep& step : program_.leave) Leave(step);
-    const SourceSpan& source = SourceOf(plan_, steps_);
+    for (const ModuleStep& step : steps_.enter) Enter(step);
+    for (const ModuleStep& step : steps_.leave) Leave(step);
+    const SourceSpan& source = SourceOf(plan_, layouts_);
     std::string where = path_.empty() ? "the model" : "'" + path_ + "'";
     if (source.known()) where += " (" + source.ToString() + ")";
     return std::make_shared<Boundary>(std::move(out_), module_, std::move(where), parts_.observers);
@@ -261,7 +261,7 @@ class BoundaryMaker {
  private:
   // `inside` is where the part begins that a runner runs again in the backward. What does not repeat stays outside: a
   // unit gathered inside would be gathered and released by the second run while the outer backward still reads it.
-  void Enter(const ProgramStep& step) {
+  void Enter(const ModuleStep& step) {
     entered_.push_back(-1);
     if (step.kind == StepKind::kRecompute) return Recompute(step);
     std::shared_ptr<BoundaryStep> made = Made(step);
@@ -271,7 +271,7 @@ class BoundaryMaker {
     if (!InfoOf(step.kind).repeats) out_.inside = out_.enter.size();
   }
 
-  std::shared_ptr<BoundaryStep> Made(const ProgramStep& step) {
+  std::shared_ptr<BoundaryStep> Made(const ModuleStep& step) {
     switch (step.kind) {
       case StepKind::kBeginStep: return std::make_shared<RootStep>(parts_.units, parts_.order);
       case StepKind::kGatherUnit: return std::make_shared<UnitStep>(OwnUnit(), path_.empty());
@@ -285,7 +285,7 @@ class BoundaryMaker {
       case StepKind::kRedistributeOutput:
         return std::make_shared<RedistributeStep>(step.position, std::move(redistributions_.at(redistributed_++)));
       case StepKind::kRouteInputs:
-      case StepKind::kRouteOutputs: return std::make_shared<RouteStep>(*steps_.route, OwnExperts(), path_);
+      case StepKind::kRouteOutputs: return std::make_shared<RouteStep>(*layouts_.route, OwnExperts(), path_);
       case StepKind::kShareResults: return std::make_shared<ShareResultsStep>();
       case StepKind::kAddParameters: return std::make_shared<AddParametersStep>(std::move(late_));
       case StepKind::kRecompute:
@@ -293,11 +293,11 @@ class BoundaryMaker {
       case StepKind::kReshardUnit:
       case StepKind::kEndStep: break;  // no object of their own
     }
-    Check(false, "a program ends what it has not begun");
+    Check(false, "a step ends what none began");
     return nullptr;
   }
 
-  void Leave(const ProgramStep& step) {
+  void Leave(const ModuleStep& step) {
     const bool outside = !InfoOf(step.kind).repeats;
     const int entered = step.ends < 0 ? -1 : entered_.at(static_cast<size_t>(step.ends));
     std::shared_ptr<BoundaryStep> made = step.ends < 0 ? Made(step) : nullptr;
@@ -305,29 +305,29 @@ class BoundaryMaker {
     if (made) out_.leave.push_back({std::move(made), entered, outside});
   }
 
-  void Recompute(const ProgramStep& step) {
+  void Recompute(const ModuleStep& step) {
     std::optional<KeptResults::Policy> kept;
     if (step.kept) kept = KeptResults::Policy{step.kept->attention, step.kept->matmuls};
     out_.runner = std::make_shared<RecomputeRunner>(kept, parts_.streams);
   }
 
   // A cast that a step of `leave` ends notes the dtype that arrived.
-  std::shared_ptr<BoundaryStep> MakeCast(const ProgramStep& step) const {
-    const auto index = static_cast<int32_t>(&step - program_.enter.data());
-    const bool back = std::ranges::find(program_.leave, index, &ProgramStep::ends) != program_.leave.end();
+  std::shared_ptr<BoundaryStep> MakeCast(const ModuleStep& step) const {
+    const auto index = static_cast<int32_t>(&step - steps_.enter.data());
+    const bool back = std::ranges::find(steps_.leave, index, &ModuleStep::ends) != steps_.leave.end();
     return std::make_shared<CastStep>(ScalarTypeNamed(step.dtype), std::nullopt, back);
   }
 
   std::shared_ptr<BoundaryStep> MakeOutermost(bool compares) const {
     const int64_t tp = plan_.mesh.size(MeshAxis::kTp);
-    InputSignature signature(parts_.sharded_dims, program_.arriving, parts_.check_inputs);
+    InputSignature signature(parts_.sharded_dims, steps_.arriving, parts_.check_inputs);
     return std::make_shared<OutermostCallStep>(parts_, compares ? parts_.groups.at({MeshAxis::kTp, tp}) : nullptr,
                                                std::move(signature), path_);
   }
 
   DrawFrom StreamAfter() const {
-    const auto after = std::ranges::find(program_.leave, StepKind::kDrawAfter, &ProgramStep::kind);
-    Check(after != program_.leave.end(), "a program that draws inside and nothing after");
+    const auto after = std::ranges::find(steps_.leave, StepKind::kDrawAfter, &ModuleStep::kind);
+    Check(after != steps_.leave.end(), "steps that draw inside and nothing after");
     return after->stream;
   }
   std::shared_ptr<BoundaryStep> MakeDraw(DrawFrom inside, DrawFrom after) const {
@@ -337,7 +337,7 @@ class BoundaryMaker {
 
   const std::shared_ptr<Unit>& OwnUnit() const {
     const auto unit = std::ranges::find(plan_.units, path_, &ShardedUnit::path);
-    Check(unit != plan_.units.end(), "a program that gathers a unit that is not there");
+    Check(unit != plan_.units.end(), "a step that gathers a unit that is not there");
     return parts_.units.at(static_cast<size_t>(unit - plan_.units.begin()));
   }
 
@@ -345,20 +345,20 @@ class BoundaryMaker {
   // than experts) has an empty one at the end.
   LocalExperts OwnExperts() const {
     const std::vector<Interval> own =
-        LocalIntervals({steps_.experts}, Placement(Layout::Shard(0)), plan_.mesh, parts_.rank).front();
-    return own.empty() ? LocalExperts{steps_.experts, 0} : LocalExperts{own.front().begin, own.front().length};
+        LocalIntervals({layouts_.experts}, Placement(Layout::Shard(0)), plan_.mesh, parts_.rank).front();
+    return own.empty() ? LocalExperts{layouts_.experts, 0} : LocalExperts{own.front().begin, own.front().length};
   }
 
   const BoundaryParts& parts_;
   const CompiledPlan& plan_;
   size_t module_;
   const std::string& path_;
+  const ModuleLayouts& layouts_;
   const ModuleSteps& steps_;
-  const ModuleProgram& program_;
   std::vector<TensorRedistribution> redistributions_;
   size_t redistributed_ = 0;
   std::vector<at::Tensor> late_;
-  std::vector<int> entered_;  // by step of the program's `enter`: index into out_.enter; -1: it has no object
+  std::vector<int> entered_;  // by step of `enter`: index into out_.enter; -1: it has no object
   Boundary::Steps out_;
 };
 
@@ -373,11 +373,11 @@ int64_t FeatureSize(const Layout& layout, int64_t features) {
 std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, size_t module, const PlanGroups& groups,
                                                       Diagnostics& diagnostics) {
   std::vector<TensorRedistribution> out;
+  const ModuleLayouts& layouts = plan.LayoutsOf(module);
   const ModuleSteps& steps = plan.StepsOf(module);
-  const ModuleProgram& program = plan.ProgramOf(module);
   // Line numbers, but no directory: the file may have another path on another rank.
-  const std::string line = " (line " + std::to_string(SourceOf(plan, steps).line) + ")";
-  const auto add = [&](const ProgramStep& step, const Redistribution& redistribution, int64_t features,
+  const std::string line = " (line " + std::to_string(SourceOf(plan, layouts).line) + ")";
+  const auto add = [&](const ModuleStep& step, const Redistribution& redistribution, int64_t features,
                        const char* side) {
     const Layout& from = redistribution.from[step.axis];
     const Layout& to = redistribution.to[step.axis];
@@ -389,13 +389,13 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
             .Collect(diagnostics);
     if (made) out.push_back(*std::move(made));
   };
-  for (const ProgramStep& step : program.enter) {
+  for (const ModuleStep& step : steps.enter) {
     if (step.kind != StepKind::kRedistributeInput) continue;
-    add(step, *steps.inputs[static_cast<size_t>(step.position)], steps.in_features, "input");
+    add(step, *layouts.inputs[static_cast<size_t>(step.position)], layouts.in_features, "input");
   }
-  for (const ProgramStep& step : program.leave) {
+  for (const ModuleStep& step : steps.leave) {
     if (step.kind != StepKind::kRedistributeOutput) continue;
-    add(step, *steps.outputs[static_cast<size_t>(step.position)], steps.out_features, "output");
+    add(step, *layouts.outputs[static_cast<size_t>(step.position)], layouts.out_features, "output");
   }
   return out;
 }

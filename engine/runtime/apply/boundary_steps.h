@@ -1,6 +1,6 @@
-// Boundary steps: makes the boundary of a module from its program: one object for each step, in the program's order
-// (engine/plan/compile/program.h has which and why). Decides nothing: what only a run knows (this rank's experts, live
-// tensors, process groups) is looked up.
+// Boundary steps: makes the boundary of a module from its steps: one object for each, in their order
+// (engine/plan/compile/module_steps.h has which and why). Decides nothing: what only a run knows (this rank's experts,
+// live tensors, process groups) is looked up.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ namespace moonshard {
 
 using PlanGroups = std::map<PlannedGroup, std::shared_ptr<AxisGroup>>;
 
-// The redistributions of a module's program, those of `enter` and then those of `leave`, in order. What is wrong goes
+// The redistributions of a module's steps, those of `enter` and then those of `leave`, in order. What is wrong goes
 // to `diagnostics`.
 std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, size_t module, const PlanGroups& groups,
                                                       Diagnostics& diagnostics);
@@ -47,8 +47,8 @@ struct BoundaryParts {
   int64_t check_inputs = 0;        // ApplyOptions
 };
 
-// The boundary of a module whose program is not empty; of another one without steps, for observers. `late`: the
-// parameters that the module holds back.
+// The boundary of a module that has steps; of another one too, for observers. `late`: the parameters that the module
+// holds back.
 std::shared_ptr<Boundary> MakeBoundary(const BoundaryParts& parts, size_t module,
                                        std::vector<TensorRedistribution> redistributions, std::vector<at::Tensor> late);
 

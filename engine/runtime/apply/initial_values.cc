@@ -4,7 +4,7 @@
 //
 // The store and not a process group carries the hashes: a few dozen bytes need no bandwidth, and a wait in the store
 // ends with a timeout that names the missing ranks.
-#include "engine/runtime/apply/replicas.h"
+#include "engine/runtime/apply/initial_values.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 // InputSignature: what must be equal on every rank about the inputs of a call, "Long [2, 8], Float [2, *, 64] with the
 // integers 5f3a09c1d20b44e7".
-// Made at every outermost call of a model, so a call like the last one costs no more than looking at its sizes.
+// Computed at every outermost call of a model; where the sizes are those of the call before, no text is made.
 //
 // Integers on the CPU (token ids, positions, masks) are compared by their values too: ranks that read different batches
 // compute nonsense without any other sign. Values of floating-point tensors and of tensors on a GPU are compared in
@@ -25,13 +25,13 @@ namespace moonshard {
 
 class InputSignature {
  public:
-  // Shards need not be equally long, so where an input may be one its size is "*": a floating-point one in the dims
-  // that the plan shards at run time (CompiledPlan::sharded_dims), and any in the dim in which it arrives in shards.
-  // `arriving`: ModuleProgram's. `check_values`: every how many calls all values are compared; 0: never.
+  // Sizes that may differ between ranks, because the dim may be sharded, are "*": of floating-point inputs the dims in
+  // `sharded_dims` (CompiledPlan's), of any input the dim of its declared shard in `arriving` (ModuleSteps'). All
+  // values are compared in every `check_values`-th call, beginning with the first; 0: never.
   InputSignature(std::set<int64_t> sharded_dims, std::vector<ArrivingInput> arriving, int64_t check_values = 0)
       : sharded_dims_(std::move(sharded_dims)), arriving_(std::move(arriving)), check_values_(check_values) {}
 
-  // Valid until the next call.
+  // The label that ranks compare for a call with these arguments. The reference is valid until Of is called again.
   const CollectiveLabel& Of(std::span<const TensorSlot> arguments);
 
  private:

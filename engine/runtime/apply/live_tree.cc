@@ -8,7 +8,7 @@
 
 #include <torch/nn/module.h>
 
-#include "engine/runtime/apply/scalar_type.h"
+#include "engine/runtime/dtype/scalar_type.h"
 #include "engine/runtime/nn/kind.h"
 
 namespace moonshard {
@@ -66,9 +66,10 @@ class Reader {
       d.help =
           nn::KindOf(module) == "Linear"
               ? "tie it with TieWeight(tensor) of this moonshard::nn::Linear in place of the assignment"
-              : "leave the member as it was registered. To share one tensor, tie the other layer to it where that is a "
-                "moonshard::nn::Linear, with TieWeight(" +
-                    name + "); or give a class of your own the tensor when it is made: " + name +
+              : "do not assign to the member. To share one tensor: where the other layer is a "
+                "moonshard::nn::Linear, tie that layer with TieWeight(" +
+                    name +
+                    "); in a class of your own, pass the tensor to the constructor and register it there: " + name +
                     " = register_parameter(\"" + name + "\", given)";
       diagnostics_.push_back(std::move(d));
     }

@@ -14,9 +14,9 @@
 
 namespace moonshard {
 
-// This rank's shard, on the device where it belongs; undefined where the tensor can stay as it is. Of a parameter that
-// was made without storage: storage without values, of `deferred_type` where that is given and the parameter is of
-// floating point.
+// This rank's shard as a copy on the mesh's device (on the CPU if the plan offloads it). Undefined if the parameter is
+// full on this rank and already there. For a parameter on the meta device: uninitialized storage of the local shape, in
+// `deferred_type` if that is set and the parameter is floating-point.
 at::Tensor LocalShard(const LiveParameter& parameter, const CompiledPlan& plan, const DeviceMesh& mesh,
                       const std::optional<c10::ScalarType>& deferred_type);
 
@@ -24,7 +24,7 @@ at::Tensor LocalShard(const LiveParameter& parameter, const CompiledPlan& plan, 
 // LocalIntervals makes them), as a contiguous tensor with storage of its own, without a gradient.
 at::Tensor SliceShard(const at::Tensor& full, std::span<const std::vector<Interval>> dims);
 
-// Writes `shard` to the places of `full` that SliceShard reads.
+// The inverse of SliceShard: copies `shard` into the sub-block of `full` that `dims` selects.
 void PutShard(at::Tensor& full, const at::Tensor& shard, std::span<const std::vector<Interval>> dims);
 
 }  // namespace moonshard

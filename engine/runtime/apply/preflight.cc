@@ -29,10 +29,10 @@ class Preflight {
     Check(live_.tree == plan_.tree, "the plan was compiled against another tree");
     for (size_t m = 0; m < live_.modules.size(); ++m) {
       const Module& module = plan_.tree->modules()[m];
-      const ModuleSteps& steps = plan_.StepsOf(m);
-      for (size_t p = 0; p < steps.params.size(); ++p) CheckAxes(steps.params[p], module, m, p);
-      CheckMissing(steps, module);
-      CheckUnhooked(steps, module, m);
+      const ModuleLayouts& layouts = plan_.LayoutsOf(m);
+      for (size_t p = 0; p < layouts.params.size(); ++p) CheckAxes(layouts.params[p], module, m, p);
+      CheckMissing(layouts, module);
+      CheckUnhooked(layouts, module, m);
       if (live_.hooks[m] != nullptr && live_.hooks[m]->boundary() != nullptr) {
         out_.push_back(NotSupported("a plan has been applied to this model before", module.path));
         return out_;
@@ -57,30 +57,30 @@ class Preflight {
   }
 
   // What a style has that cannot be run yet would be left out of the step in silence.
-  void CheckMissing(const ModuleSteps& steps, const Module& module) {
-    if (steps.missing.empty() || plan_.mesh.size(MeshAxis::kTp) == 1) return;
-    out_.push_back(NotSupported("style '" + steps.style + "' cannot be run yet: " + steps.missing, module.path,
-                                SourceOf(plan_, steps)));
+  void CheckMissing(const ModuleLayouts& layouts, const Module& module) {
+    if (layouts.missing.empty() || plan_.mesh.size(MeshAxis::kTp) == 1) return;
+    out_.push_back(NotSupported("style '" + layouts.style + "' cannot be run yet: " + layouts.missing, module.path,
+                                SourceOf(plan_, layouts)));
   }
 
   // A layout alone gives a parameter its shard and changes no activation. A module around it with a rule, or modules
   // inside it (a scale for each head between two projections), can bring activations in the layout that the shard
   // needs. Without any of them the forward uses a shard on full activations, and what it makes is passed on as though
   // it were full. `shared` is right without a hook: it only sums a gradient.
-  void CheckUnhooked(const ModuleSteps& steps, const Module& module, size_t m) {
+  void CheckUnhooked(const ModuleLayouts& layouts, const Module& module, size_t m) {
     const auto is_sharded = [](const Placement& placement) { return placement[MeshAxis::kTp].is_shard(); };
     // In the order of their cost: the last one goes through the tree.
     if (live_.hooks[m] != nullptr || plan_.mesh.size(MeshAxis::kTp) == 1 ||
-        std::ranges::none_of(steps.params, is_sharded) || RedistributesAround(module.path) ||
+        std::ranges::none_of(layouts.params, is_sharded) || RedistributesAround(module.path) ||
         RedistributesInside(module.path)) {
       return;
     }
     const ModuleTree::Signature& signature = plan_.tree->parameters(module);
-    for (size_t p = 0; p < steps.params.size(); ++p) {
-      if (!steps.params[p][MeshAxis::kTp].is_shard()) continue;
-      Diagnostic d =
-          NotHookable(module, "nothing redistributes the operands of its sharded '" + signature[p].name + "'",
-                      SourceOf(plan_, steps, p));
+    for (size_t p = 0; p < layouts.params.size(); ++p) {
+      if (!layouts.params[p][MeshAxis::kTp].is_shard()) continue;
+      Diagnostic d = NotHookable(
+          module, "its inputs and outputs are not redistributed to match its sharded '" + signature[p].name + "'",
+          SourceOf(plan_, layouts, p));
       d.help += ", and give the module a style with inputs and outputs; or leave the parameter replicated";
       out_.push_back(std::move(d));
     }
@@ -88,8 +88,8 @@ class Preflight {
 
   bool Redistributes(int64_t m) const {
     if (m < 0 || live_.hooks[static_cast<size_t>(m)] == nullptr) return false;
-    const ModuleSteps& steps = plan_.StepsOf(static_cast<size_t>(m));
-    return !steps.inputs.empty() || !steps.outputs.empty();
+    const ModuleLayouts& layouts = plan_.LayoutsOf(static_cast<size_t>(m));
+    return !layouts.inputs.empty() || !layouts.outputs.empty();
   }
 
   // The walk up the path costs a lookup a component; the walk down goes over all modules, O(modules) for each module
@@ -119,8 +119,8 @@ class Preflight {
           placement[axis] == Layout::Replicate()) {
         continue;
       }
-      const ModuleSteps& steps = plan_.StepsOf(m);
-      const SourceSpan& where = SourceOf(plan_, steps, p);
+      const ModuleLayouts& layouts = plan_.LayoutsOf(m);
+      const SourceSpan& where = SourceOf(plan_, layouts, p);
       const std::string name = plan_.tree->parameters(module)[p].name;
       Diagnostic d = NotSupported("parameters are applied on axis tp, and by fsdp or ddp on the data-parallel axes",
                                   module.path + "." + name, where);

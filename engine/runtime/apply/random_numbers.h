@@ -1,5 +1,5 @@
 // Random numbers: the streams of random/random_streams.h that the ranks of a run have. From which of them operators
-// draw, by where in a forward they are, is part of the plan's program (compile/program.h).
+// draw, by where in a forward they are, is part of the plan's steps (compile/module_steps.h).
 //
 // Half: key and value heads that several ranks hold are shards, so dropout on them alone draws differently on these
 // ranks; and operators between two outermost calls (of a model whose root cannot be intercepted) draw common numbers.

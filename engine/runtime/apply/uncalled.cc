@@ -36,8 +36,8 @@ bool TwinWasCalled(const CompiledPlan& plan, const LiveTree& live, size_t module
 Diagnostics FindUncalled(const CompiledPlan& plan, const LiveTree& live) {
   Diagnostics out;
   for (size_t m = 0; m < live.modules.size(); ++m) {
-    const ModuleSteps& steps = plan.StepsOf(m);
-    if (!steps.needs_calls() || plan.ProgramOf(m).empty() || live.hooks[m]->calls() > 0) continue;
+    const ModuleLayouts& layouts = plan.LayoutsOf(m);
+    if (!layouts.needs_calls() || plan.StepsOf(m).empty() || live.hooks[m]->calls() > 0) continue;
     if (TwinWasCalled(plan, live, m)) continue;
     const bool used = std::ranges::any_of(live.tensors[m], [](const at::Tensor& t) { return t.grad().defined(); });
     const std::string& path = plan.tree->modules()[m].path;
@@ -45,7 +45,7 @@ Diagnostics FindUncalled(const CompiledPlan& plan, const LiveTree& live) {
                                          "'" + path + "' was used, but never through a call that the plan sees")
                         : MakeDiagnostic(Finding::kUnusedHook, "'" + path + "' has a rule and was never called");
     d.path = path;
-    d.where = SourceOf(plan, steps);
+    d.where = SourceOf(plan, layouts);
     d.help = "call the module itself (layer(x) or layer->forward(x)) and keep it in its own moonshard holder";
     out.push_back(std::move(d));
   }

@@ -7,7 +7,7 @@
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/precision.h"
-#include "engine/runtime/apply/scalar_type.h"
+#include "engine/runtime/dtype/scalar_type.h"
 
 namespace moonshard {
 
@@ -17,7 +17,7 @@ namespace {
 c10::ScalarType UsedType(const CompiledPlan& plan, const LiveParameter& live) {
   const c10::ScalarType stored = live.tensor.scalar_type();
   if (!live.tensor.is_floating_point()) return stored;
-  return ScalarTypeNamed(plan.ProgramOf(live.ref.module).dtype).value_or(stored);
+  return ScalarTypeNamed(plan.StepsOf(live.ref.module).dtype).value_or(stored);
 }
 
 }  // namespace

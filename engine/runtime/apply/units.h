@@ -1,4 +1,4 @@
-// The units of a compiled plan over the parameters of a live model.
+// Makes the fsdp units and the gradient buckets of a compiled plan from the parameters of a live model.
 // Stage before: parameters hold this rank's shards. Stage after: fsdp/unit_step.h around the modules' calls.
 #pragma once
 
@@ -18,13 +18,14 @@ namespace moonshard {
 // " (line 12)", of the plan's fsdp or ddp; "" without one. For the errors of their collectives.
 std::string LineOfSection(const CompiledPlan& plan);
 
-// Makes `sum` sum in the plan's gradient buckets (plan.buckets), after everything was added to it. Parameters of
-// another dtype or device than the tree has (DeferInit) go apart. `groups`: of every sum of the plan.
+// Makes `sum` sum in the plan's gradient buckets (plan.buckets), after everything was added to it. Parameters whose
+// dtype or device differs from the tree's (DeferInit) get buckets of their own. `groups`: the groups of all sums of the
+// plan.
 void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const PlanGroups& groups,
                   GradientSum& sum);
 
-// One unit for each of plan.units, and their order. Their parameters' gradients come to `sum` from the units: to be
-// called before anything is added to it.
+// One unit for each of plan.units, and their order. The units pass their parameters' gradients to `sum`: call this
+// before anything is added to `sum`.
 struct PlannedUnits {
   std::vector<std::shared_ptr<Unit>> units;
   std::shared_ptr<UnitOrder> order;

@@ -7,8 +7,8 @@
 // The comparison costs a round trip. It is done on the first `checked` collectives of a group, which cover a step or
 // two of training: programs repeat themselves, and a plan that fits its ranks once fits them again. Which ones are
 // compared follows from their number alone, so that no rank compares while another one does not. What can still differ
-// later, inputs whose shapes change from call to call, is compared by StartCheckInputs once a call, with the wait moved
-// behind the local compute.
+// later, inputs whose shapes change from call to call, is compared by StartCheckInputs once per call, with the wait
+// moved behind the local compute.
 #include "engine/runtime/collective/axis_group.h"
 
 #include <algorithm>

@@ -92,7 +92,7 @@ Diagnostic TextsDiffer(const std::string& subject, size_t rank_a, const std::str
   d.declared = "line " + std::to_string(line + 1) + " of rank " + std::to_string(rank_a) + ": " + show(a) +
                "; of rank " + std::to_string(rank_b) + ": " + show(b);
   d.required = "the same on every rank";
-  d.help = "start every rank with the same plan, options, config and version of the program";
+  d.help = "start every rank with the same plan, options, config and version of moonshard";
   return d;
 }
 
@@ -103,7 +103,7 @@ Diagnostics DiagnosticsOfRank(const JsonValue& json) {
   std::optional<Diagnostics> diagnostics = ReadDiagnosticsJson(json, wrong);
   if (diagnostics) return *std::move(diagnostics);
   Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the errors of another rank cannot be read: " + wrong);
-  d.required = "the same version of the program on every rank";
+  d.required = "the same version of moonshard on every rank";
   throw PlanError({std::move(d)});
 }
 

@@ -78,7 +78,7 @@ void Agree(const DeviceMesh& mesh, std::string_view subject, const std::string& 
 
 // The diagnostics that a rank sent as ToJson (core/findings/forms.h). Throws PlanError kRanksDisagree for anything
 // else:
-// the rank runs another version of the program.
+// the rank runs another version of moonshard.
 Diagnostics DiagnosticsOfRank(const JsonValue& json);
 
 }  // namespace moonshard

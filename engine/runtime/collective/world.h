@@ -6,8 +6,8 @@
 //   if (world.Max(asked_to_stop, CollectiveLabel("stop")) > 0) break;
 //
 // Every call is collective over the whole mesh: all ranks make the same calls in the same order, and get the same
-// answer. It travels as the comparisons between ranks do (AxisGroup::ExchangeNumbers: microseconds where the ranks
-// share a machine), is not counted, and does nothing on one rank or in a Recording mesh. Throws PlanError: kRankLost.
+// answer. Uses AxisGroup::ExchangeNumbers (microseconds between ranks of one machine) and is not counted as a
+// collective. On one rank or a Recording mesh the answer is that of this rank alone. Throws PlanError: kRankLost.
 // Stage before: mesh. Beside it: AxisGroup, which has the collectives of tensors.
 #pragma once
 
@@ -25,9 +25,9 @@ class World {
  public:
   explicit World(const DeviceMesh& mesh);
 
-  // By mesh rank; as many numbers as the mesh has ranks.
+  // Every rank's number, indexed by mesh rank; on a Recording mesh {mine}.
   std::vector<int64_t> All(int64_t mine, const CollectiveLabel& label) const;
-  // To the bit.
+  // The same; bits are preserved.
   std::vector<double> All(double mine, const CollectiveLabel& label) const;
 
   int64_t Max(int64_t mine, const CollectiveLabel& label) const;

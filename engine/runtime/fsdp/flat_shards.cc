@@ -70,7 +70,7 @@ void FlatShards::PackShards(std::span<const at::Tensor> shards, int64_t rank, at
 void FlatShards::UnpackFull(const at::Tensor& all, std::span<at::Tensor> full) const {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
-    // Even rows: one strided copy for all ranks. Otherwise one copy a rank, of as many rows as it has.
+    // Even rows: one strided copy for all ranks. Otherwise one copy per rank, of as many rows as it has.
     if (part.shape[0] == part.chunk * ranks_) {
       full[i]
           .view({ranks_, part.chunk * part.width})

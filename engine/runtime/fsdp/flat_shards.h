@@ -4,7 +4,7 @@
 //   block of a rank    [rows of parameter 0 | rows of parameter 1 | ... | extra]
 //   all                [ranks * block]
 //
-// The padding is at most `ranks - 1` rows a parameter over all ranks, and none where the rows divide evenly.
+// The padding is at most `ranks - 1` rows per parameter over all ranks, and none where the rows divide evenly.
 // Stage before: unit.h, which owns the parameters. Stage after: collective.
 #pragma once
 

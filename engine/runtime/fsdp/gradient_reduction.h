@@ -1,5 +1,5 @@
-// GradientReduction: brings the gradients of a unit's full parameters to the shards' .grad: one reduce-scatter a dtype,
-// which may overlap the rest of the backward.
+// GradientReduction: brings the gradients of a unit's full parameters to the shards' .grad: one reduce-scatter per
+// dtype, which may overlap the rest of the backward.
 // Stage before: unit.h, which collects the gradients. Stage after: .grad, or redistribute/gradient_sum.h for parameters
 // that are summed over further axes.
 #pragma once

@@ -7,7 +7,7 @@
 namespace moonshard {
 
 // A gather ahead is a collective, so every rank must decide alike. The decision uses only the sequence of calls, which
-// is the model's program and the same on every rank, never whether a gather has completed or how much memory is free.
+// is the model's code and the same on every rank, never whether a gather has completed or how much memory is free.
 void UnitOrder::BeginForward() {
   now_.clear();
   recording_ = true;

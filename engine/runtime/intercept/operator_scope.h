@@ -3,7 +3,7 @@
 // only modules: selective recomputation, the layout checker, the footprint.
 //
 // Implemented as a boxed fallback of c10's dispatcher for the key Fake, which is below autograd's keys, included for
-// the thread while a scope is open. About 2 us an operator inside a scope, nothing outside. The first scope registers
+// the thread while a scope is open. About 2 us per operator inside a scope, nothing outside. The first scope registers
 // the fallback, which stays registered: a process has one dispatcher.
 // Stage before: none. Stage after: recompute, types, footprint.
 #pragma once

@@ -1,5 +1,6 @@
 // DeviceMesh: the ranks that this process communicates with. A MeshShape, this rank, its device and one c10d group for
-// every axis above 1 (Gloo on a CPU, NCCL on GPUs) with an exchange of small records beside it (rank_exchange.h). The
+// every mesh axis of more than one rank (Gloo on a CPU, NCCL on GPUs) with an exchange of small records beside it
+// (rank_exchange.h). The
 // groups are made in one fixed order on every rank.
 // Stage before: plan/ (MeshShape). Stage after: collective/ (AxisGroup), then apply/.
 //
@@ -60,8 +61,9 @@ class DeviceMesh {
   // shape.world_size(); local_rank (the GPU's number) is taken from LOCAL_RANK, else it is `rank`.
   static DeviceMesh FromStore(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const MeshShape& shape,
                               const MeshOptions& options = {});
-  // Existing groups become the axes of the mesh: `groups` has this rank's group along every axis above 1, by the axis's
-  // name; an axis that is not named has one rank. A rank's coordinate along an axis is its place in the group, so the
+  // Existing groups become the axes of the mesh: `groups` has this rank's group along every mesh axis of more than one
+  // rank, by the axis's name; an axis that is not named has one rank. A rank's coordinate along an axis is its place in
+  // the group, so the
   // groups must form the grid of a mesh (groups along tp hold neighbouring ranks, ...). Tensors are placed on the CPU,
   // or for NCCL groups on the GPU of ChooseDevice(kCuda); all groups are of one of these kinds. The caller may go on
   // using the groups between calls into moonshard, in the same order on every rank. Without a store that all ranks
@@ -100,7 +102,8 @@ class DeviceMesh {
   const std::vector<RecordedCollective>& recorded() const;
 
   // Releases groups and store, after waiting a few seconds for the other ranks to call it too: rank 0 may serve the
-  // store that they still read. Groups that others hold stay open. Then the environment may give another mesh, and the
+  // store that they still read. Groups that others hold stay open. After that FromEnvironment may make another mesh,
+  // and the
   // file MOONSHARD_STORE is removed unless a mesh is still open over it. Never throws. Without it the last copy's
   // destructor closes without waiting, which is right when this rank failed; the file stays.
   void Close();

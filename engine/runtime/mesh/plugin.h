@@ -6,9 +6,9 @@
 
 namespace moonshard {
 
-// The address of `symbol` in the library `file` ("libmoonshard_nccl.so"), which stays open: looked for beside the
-// program, in ../lib, at `built` (the build tree's file, which serves tests; may be empty), and where the system finds
-// libraries. nullptr where there is none, with the reason in `why`.
+// Opens the shared library `file` ("libmoonshard_nccl.so") and returns the address of `symbol`, or nullptr with the
+// reason in `why`. Searched in this order: the executable's directory, ../lib from there, `built` (a path in the build
+// tree, for tests; may be empty), the system's library path. The library is never closed.
 void* OpenPlugin(const std::string& file, const std::string& built, const char* symbol, std::string& why);
 
 }  // namespace moonshard

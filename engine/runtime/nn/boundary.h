@@ -1,5 +1,5 @@
 // Boundary: what a plan makes of one module's calls: a flat list of steps around the module's own forward. A hookable
-// module (hook.h) holds at most one; apply/ makes it from the module's program (engine/plan/compile/program.h, which
+// module (hook.h) holds at most one; apply/ makes it from the module's steps (engine/plan/compile/module_steps.h, which
 // explains the order).
 //
 //   enter   [outside steps ...] recompute [inside steps ...]

@@ -34,7 +34,7 @@ void LinearImpl::TieWeight(const at::Tensor& weight) {
   parameters_["weight"] = weight;
 }
 
-// A rowwise layer computes one term of a sum over ranks; a bias added here would be summed once a rank. The boundary
+// A rowwise layer computes one term of a sum over ranks; a bias added here would be summed once per rank. The boundary
 // adds it behind the reduction.
 bool LinearImpl::HoldBack(std::string_view parameter) {
   if (parameter != "bias" || !bias.defined()) return false;

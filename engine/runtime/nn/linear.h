@@ -3,9 +3,9 @@
 //
 // NormHead: an output head whose rows are normalised (Baichuan 2):
 //
-//   y = x (w / max(|w|, 1e-12))^T, each row w of `weight` divided by its own length
+//   y = x (w / max(|w|, 1e-12))^T, each row w of `weight` divided by its L2 norm
 //
-// Each row's length depends on that row alone, so a rank that holds some of the rows needs no others (colwise).
+// The norm of a row depends on that row alone, so a colwise shard of `weight` needs no communication.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ class LinearImpl : public torch::nn::LinearImpl {
   // x [..., in] -> [..., out]; in and out are those of `weight` [out, in], which may be a shard.
   at::Tensor forward(const at::Tensor& input);
 
-  // Ties the layer to `weight`: one tensor under both names (an output head that shares the embedding).
+  // Makes `weight`, of the same shape, this layer's weight: one tensor under both names (a tied head and embedding).
   void TieWeight(const at::Tensor& weight);
 
   // Leaves "bias" out of forward (rowwise: the bias is added once, after the sum over ranks). False for any other

@@ -1,6 +1,6 @@
-// CastStep: floating-point tensors in another dtype while a module computes: what `precision` does at the model, and
-// `keep_dtype` at a module. Casts are part of autograd's graph, so gradients come back in the dtype that came.
-// Parameters change their dtype elsewhere (fsdp/unit.h).
+// CastStep: casts the floating-point arguments and results of a module, as `precision` declares for the model and
+// `keep_dtype` for a module. Autograd records the casts, so a gradient has the dtype of its tensor. The dtype of
+// parameters is changed elsewhere (fsdp/unit.h).
 // Stage after: apply, which puts it around redistributions: collectives carry the dtype in which the module computes.
 #pragma once
 
@@ -15,8 +15,8 @@ namespace moonshard {
 
 class CastStep final : public BoundaryStep {
  public:
-  // Casts arguments to `arguments`, if there is one, and results to `results`, or with `back` to the original dtype of
-  // the first floating-point argument.
+  // Casts arguments to `arguments` and results to `results`; nullopt: no cast. With `back`, results are cast to the
+  // dtype that the first floating-point argument had; `results` is used only if there is no such argument.
   CastStep(std::optional<c10::ScalarType> arguments, std::optional<c10::ScalarType> results, bool back = false)
       : arguments_(arguments), results_(results), back_(back) {}
   std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override;

@@ -12,8 +12,8 @@ namespace moonshard {
 namespace {
 
 // Switching swaps the engine of the CPU generator (a Mersenne twister of 2.5 KB) instead of calling get_state and
-// set_state, which serialise it into a new tensor: a model switches several times a layer. A CUDA generator's state is
-// a seed and an offset, for which get_state is cheap.
+// set_state, which serialise it into a new tensor: a model switches several times per layer. A CUDA generator's state
+// is a seed and an offset, for which get_state is cheap.
 //
 // The normal samples that a generator keeps for its next call (Box-Muller makes two at a time) belong to its stream and
 // are swapped with the engine; otherwise one stream would return a number of the other.

@@ -37,7 +37,7 @@ class BucketSum {
   // view.
   using Deliver = std::function<void(size_t id, at::Tensor sum)>;
 
-  // Sums over one group after the other. The same on every rank.
+  // Sums over one group after the other. The arguments are the same on every rank.
   BucketSum(std::vector<Bucket> buckets, std::vector<std::shared_ptr<AxisGroup>> groups, CollectiveLabel label);
 
   // A backward begins: drops what one that threw left behind, and reads which parameters need a gradient.

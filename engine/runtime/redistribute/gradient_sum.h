@@ -76,7 +76,7 @@ class GradientSum {
   bool empty() const;
 
   // Call at the start of every outermost forward: installs hooks on parameters that became trainable, or whose dtype
-  // changed (autograd then drops its accumulator node with the hooks). Tens of nanoseconds a parameter.
+  // changed (autograd then drops its accumulator node with the hooks). Tens of nanoseconds per parameter.
   void Rearm();
   // Call with every output of an outermost forward: a backward through it takes part in the sum on this rank, whichever
   // parameters it reaches.

@@ -107,9 +107,9 @@ int64_t BytesOf(at::IntArrayRef shape, const at::Tensor& like) {
   return std::accumulate(shape.begin(), shape.end(), like.element_size(), std::multiplies<>());
 }
 
-// The sum of the ranks' shard sizes, from an exchange of one number a rank. A rank cannot compute it from its own size:
-// 5 and 6 elements over 4 ranks both give rank 0 two. All ranks see all sizes, so all of them throw or none does, and
-// the group stays usable.
+// The sum of the ranks' shard sizes, from an exchange of one number per rank. A rank cannot compute it from its own
+// size: 5 and 6 elements over 4 ranks both give rank 0 two. All ranks see all sizes, so all of them throw or none does,
+// and the group stays usable.
 int64_t ExchangeSize(const RedistributionSpec& spec, int64_t dim, int64_t mine) {
   const std::vector<int64_t> sizes = spec.group->ExchangeNumbers(mine, spec.label);
   const int64_t full = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
@@ -121,8 +121,8 @@ int64_t ExchangeSize(const RedistributionSpec& spec, int64_t dim, int64_t mine) 
                                                          spec.group->name() + " are not the shards of torch.chunk");
     d.path = spec.label.text();
     d.declared = "shards of " + ShapeToString(sizes);
-    d.required = "shards of " + std::to_string(map->block()) + ", the last ones shorter, for " + std::to_string(full) +
-                 " elements";
+    d.required = "shards of " + std::to_string(map->block()) + " (the last ones may be shorter), for " +
+                 std::to_string(full) + " elements";
     throw PlanError({std::move(d)});
   }
   return full;
@@ -154,8 +154,8 @@ std::vector<int64_t> WithSize(const at::Tensor& tensor, int64_t dim, int64_t siz
   return shape;
 }
 
-// The collectives that rows are made of, in the form that AxisGroup takes: blocks of equal size, one a rank, along dim
-// 0. ShardMap packs shards into such blocks and back, so one code serves even, uneven, head and packed shards.
+// The collectives that rows are made of, in the form that AxisGroup takes: blocks of equal size, one per rank, along
+// dim 0. ShardMap packs shards into such blocks and back, so one code serves even, uneven, head and packed shards.
 class RowCollectives {
  public:
   RowCollectives(const RedistributionSpec& spec, Direction direction)

@@ -1,5 +1,5 @@
 // ShardMap: shards a tensor along one dim by the table of layout/shards.h and joins shards again, in the form that
-// collectives take: equal blocks along dim 0, one a rank. Local computation only; ranks are arguments.
+// collectives take: equal blocks along dim 0, one per rank. Local computation only; ranks are arguments.
 //
 // Replicas (fewer heads than ranks): each holds the same shard, and the gradient of the shard is the sum over them. So
 // a gradient that is sharded goes to the first replica alone (`first_replica_only`), zeros to the others, and gradients
@@ -32,7 +32,7 @@ class ShardMap {
   // the first replica are zeros.
   at::Tensor Take(const at::Tensor& full, int64_t dim, int64_t rank, bool first_replica_only) const;
   // [..., size, ...] -> [ranks * block, ...], contiguous, `dim` moved to the front; block r is the shard of rank r,
-  // padded with zeros. With `first_replica_only`, parts of other replicas are zeros.
+  // padded with zeros. With `first_replica_only`, replicas after the first are zeros.
   at::Tensor Pack(const at::Tensor& full, int64_t dim, bool first_replica_only) const;
   // The inverse, from the blocks of all ranks: [ranks * block, ...] -> [..., size, ...], contiguous. Of replicas the
   // first is used; with `add_replicas` their sum.

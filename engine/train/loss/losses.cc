@@ -7,7 +7,7 @@
 // common maximum), and gathered terms are added in rank order, which gives every rank the same bits.
 //
 // The forward is computed without gradients, and the tape is one node a loss (Record). Autograd through the operators
-// would keep the softmax of all columns for the backward, which recomputes it from the logits and two numbers a row
+// would keep the softmax of all columns for the backward, which recomputes it from the logits and two numbers per row
 // instead.
 #include "engine/train/loss/losses.h"
 
@@ -366,7 +366,7 @@ TopKResult TopK(const Vocabulary& vocabulary, const ShardedLogits& logits, int64
   const at::NoGradGuard no_grad;
   Region region("TopK", vocabulary.label().text(), vocabulary.group().axis());
   Take(region, logits, vocabulary.group().size() == 1);
-  // The k largest of the vocabulary are among the k largest of each shard, so k candidates a rank are enough. An
+  // The k largest of the vocabulary are among the k largest of each shard, so k candidates per rank are enough. An
   // all-gather takes equal blocks: all are as wide as rank 0's, whose shard is the longest, and the padding is removed
   // before the second selection, so that it never competes with a logit.
   const auto held = [&](int64_t rank) { return std::min(k, vocabulary.length(rank)); };

@@ -7,7 +7,7 @@
 //
 // Every function takes both forms of ShardedLogits: a tensor, or a head that is applied chunk by chunk.
 //
-// Communication: one all-gather forward of 3 to 4 numbers a token and rank (TopK: 2k), in one buffer for the call
+// Communication: one all-gather forward of 3 to 4 numbers per token and rank (TopK: 2k), in one buffer for the call
 // and all its chunks, and nothing backward; on an axis of one rank nothing at all. It is counted as other collectives
 // are. (An all-gather of each rank's maximum, sum of exponentials and target logit, joined on every rank, does what a
 // maximum all-reduce and a sum all-reduce would do in two steps: local_softmax.h has the algebra.) Checks between ranks

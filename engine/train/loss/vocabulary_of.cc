@@ -24,9 +24,9 @@ Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& hea
     d.required = "the path of the module that makes the logits";
     return d;
   }
-  const ModuleSteps& steps = plan.StepsOf(static_cast<size_t>(found));
+  const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(found));
   const Layout left =
-      steps.outputs.empty() || !steps.outputs[0] ? Layout::Replicate() : steps.outputs[0]->to[MeshAxis::kTp];
+      layouts.outputs.empty() || !layouts.outputs[0] ? Layout::Replicate() : layouts.outputs[0]->to[MeshAxis::kTp];
   const bool in_shards = left.is_plain_shard() && plan.mesh.size(MeshAxis::kTp) > 1;
   if (plan.mesh.size(MeshAxis::kTp) > 1 && left != Layout::Replicate() && left != Layout::Shard(-1)) {
     Diagnostic d =

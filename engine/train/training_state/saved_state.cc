@@ -27,7 +27,7 @@
 
 #include "engine/core/base/text.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/runtime/apply/scalar_type.h"
+#include "engine/runtime/dtype/scalar_type.h"
 
 namespace moonshard {
 namespace {

@@ -26,24 +26,24 @@ struct OptimizerOf {
   OptimizerAdapter* adapter = nullptr;  // nullptr: none
 };
 
-// Whether every parameter holds this rank's shard: kNotSupported for those that are gathered, as within a step.
+// Errors (kNotSupported) for parameters that do not hold this rank's shard: gathered during a step, or on meta.
 Diagnostics CheckBetweenSteps(const AppliedPlan& model);
 
 class SavedState {
  public:
-  // `optimizer` may be null. Errors: kNotSupported (a parameter of the optimizer that the model does not have, a memory
-  // that is neither as the parameter nor one number, a dtype that no file can hold, a number that is not finite, and
-  // CheckBetweenSteps).
+  // `optimizer` may be null. Errors: kNotSupported (an optimizer parameter that the model does not have or that is
+  // listed twice, optimizer state that has neither the parameter's local shape nor 0 dims, a dtype that safetensors
+  // does not have, a number that is not finite, and CheckBetweenSteps).
   static Result<SavedState> Of(const AppliedPlan& model, const OptimizerAdapter* optimizer);
 
-  // A description of this rank's optimizer state, for Settle: small.
+  // What every rank sends for Settle: names, dtypes and numbers of its optimizer state, without tensors; small.
   const JsonValue& declared() const { return declared_; }
   // Determines the saved tensors from the descriptions of all ranks in rank order. Throws PlanError: kRanksDisagree.
   static JsonValue Settle(const AppliedPlan& model, const std::vector<JsonValue>& declared);
 
   struct Tensors {
     std::vector<PlacedTensor> placed;  // parameters and buffers by path, then the optimizer's state
-    std::vector<at::Tensor> shards;    // this rank's, parallel; not copied
+    std::vector<at::Tensor> shards;    // shards[i] is this rank's shard of placed[i]; shares its memory
   };
   Tensors TensorsOf(const JsonValue& settled) const;
   static std::optional<OptimizerRecord> RecordOf(const AppliedPlan& model, const JsonValue& settled);

@@ -26,7 +26,7 @@
 #include "engine/io/safetensors/header.h"
 #include "engine/io/storage/file.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/runtime/apply/scalar_type.h"
+#include "engine/runtime/dtype/scalar_type.h"
 #include "engine/train/training_state/random_states.h"
 #include "engine/train/training_state/step_writer.h"
 
@@ -44,9 +44,9 @@ Diagnostic StepFinding(Finding finding, const std::string& message, const std::s
 }
 
 Diagnostic Mismatch(const ShardedTensor& stored, const std::vector<int64_t>& is, const std::vector<int64_t>& must) {
-  Diagnostic d =
-      StepFinding(Finding::kTensorMismatch, "tensor '" + stored.name + "' of the checkpoint is not the model's",
-                  stored.name, Severity::kError);
+  Diagnostic d = StepFinding(Finding::kTensorMismatch,
+                             "tensor '" + stored.name + "' of the checkpoint does not have the model's shape",
+                             stored.name, Severity::kError);
   d.declared = std::string(ToString(stored.dtype)) + " " + ShapeToString(is);
   d.required = ShapeToString(must);
   return d;
@@ -75,8 +75,8 @@ Diagnostics StepReader::Open(const std::string& folder, int64_t step) {
   if (!record) return found;
   record_ = std::move(*record);
   if (record_.step != step) {
-    found.push_back(StepFinding(Finding::kBadManifest, "'" + folder + "' holds a different step than its name", folder,
-                                Severity::kError));
+    found.push_back(StepFinding(Finding::kBadManifest, "'" + folder + "' holds a different step than its name says",
+                                folder, Severity::kError));
     found.back().declared = "step " + std::to_string(record_.step);
     found.back().required = "step " + std::to_string(step);
     return found;

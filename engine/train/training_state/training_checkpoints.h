@@ -26,7 +26,8 @@
 // One run writes to a directory. It takes it with Claim, or with its first save, and has it until the object is
 // destroyed; a step that another run put there meanwhile is never replaced (kRunTaken).
 //
-// Every function but move construction, move assignment and Wait is collective: all ranks of the mesh call it in one
+// Every function but move construction, move assignment, Wait and folder is collective: all ranks of the mesh call it
+// in one
 // order. A failure of one rank (its disk is full) is thrown on every rank, as a PlanError that names the rank; the run
 // can continue, and earlier steps are unchanged. A rank that does not join within `timeout` is kRankLost on the others;
 // after that the object cannot be used.
@@ -65,8 +66,8 @@ struct TrainingState {
 };
 
 struct TrainingCheckpointOptions {
-  // Of the steps up to the one just saved so many stay; 0: all. Steps beyond it (the run was resumed further back) stay
-  // until they are saved again or passed.
+  // After a save this many steps are kept: the saved one and the newest with smaller numbers; 0: all. Steps with larger
+  // numbers (left when the run was resumed from an earlier step) stay until the run saves them again or passes them.
   int64_t keep = 3;
   // The model directory that the run began from; "": none, or that of the checkpoint that is loaded. Its files besides
   // the tensors (of up to 64 MiB) are read once, by Open, and are in every step; so are its tensors' names and order.
@@ -77,12 +78,13 @@ struct TrainingCheckpointOptions {
   WeightRecipes recipes = {};
   // The longest wait for another rank to do its part of a save or a load.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
-  // Whether loading compares every byte that was saved with its hash, each on some rank. false: only the shards that
-  // are read as they were written (all of them on the same mesh), and nothing else is read.
+  // Whether loading compares every byte that was saved with its hash, each on some rank. false: only shards that a rank
+  // reads exactly as they were written are compared (on the same mesh that is all of them), and no others are read for
+  // it.
   bool check_all = true;
   Storage* storage = nullptr;  // nullptr: PosixStorage. Outlives the object; used by one thread at a time
-  // Receives the message of a background save that failed where the object is destroyed before Wait or another save has
-  // thrown it. Must not throw. Empty: that error is lost.
+  // Receives the message of a failed background save if the object is destroyed before Wait or another save throws the
+  // error. Must not throw. Empty: that error is lost.
   std::function<void(const std::string& message)> on_unreported_failure = {};
 };
 
@@ -107,7 +109,7 @@ class TrainingCheckpoints {
   // complete and survives a power failure. Returns warnings: an old step that could not be removed.
   // First waits for a background save; if that failed its error is thrown and nothing is saved: call again.
   // Throws: kWriteFailed; kRunTaken where another run has the directory, or put a step of this number there after Open
-  // or Load looked; kNotSupported: an optimizer or a memory of it that cannot be saved, a parameter of the optimizer
+  // or Load looked; kNotSupported: an optimizer, or optimizer state, that cannot be saved, a parameter of the optimizer
   // that is not the model's, a call within a step (parameters are gathered); kBadInput: a text that is not UTF-8;
   // kRanksDisagree: ranks that do not call with the same step or whose optimizers have different state; kRankLost.
   Diagnostics Save(const TrainingState& state, int64_t step);
@@ -117,20 +119,21 @@ class TrainingCheckpoints {
   // Until the background save is done, if there is one. Throws what went wrong in it, and returns its warnings.
   Diagnostics Wait();
 
-  // Makes the directory and takes it for this run, as the first save does. Before the first step, two runs in one
-  // directory cost nothing; at the first save the later one has trained for nothing. Throws kRunTaken, kWriteFailed.
+  // Makes the directory and takes it for this run, as the first save does. Call it before the first step: a second run
+  // in the same directory is then refused at once, not only at its first save, after it has trained for nothing. Throws
+  // kRunTaken, kWriteFailed.
   void Claim();
 
   // The complete steps that are there, smallest first.
   std::vector<int64_t> Steps();
-  // The newest of them of which every byte is as it was written: reads all of it, and of the newer ones.
+  // The newest complete step whose bytes are all as they were written. Reads that step and every newer one.
   std::optional<int64_t> NewestWhole();
   // The step that `latest` names; nullopt if there is no such file: nothing was saved, or it was removed, which Steps()
   // distinguishes. Waits for a background save. Throws kBadManifest if `latest` does not name a step, or one that is
   // gone.
   std::optional<int64_t> Latest();
-  // Waits for a background save; then the latest step, or one by its number, into the state's model, optimizer and
-  // generators, and state.host. The plan and the mesh may differ from those of the save; this
+  // Waits for a background save; then loads the latest step, or the one with this number, into the state's model,
+  // optimizer and generators, and into state.host. The plan and the mesh may differ from those of the save; this
   // rank reads its own shards, and with check_all its share of those that no rank reads in full. A generator takes the
   // state it had on the same rank of the same mesh; on another mesh, by the rule of random_states.h. Options of
   // parameter groups (lr) are the saved ones. Nothing is changed where the checkpoint does not fit: kFileNotFound;

@@ -30,8 +30,8 @@ bool Matches(const std::string& pattern, const std::string& path) {
   return re2::RE2::FullMatch(path, TranslatePattern(pattern, PatternSyntax::kGlob).ValueOrThrow().regex);
 }
 
-// The parameters that lie otherwise than in the reference, as rows of the table would say it: "lm_head.weight | replicate |
-// shard(0)".
+// The parameters that lie otherwise than in the reference, as rows of the table would say it: "lm_head.weight |
+// replicate | shard(0)".
 std::vector<std::string> Differences(const Family& family, const CompiledPlan& plan, int64_t tp,
                                      std::vector<Difference>& table) {
   std::vector<std::string> unlisted;
@@ -101,14 +101,13 @@ TEST_CASE("what the reference shards is sharded, and what differs is written dow
   }
 }
 
-TEST_CASE("whole_attention does what the reference does") {
+TEST_CASE("all_heads does what the reference does") {
   const std::set<std::string> with_option = {"phi3", "baichuan", "nemotron_h", "nemotron_h_file"};
   for (const Family& family : Families()) {
     if (!with_option.contains(family.name)) continue;
     for (const std::string parallel : {"false", "true"}) {
       INFO(family.name << " sequence_parallel=" << parallel);
-      const Result<CompiledPlan> plan =
-          Resolve(family, 2, {{"whole_attention", "true"}, {"sequence_parallel", parallel}});
+      const Result<CompiledPlan> plan = Resolve(family, 2, {{"all_heads", "true"}, {"sequence_parallel", parallel}});
       REQUIRE(plan.ok());
       std::vector<Difference> none;
       for (const std::string& difference : Differences(family, plan.value(), 2, none)) {
@@ -122,10 +121,8 @@ TEST_CASE("whole_attention does what the reference does") {
 
 // In a stable plan no output is a sum over ranks, but for embeddings, of whose terms all but one are zero.
 TEST_CASE("stable plans of decoders sum nothing over the ranks") {
-  const std::map<std::string, std::string> options = {{"phi3", "whole_attention"},
-                                                      {"baichuan", "whole_attention"},
-                                                      {"nemotron_h", "whole_attention"},
-                                                      {"qwen3_5", "linear_heads"}};
+  const std::map<std::string, std::string> options = {
+      {"phi3", "all_heads"}, {"baichuan", "all_heads"}, {"nemotron_h", "all_heads"}, {"qwen3_5", "linear_heads"}};
   for (const Family& family : Families()) {
     if (family.name == "wan") continue;  // no decoder
     const auto option = options.find(family.name);

@@ -96,7 +96,7 @@ std::map<std::string, Held> HeldBy(const CompiledPlan& plan) {
     const ModuleTree::Signature& signature = tree.parameters(tree.modules()[m]);
     for (uint32_t p = 0; p < signature.size(); ++p) {
       if (signature[p].is_buffer) continue;
-      const Placement& placement = plan.StepsOf(m).params[p];
+      const Placement& placement = plan.LayoutsOf(m).params[p];
       const Layout& layout = placement[MeshAxis::kTp];
       const std::string kind = layout.parts.empty() ? "shard" : "packed";
       out[tree.PathOf({m, p})] = {layout.is_shard() ? kind + "(" + std::to_string(layout.dim) + ")" : "replicate",

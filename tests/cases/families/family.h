@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "dsl/program/cli/options.h"
+#include "dsl/commands/cli/options.h"
 #include "engine/core/base/json.h"
 #include "engine/core/base/result.h"
 #include "engine/plan/compile/compiled_plan.h"

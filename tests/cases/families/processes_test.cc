@@ -1,5 +1,5 @@
-// Every shipped plan, resolved in many fresh processes, has one hash: nothing in it depends on addresses (ASLR), on the seed
-// of Lua's hashes, which is made of them, or on the clock.
+// Every shipped plan, resolved in many fresh processes, has one hash: nothing in it depends on addresses (ASLR), on the
+// seed of Lua's hashes, which is made of them, or on the clock.
 #include <catch2/catch.hpp>
 #include <iostream>
 #include <set>
@@ -10,8 +10,9 @@
 namespace moonshard {
 namespace {
 
-// An order that depends on addresses or on a hash's seed differs between any two processes with a chance of a half or more:
-// so many show it. Under a sanitizer, where each takes seconds, the runtime's own randomness is the only difference.
+// An order that depends on addresses or on a hash's seed differs between any two processes with a chance of a half or
+// more: so many show it. Under a sanitizer, where each takes seconds, the runtime's own randomness is the only
+// difference.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int kProcesses = 6;
 #else
@@ -34,7 +35,7 @@ std::string Hashes() {
 TEST_CASE("prints the hashes", "[.hashes]") { std::cout << "<<" << Hashes() << ">>"; }
 
 std::string FromFreshProcess() {
-  const test::Outcome done = test::RunProgram("/proc/self/exe", {"[.hashes]"}, {}, 120);
+  const test::Outcome done = test::RunExecutable("/proc/self/exe", {"[.hashes]"}, {}, 120);
   INFO(done.ToText());
   REQUIRE(done.code == 0);
   const size_t begin = done.out.find("<<");

@@ -1,5 +1,5 @@
-// Every finding has a page in engine/core/findings/pages/, and every page's example says what the page says it does. APPROVE=1 writes the
-// messages anew.
+// Every finding has a page in engine/core/findings/pages/, and every page's example says what the page says it does.
+// APPROVE=1 writes the messages anew.
 //
 // The blocks of a page, by the first word behind the language:
 //   lua wrong [mesh=tp=4] [option=NAME=VALUE] [unstable]   a plan; `unstable`: only the identifiers are compared
@@ -70,7 +70,7 @@ std::string SaidBy(const std::vector<PageBlock>& blocks, const PageBlock& comman
   words.erase(words.begin());
   const fs::path before = fs::current_path();
   fs::current_path(scratch.path());
-  const test::Outcome done = test::RunProgram(test::ProgramPath(), words);
+  const test::Outcome done = test::RunExecutable(test::ExecutablePath(), words);
   fs::current_path(before);
   return done.out + done.err;
 }

@@ -1,2 +1,2 @@
---- expect: MS0111 '../../etc/passwd' is not the name of a module
+--- expect: MS0111 '../../etc/passwd' is not a valid module name for require
 return require "../../etc/passwd"

@@ -1,4 +1,4 @@
---- expect: MS0111 '..secret' is not the name of a module
+--- expect: MS0111 '..secret' is not a valid module name for require
 require "..secret"
 require "/etc/passwd"
 require "a/b"

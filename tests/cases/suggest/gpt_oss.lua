@@ -23,7 +23,7 @@ return plan {
   at("model.layers.*.mlp", gathered),
   -- sure: norms over all 64 features of the hidden states
   at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
-  -- guess: 8 heads of 16 features, 2 of them for keys and values; sinks is taken for a number for each head
+  -- guess: 8 heads of 16 features, 2 of them for keys and values; sinks is assumed to hold one value per head
   transformer.heads_fit("model.layers.*.self_attn", n_heads, n_kv_heads),
   at("model.layers.*.self_attn.q_proj", colwise { input = residual, heads = n_heads }),
   at("model.layers.*.self_attn.{k,v}_proj", colwise { input = residual, heads = n_kv_heads }),

@@ -7,7 +7,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include "engine/analysis/prove/type_scope.h"
-#include "tests/dsl/embed/strangers.h"
+#include "tests/dsl/embed/third_party.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -55,11 +55,12 @@ const auto kRunSequence = [](auto& model) {
 TEST_CASE("MS0501 for an Impl in a Sequential names the holder, which runs") {
   const std::string plan = R"(return plan { api = 1, recompute { "seq.0" } })";
   const std::string error = ErrorOf(
-      plan, [] { return Sequence(torch::nn::Sequential(stranger::GptMlpImpl(stranger::GptOptions()))); }, kRunSequence);
+      plan, [] { return Sequence(torch::nn::Sequential(third_party::GptMlpImpl(third_party::GptOptions()))); },
+      kRunSequence);
   CHECK(Says(error, "MS0501"));
   CHECK(Says(error, "where the model makes 'seq.0' use GptMlp(...), not GptMlpImpl(...)"));
   CHECK(ErrorOf(
-            plan, [] { return Sequence(torch::nn::Sequential(stranger::GptMlp(stranger::GptOptions()))); },
+            plan, [] { return Sequence(torch::nn::Sequential(third_party::GptMlp(third_party::GptOptions()))); },
             kRunSequence) == "");
 
   const std::string sharded = R"(return plan { api = 1, at("seq.0", colwise { output = replicate }) })";
@@ -81,7 +82,7 @@ TEST_CASE("MS0501 for another layer of LibTorch names the macro that makes it ho
       plan, [&] { return Sequence(torch::nn::Sequential(torch::nn::Conv2d(options))); }, run);
   CHECK(Says(error, "a class that MOONSHARD_MODULE_IMPL(Conv2d, torch::nn::Conv2dImpl) defines"));
   CHECK(ErrorOf(
-            plan, [&] { return Sequence(torch::nn::Sequential(stranger::Conv2d(options))); }, run) == "");
+            plan, [&] { return Sequence(torch::nn::Sequential(third_party::Conv2d(options))); }, run) == "");
 }
 
 struct AttendingImpl : torch::nn::Module {
@@ -150,7 +151,7 @@ TEST_CASE("MS0509 names ways to share a tensor, which work") {
   const std::string linear = stale([](Tied& net) { net->head->weight = net->embed->weight; });
   CHECK(Says(linear, "tie it with TieWeight(tensor) of this moonshard::nn::Linear in place of the assignment"));
   const std::string embedding = stale([](Tied& net) { net->embed->weight = net->head->weight; });
-  CHECK(Says(embedding, "tie the other layer to it where that is a moonshard::nn::Linear, with TieWeight(weight)"));
+  CHECK(Says(embedding, "where the other layer is a moonshard::nn::Linear, tie that layer with TieWeight(weight)"));
   const std::string own = stale([](Tied& net) { net->table->weight = net->embed->weight; });
   CHECK(Says(own, "weight = register_parameter(\"weight\", given)"));
   CHECK(stale([](Tied& net) {
@@ -208,13 +209,13 @@ TEST_CASE("a fault of an attention is not blamed on a rule for other parameters"
   CHECK(found.front().where.line != 3);
 }
 
-TEST_CASE("models of strangers are proven with what an embedder has at hand") {
+TEST_CASE("models of third parties are proven with what an embedder has at hand") {
   const MeshShape shape = MeshShape::Parse("tp=2").ValueOrThrow();
   const auto prove = [&]<class Case>(Case) {
     std::string text;
     const Proof proven = ProveAtTwoSizes(shape, [&](const DeviceMesh& mesh, const TypeOptions& options) {
       torch::manual_seed(1);
-      auto model = Parallelize(MakeStranger<Case>(), PlanOfStranger<Case>(mesh.shape()), mesh);
+      auto model = Parallelize(MakeThirdParty<Case>(), ThirdPartyPlan<Case>(mesh.shape()), mesh);
       TypeScope scope(model.applied(), options);
       const at::Tensor loss = Case::Step(model.net());
       scope.Loss(loss);

@@ -59,7 +59,8 @@ TEST_CASE("a full tensor where shards are declared is found") {
     at("out", rowwise {}),
   )"));
   REQUIRE(found.size() == 1);
-  CHECK(found[0].message == "input 0 of 'out' arrives with all 16 of dim 2 on a rank, and is declared to be shard(-1)");
+  CHECK(found[0].message ==
+        "input 0 of 'out' arrives with all 16 elements along dim 2 on each rank, but is declared to be shard(-1)");
 }
 
 TEST_CASE("operands with different layouts between modules are found") {

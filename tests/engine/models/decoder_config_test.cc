@@ -78,7 +78,7 @@ TEST_CASE("each layer sees its own window") {
   CHECK(config.kinds[1].rope.theta == 1e4);
 }
 
-TEST_CASE("what is not computed here is refused by name") {
+TEST_CASE("what is not supported is refused by name") {
   struct Case {
     const char* changes;
     const char* path;

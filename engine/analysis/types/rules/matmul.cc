@@ -158,7 +158,7 @@ AxisTypes SolveTriangular(Operands& o) {
   if (a.is_shard() && a.dim >= batch)
     return {o.Fault("the triangular matrix is sharded, but the solution depends on all of it; all-gather it first")};
   if (b.is_shard() && b.dim == (left ? batch : batch + 1)) {
-    return {o.Fault("the dim along which a triangular matrix is solved is sharded")};
+    return {o.Fault("the dim along which the triangular system is solved is sharded; all-gather it first")};
   }
   return {left ? Product(o, a, b, batch) : Product(o, b, a, batch)};
 }

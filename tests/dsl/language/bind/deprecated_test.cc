@@ -94,6 +94,42 @@ TEST_CASE("takes accepts old names of keys and values of a function of a plan, e
             .find("'a' has an unknown type") != std::string::npos);  // there is no b
 }
 
+TEST_CASE("options accepts old names and old values, each with a warning") {
+  const std::string declared =
+      "local opt <const> = options({ all = false, how = \"\" }, { old_all = \"all\", [\"how=no\"] = \"\" })\n"
+      "return plan { at(\"a\", colwise { heads = opt.all and 8 or 4 }), at(\"b\", opt.how == \"\" and colwise {} or "
+      "rowwise {}) }";
+  const auto with = [&](const std::string& name, const JsonValue& value) {
+    PlanInputs inputs = LlamaInputs(2);
+    inputs.options[name] = value;
+    return EvaluatePlan(declared, "t.lua", inputs);
+  };
+  const Result<Plan> now = with("all", true);
+  INFO(TextOf(now));
+  REQUIRE(now.ok());
+  const Result<Plan> old = with("old_all", "true");
+  CHECK(ToText(now.diagnostics()).empty());
+  CHECK(TextOf(old) == TextOf(now));
+  CHECK(TextOf(old) != TextOf(with("all", false)));
+  CHECK(ToText(old.diagnostics()) ==
+        "t.lua:1: warning[MS0117]: option 'old_all' is now called 'all'\n"
+        "    1 | local opt <const> = options({ all = false, how = \"\" }, { old_all = \"all\", [\"how=no\"] = \"\" })\n"
+        "      |                               ^^^\n"
+        "    help: a later version removes the old name\n");
+  CHECK(TextOf(with("how", "no")) == TextOf(with("how", "")));
+  CHECK(TextOf(with("how", "no")) != TextOf(with("how", "x")));
+  CHECK(ToText(with("how", "no").diagnostics())
+            .starts_with("t.lua:1: warning[MS0117]: 'no' of option 'how' is now ''\n"));
+  CHECK(ToText(with("old_al", true).diagnostics()).find("MS0104") != std::string::npos);
+  // Of a plan that extends one with the new name.
+  CHECK(Said("local opt <const> = options { whole_attention = true } return plan { extends \"phi3\" }")
+            .starts_with("t.lua:1: warning[MS0117]: option 'whole_attention' is now called 'all_heads'\n"));
+  CHECK(Said("options({}, 1) return plan { at(\"a\", colwise {}) }").find("renamed options are a table") !=
+        std::string::npos);
+  CHECK(Said("options({}, { a = 1 }) return plan { at(\"a\", colwise {}) }").find("{ old = \"new\" }") !=
+        std::string::npos);
+}
+
 TEST_CASE("old names of the stdlib are accepted for this version") {
   const auto text = [](const std::string& key) {
     return "local transformer <const>, experts <const> = require \"transformer\", require \"experts\"\n"

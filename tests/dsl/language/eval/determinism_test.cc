@@ -31,7 +31,7 @@ TEST_CASE("prints a plan", "[.print]") {
 TEST_CASE("20 processes are one plan") {
   const std::string expected = "<<" + TextOf(EvaluatePlan(kPlan, "t.lua", LlamaInputs(2))) + ">>";
   for (int i = 0; i < 20; ++i) {
-    const test::Outcome done = test::RunProgram("/proc/self/exe", {"[.print]"});
+    const test::Outcome done = test::RunExecutable("/proc/self/exe", {"[.print]"});
     INFO(done.ToText());
     REQUIRE(done.code == 0);
     REQUIRE(done.out.find(expected) != std::string::npos);

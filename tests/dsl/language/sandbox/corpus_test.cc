@@ -78,7 +78,7 @@ TEST_CASE("scripts that try to hang, grow or escape") {
   CHECK(names.size() >= 120);
   for (const std::string& name : names) {
     const Expected expected = ExpectedOf(name);
-    const test::Outcome outcome = test::RunProgram(MOONSHARD_RUN_PLAN, {kFolder + name});
+    const test::Outcome outcome = test::RunExecutable(MOONSHARD_RUN_PLAN, {kFolder + name});
     INFO(name << ": " << outcome.ToText());
     REQUIRE(outcome.code == 0);
     const Ran ran = ReadRun(outcome.out);

@@ -139,7 +139,7 @@ TEST_CASE("blocks that are recognized by their structure are sharded where no pl
   CHECK_THAT(plan.value().ToText(), Contains("feed_forward.w2") && Contains("self_attn.out_proj"));
   CHECK_THAT(ToText(plan.diagnostics()),
              Contains("no plan for the architecture 'NewForCausalLM': the plan by structure is used") &&
-                 Contains("moonshard suggest --sure writes it"));
+                 Contains("moonshard suggest --sure writes this plan to a file"));
 
   // The same on every mesh and under the options that it has; one that does not fit is an error of this plan.
   inputs.options["sequence_parallel"] = true;

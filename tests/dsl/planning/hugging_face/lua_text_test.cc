@@ -107,7 +107,7 @@ TEST_CASE("a tied embedding and its head are sharded alike, whatever the file de
         const CompiledPlan compiled =
             ResolvePlan(plan, std::make_shared<const ModuleTree>(tree), inputs.mesh).ValueOrThrow();
         const auto weight = [&](const std::string& path) {
-          return compiled.StepsOf(static_cast<size_t>(tree.Find(path))).params.at(0)[MeshAxis::kTp].ToText();
+          return compiled.LayoutsOf(static_cast<size_t>(tree.Find(path))).params.at(0)[MeshAxis::kTp].ToText();
         };
         if (tied) {
           CHECK(weight("model.embed_tokens") == "shard(0)");

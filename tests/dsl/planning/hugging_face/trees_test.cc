@@ -154,13 +154,13 @@ std::vector<std::string> Differences(const Section& section, const std::string& 
     const Module& module = tree.modules()[m];
     const Effect& theirs = section.effects.at(form).at(module.path);
     expect(module.path, KeyOf(*compiled.plan, matched.rule_of[m]), theirs.call);
-    const ModuleSteps& steps = compiled.StepsOf(m);
+    const ModuleLayouts& layouts = compiled.LayoutsOf(m);
     for (uint32_t p = 0; p < tree.parameters(module).size(); ++p) {
       const Parameter& parameter = tree.parameters(module)[p];
       const auto found = theirs.parameters.find(parameter.name);
       const int32_t own = matched.ParameterRuleOf({m, p});
       const std::string what = tree.PathOf({m, p});
-      const Layout& layout = steps.params[p][MeshAxis::kTp];
+      const Layout& layout = layouts.params[p][MeshAxis::kTp];
       const int64_t size = layout.is_shard() ? parameter.shape[static_cast<size_t>(layout.dim)] : 0;
       if (found == theirs.parameters.end()) {
         expect(what, PlacementText(layout, size), "whole");

@@ -70,7 +70,7 @@ TEST_CASE("the record of an evaluation has the options, with their defaults") {
   REQUIRE(record.options.contains("sequence_parallel"));
   CHECK(record.options.at("sequence_parallel").value == JsonValue(true));
   CHECK(record.options.at("sequence_parallel").fallback == JsonValue(false));
-  CHECK(record.options.at("sequence_parallel").source.ToString() == "plans/llama.lua:5");
+  CHECK(record.options.at("sequence_parallel").source.ToString() == "plans/llama.lua:4");
   CHECK(record.files.empty());  // all built in
 }
 

@@ -11,9 +11,9 @@
 #include "engine/analysis/footprint/step_recorder.h"
 #include "engine/analysis/meta/meta_scope.h"
 #include "engine/plan/compile/unit_memory.h"
-#include "engine/runtime/apply/initialize.h"
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/nn/defer_init.h"
+#include "engine/runtime/sharded_model/initialize.h"
 #include "tests/engine/runtime/fsdp/wide_net.h"
 #include "tests/support/counting_allocator.h"
 

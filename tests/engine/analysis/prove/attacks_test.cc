@@ -1,4 +1,4 @@
-// Plans as a stranger would write them who wants a wrong step to be called proven: other elements under the same word,
+// Plans as an attacker writes them who wants a wrong step to be called proven: other elements under the same word,
 // sums that are made twice or not at all, places that are right on one rank. Whether each is right is for the numbers
 // to say: what is wrong is not proven, what is right has no fault.
 #include <catch2/catch.hpp>

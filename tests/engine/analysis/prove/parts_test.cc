@@ -1,4 +1,4 @@
-// Proofs of steps with everything else that a plan can say: fsdp, recomputation, losses on shards of the vocabulary,
+// Proofs of layouts with everything else that a plan can say: fsdp, recomputation, losses on shards of the vocabulary,
 // the gradient norm, an optimizer; and what types cannot see, which the comparison of operators finds.
 #include <catch2/catch.hpp>
 
@@ -9,7 +9,7 @@
 #include <torch/optim/adamw.h>
 
 #include "engine/analysis/prove/operator_trace.h"
-#include "engine/runtime/apply/clip_grad_norm.h"
+#include "engine/runtime/sharded_model/clip_grad_norm.h"
 #include "engine/train/loss/losses.h"
 #include "engine/train/loss/vocabulary_of.h"
 #include "tests/engine/analysis/prove/step.h"
@@ -54,9 +54,9 @@ TEST_CASE("recomputed steps are proven, and their faults found") {
         setup, "tp=2", 0,
         [](CompiledPlan& plan) {
           const int64_t m = plan.tree->Find("model.layers.0.self_attn.o_proj");
-          plan.steps.push_back(plan.StepsOf(static_cast<size_t>(m)));
-          plan.steps_of[static_cast<size_t>(m)] = static_cast<uint32_t>(plan.steps.size() - 1);
-          plan.steps.back().outputs[0]->to = Placement(Layout::Partial());
+          plan.layouts.push_back(plan.LayoutsOf(static_cast<size_t>(m)));
+          plan.layouts_of[static_cast<size_t>(m)] = static_cast<uint32_t>(plan.layouts.size() - 1);
+          plan.layouts.back().outputs[0]->to = Placement(Layout::Partial());
         },
         12);
     CHECK(!faulty.faults.empty());
@@ -114,11 +114,11 @@ TEST_CASE("the gradient norm and an optimizer are part of the proof") {
   CHECK(good.layouts_hold());
   // The norms' gradients are not summed: the norm of them and AdamW's squares are of terms.
   const Proof bad = step([](CompiledPlan& plan) {
-    for (size_t m = 0; m < plan.steps_of.size(); ++m) {
+    for (size_t m = 0; m < plan.layouts_of.size(); ++m) {
       if (plan.tree->modules()[m].path != "model.norm") continue;
-      plan.steps.push_back(plan.StepsOf(m));
-      plan.steps_of[m] = static_cast<uint32_t>(plan.steps.size() - 1);
-      plan.steps.back().params[0] = Placement(Layout::Replicate());
+      plan.layouts.push_back(plan.LayoutsOf(m));
+      plan.layouts_of[m] = static_cast<uint32_t>(plan.layouts.size() - 1);
+      plan.layouts.back().params[0] = Placement(Layout::Replicate());
     }
   });
   CHECK(!bad.faults.empty());

@@ -5,11 +5,11 @@
 namespace moonshard::test {
 namespace {
 
-// The steps of one module, its own from now on.
-ModuleSteps& OwnSteps(CompiledPlan& plan, size_t module) {
-  plan.steps.push_back(plan.StepsOf(module));
-  plan.steps_of[module] = static_cast<uint32_t>(plan.steps.size() - 1);
-  return plan.steps.back();
+// The layouts of one module, its own from now on.
+ModuleLayouts& OwnSteps(CompiledPlan& plan, size_t module) {
+  plan.layouts.push_back(plan.LayoutsOf(module));
+  plan.layouts_of[module] = static_cast<uint32_t>(plan.layouts.size() - 1);
+  return plan.layouts.back();
 }
 
 Layout& Tp(Placement& placement) { return placement[MeshAxis::kTp]; }
@@ -25,29 +25,29 @@ class Planter {
   explicit Planter(const CompiledPlan& plan) : plan_(plan) {}
 
   std::vector<Planted> All() {
-    for (size_t m = 0; m < plan_.steps_of.size(); ++m) {
-      const ModuleSteps& steps = plan_.StepsOf(m);
-      if (steps.rule < 0 || OfLaterLayer(plan_.tree->modules()[m].path)) continue;
-      Outputs(m, steps);
-      Inputs(m, steps);
-      Parameters(m, steps);
+    for (size_t m = 0; m < plan_.layouts_of.size(); ++m) {
+      const ModuleLayouts& layouts = plan_.LayoutsOf(m);
+      if (layouts.rule < 0 || OfLaterLayer(plan_.tree->modules()[m].path)) continue;
+      Outputs(m, layouts);
+      Inputs(m, layouts);
+      Parameters(m, layouts);
     }
     return std::move(out_);
   }
 
  private:
-  void Add(const std::string& kind, size_t m, std::function<void(ModuleSteps&)> change) {
+  void Add(const std::string& kind, size_t m, std::function<void(ModuleLayouts&)> change) {
     out_.push_back({kind, plan_.tree->modules()[m].path,
                     [m, change = std::move(change)](CompiledPlan& plan) { change(OwnSteps(plan, m)); }});
   }
 
-  void Outputs(size_t m, const ModuleSteps& steps) {
-    for (size_t i = 0; i < steps.outputs.size(); ++i) {
-      if (!steps.outputs[i]) continue;
-      const Layout& from = Tp(steps.outputs[i]->from);
-      const Layout& to = Tp(steps.outputs[i]->to);
+  void Outputs(size_t m, const ModuleLayouts& layouts) {
+    for (size_t i = 0; i < layouts.outputs.size(); ++i) {
+      if (!layouts.outputs[i]) continue;
+      const Layout& from = Tp(layouts.outputs[i]->from);
+      const Layout& to = Tp(layouts.outputs[i]->to);
       const auto set = [i](const Layout& new_from, const Layout& new_to) {
-        return [=](ModuleSteps& own) {
+        return [=](ModuleLayouts& own) {
           Tp(own.outputs[i]->from) = new_from;
           Tp(own.outputs[i]->to) = new_to;
         };
@@ -69,13 +69,13 @@ class Planter {
     }
   }
 
-  void Inputs(size_t m, const ModuleSteps& steps) {
-    for (size_t i = 0; i < steps.inputs.size(); ++i) {
-      if (!steps.inputs[i]) continue;
-      const Layout& from = Tp(steps.inputs[i]->from);
-      const Layout& to = Tp(steps.inputs[i]->to);
+  void Inputs(size_t m, const ModuleLayouts& layouts) {
+    for (size_t i = 0; i < layouts.inputs.size(); ++i) {
+      if (!layouts.inputs[i]) continue;
+      const Layout& from = Tp(layouts.inputs[i]->from);
+      const Layout& to = Tp(layouts.inputs[i]->to);
       const auto set = [i](const Layout& new_from, const Layout& new_to) {
-        return [=](ModuleSteps& own) {
+        return [=](ModuleLayouts& own) {
           Tp(own.inputs[i]->from) = new_from;
           Tp(own.inputs[i]->to) = new_to;
         };
@@ -96,20 +96,20 @@ class Planter {
     }
   }
 
-  void Parameters(size_t m, const ModuleSteps& steps) {
-    if (!steps.after.empty()) {
-      Add("bias counted on every rank", m, [](ModuleSteps& own) { own.after.clear(); });
+  void Parameters(size_t m, const ModuleLayouts& layouts) {
+    if (!layouts.after.empty()) {
+      Add("bias counted on every rank", m, [](ModuleLayouts& own) { own.after.clear(); });
     }
-    for (size_t p = 0; p < steps.params.size(); ++p) {
-      const Layout& layout = Tp(steps.params[p]);
-      const auto set = [p](const Layout& to) { return [=](ModuleSteps& own) { Tp(own.params[p]) = to; }; };
+    for (size_t p = 0; p < layouts.params.size(); ++p) {
+      const Layout& layout = Tp(layouts.params[p]);
+      const auto set = [p](const Layout& to) { return [=](ModuleLayouts& own) { Tp(own.params[p]) = to; }; };
       if (layout.kind == LayoutKind::kShared) Add("gradient sum missing", m, set(Layout::Replicate()));
       if (layout == Layout::Replicate()) Add("gradient summed that is whole", m, set(Layout::Shared()));
       if (layout.is_shard() && !layout.parts.empty()) Add("fused weight cut as one", m, set(Layout::Shard(layout.dim)));
       if (layout.is_plain_shard() &&
           plan_.tree->At({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}).shape.size() == 2) {
         const auto& shape = plan_.tree->At({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}).shape;
-        if (shape[0] == shape[1] && steps.lookup == Lookup::kPlain)
+        if (shape[0] == shape[1] && layouts.lookup == Lookup::kPlain)
           Add("weight cut along the other dim", m, set(Layout::Shard(1 - layout.dim)));
       }
     }

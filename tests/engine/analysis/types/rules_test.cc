@@ -380,11 +380,11 @@ TEST_CASE("triangular matrices") {
        [] {
          return Solve(Same({2, 3, 3}), Piece(1, {2, 4, 3}), false);
        }},
-      {"rows", "fault: the dim along which a triangular matrix is solved",
+      {"rows", "fault: the dim along which the triangular system is solved",
        [] {
          return Solve(Same({2, 3, 3}), Piece(1, {2, 3, 4}));
        }},
-      {"columns from the right", "fault: the dim along which a triangular matrix is solved",
+      {"columns from the right", "fault: the dim along which the triangular system is solved",
        [] {
          return Solve(Same({2, 3, 3}), Piece(2, {2, 4, 3}), false);
        }},

@@ -123,7 +123,7 @@ TEST_CASE("a source line cannot write to the terminal") {
   CHECK(text.find("at(\" [2J  \")") != std::string::npos);
 }
 
-TEST_CASE("a text of strangers reaches no terminal and forges no line") {
+TEST_CASE("a text of others reaches no terminal and forges no line") {
   CHECK(SafeText("a\033]0;x\007\tb\x7f\xc2\x9b caf\xc3\xa9") == "a\\x1b]0;x\\x07\tb\\x7f\\u{9b} caf\xc3\xa9");
   CHECK(SafeText("first\r\nplan.lua:1: no errors") == "first\\x0d\n        plan.lua:1: no errors");
   CHECK(SafeText("caf\xc3\xa9!", 4) == "caf... (6 bytes)");

@@ -124,8 +124,8 @@ TEST_CASE("a tensor of many chunks, cut along every dim") {
   const MeshShape mesh = MeshShape::Parse("tp=3").ValueOrThrow();
   for (int dim = 0; dim < 2; ++dim) {
     CompiledPlan plan = RandomPlan(source, mesh, random);
-    for (ModuleSteps& steps : plan.steps) {
-      for (Placement& placement : steps.params) placement = Placement(Layout::Shard(dim));
+    for (ModuleLayouts& layouts : plan.layouts) {
+      for (Placement& placement : layouts.params) placement = Placement(Layout::Shard(dim));
     }
     const std::string sharded = scratch / ("sharded" + std::to_string(dim));
     ShardModel(source, plan, sharded).ValueOrThrow();
@@ -350,8 +350,8 @@ TEST_CASE("ranks that differ along an axis that cuts nothing share a file") {
   WriteRandomModel(scratch / "model", random);
   const Checkpoint source = Checkpoint::Open(scratch / "model").ValueOrThrow();
   CompiledPlan plan = RandomPlan(source, MeshShape::Parse("dp_replicate=2,tp=2").ValueOrThrow(), random);
-  for (ModuleSteps& steps : plan.steps) {
-    for (Placement& placement : steps.params) placement = Placement();
+  for (ModuleLayouts& layouts : plan.layouts) {
+    for (Placement& placement : layouts.params) placement = Placement();
   }
   CHECK(ShardModel(source, plan, scratch / "whole").ValueOrThrow().rank_files == 1);
 }
@@ -369,8 +369,8 @@ TEST_CASE("directories that cannot be written") {
     CHECK(done.diagnostics().back().finding == finding);
     CHECK_THAT(ToText(done.diagnostics()), Catch::Contains(says));
   };
-  refuses(model + "/sharded", Finding::kNotSupported, "one directory is, or is within, the other");
-  refuses(model, Finding::kNotSupported, "one directory is, or is within, the other");
+  refuses(model + "/sharded", Finding::kNotSupported, "the two directories are the same or nested");
+  refuses(model, Finding::kNotSupported, "the two directories are the same or nested");
   refuses(scratch / "no/such", Finding::kWriteFailed, "No such file or directory");
   refuses(scratch.Write("file", "x"), Finding::kWriteFailed, "not a directory");
   const std::string full = scratch / "full";

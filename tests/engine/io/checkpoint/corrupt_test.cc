@@ -37,9 +37,9 @@ class Sharded {
     CompiledPlan plan = RandomPlan(source, MeshShape::Parse("tp=2").ValueOrThrow(), random);
     for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
       const std::string& path = plan.tree->modules()[m].path;
-      plan.steps[m].params = {path == "up"     ? Layout::Shard(0)
-                              : path == "down" ? Layout::Shard(1)
-                                               : Layout::Replicate()};
+      plan.layouts[m].params = {path == "up"     ? Layout::Shard(0)
+                                : path == "down" ? Layout::Shard(1)
+                                                 : Layout::Replicate()};
     }
     ShardModel(source, plan, folder()).ValueOrThrow();
   }
@@ -92,7 +92,8 @@ TEST_CASE("a flipped bit anywhere is found, and named by file and tensor") {
       const std::string said = ToText(sharded.Refused());
       CHECK_THAT(said, Contains(name));
       if (!tensor.empty())
-        CHECK_THAT(said, Contains("tensor '" + tensor + "' in '" + path + "' is not what was written"));
+        CHECK_THAT(
+            said, Contains("tensor '" + tensor + "' in '" + path + "' is corrupt: its hash differs from the manifest"));
     }
     WriteBytes(path, good);
   }

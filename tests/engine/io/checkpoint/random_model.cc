@@ -14,7 +14,7 @@
 #include "engine/io/safetensors/writer.h"
 #include "engine/layout/shards.h"
 #include "engine/plan/compile/local_shape.h"
-#include "engine/plan/compile/program.h"
+#include "engine/plan/compile/module_steps.h"
 
 namespace moonshard::test {
 namespace {
@@ -150,24 +150,24 @@ CompiledPlan RandomPlan(const Checkpoint& checkpoint, const MeshShape& mesh, Ran
   plan.tree = std::make_shared<const ModuleTree>(TreeFromCheckpoint(checkpoint, ModelConfig()));
   plan.mesh = mesh;
   for (const Module& module : plan.tree->modules()) {
-    ModuleSteps steps;
-    steps.signature = module.signature;
+    ModuleLayouts layouts;
+    layouts.signature = module.signature;
     for (const Parameter& parameter : plan.tree->parameters(module)) {
       const std::string name = (module.path.empty() ? "" : module.path + ".") + parameter.name;
       const StoredTensor* tensor = checkpoint.Find(name);
-      steps.params.push_back(tensor ? RandomPlacement(*tensor, mesh, random) : Placement());
+      layouts.params.push_back(tensor ? RandomPlacement(*tensor, mesh, random) : Placement());
     }
-    plan.steps_of.push_back(static_cast<uint32_t>(plan.steps.size()));
-    plan.steps.push_back(std::move(steps));
+    plan.layouts_of.push_back(static_cast<uint32_t>(plan.layouts.size()));
+    plan.layouts.push_back(std::move(layouts));
   }
-  CompileProgram(plan);
+  CompileSteps(plan);
   return plan;
 }
 
 const Placement& PlacementOf(const CompiledPlan& plan, const std::string& tensor) {
   ParamRef param;
   Check(plan.tree->FindParameter(tensor, &param), "a tensor without a parameter");
-  return plan.StepsOf(param.module).params[param.param];
+  return plan.LayoutsOf(param.module).params[param.param];
 }
 
 }  // namespace moonshard::test

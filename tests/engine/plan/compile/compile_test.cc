@@ -47,7 +47,7 @@ TEST_CASE("siblings share a move, and totals count it once") {
   std::vector<int> uses;
   std::vector<std::string> with;
   for (size_t m = 0; m < 4; ++m) {
-    for (const ProgramStep& step : plan.ProgramOf(m).enter) {
+    for (const ModuleStep& step : plan.StepsOf(m).enter) {
       if (step.kind != StepKind::kRedistributeInput) continue;
       uses.push_back(step.uses);
       with.push_back(step.shared_with);

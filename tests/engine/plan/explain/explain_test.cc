@@ -47,8 +47,8 @@ TEST_CASE("the page of text folds layers and says what moves") {
 TEST_CASE("a placement on several axes is an object by axis") {
   CompiledPlan plan = CompileMlp("tp=2");
   plan.mesh = MeshShape::Parse("dp=2,tp=2").ValueOrThrow();
-  for (ModuleSteps& steps : plan.steps) {
-    for (Placement& placement : steps.params) placement[MeshAxis::kDpShard] = Layout::Shard(1);
+  for (ModuleLayouts& layouts : plan.layouts) {
+    for (Placement& placement : layouts.params) placement[MeshAxis::kDpShard] = Layout::Shard(1);
   }
   const JsonValue json = ExplainJson(plan, {0, std::nullopt});
   const JsonValue& weight = *json.Find("modules")->Find("mlp.gate")->Find("params")->Find("weight");

@@ -125,7 +125,7 @@ TEST_CASE("terms are added up by the module, by one around it, or not at all") {
         Raises{"MS0315 layers.0.down"});
 }
 
-TEST_CASE("norms are told what their neighbours are told") {
+TEST_CASE("an input layout declared for a norm is that of the modules beside it") {
   const std::string tree =
       "layers.{0..1}.norm Norm weight:float32[64]\n"
       "layers.{0..1}.mlp.up Linear weight:float32[256, 64]\n"
@@ -179,7 +179,7 @@ TEST_CASE("large is 64 MiB, and what a rule says is said") {
 }
 
 TEST_CASE("a cut pays from six multiplications an element") {
-  // colwise with its output gathered sends 2 * 64 elements backward and one a row forward.
+  // colwise with its output gathered sends 2 * 64 elements backward and one per row forward.
   const auto tree = [](int rows) {
     return kMlp + "layers.{0..1}.gate Linear weight:float32[" + std::to_string(rows) + ", 64]\n";
   };

@@ -106,6 +106,61 @@ TEST_CASE("which of a path's numbers decide is no matter of the result") {
   }
 }
 
+// The numbers of a range are noted while modules are matched, other alternatives are matched by themselves: either way
+// an alternative is missing if its own expression matches no module.
+TEST_CASE("the missing alternatives are those that match nothing by themselves") {
+  std::mt19937 random(13);
+  const std::vector<std::string> globs = {"layers.{0..5}.{a,b}",
+                                          "layers.{2..14}.a",
+                                          "{layers,stages}.{0..4}.a",
+                                          "layers.{0..3}.sub.{0..2}",
+                                          "{layers,x.y}.{0..3}.a",
+                                          "**.{0..5}.b",
+                                          "layers.{0..5}.**",
+                                          "layers.{0..3}{,x}.a",
+                                          "layers.*.sub.{1..12}",
+                                          "{layers.{0..2},stages.{0..1}}.a",
+                                          "layers.{0..12}.{a,sub.{0..1}}",
+                                          "{layers,stages}.{0..11}.{a,b}"};
+  int missing_alone = 0;
+  for (int round = 0; round < 400; ++round) {
+    auto tree = std::make_shared<ModuleTree>();
+    for (const std::string top : {"layers", "stages"}) {
+      for (int layer = 0; layer < 14; ++layer) {
+        const std::string of = top + "." + std::to_string(layer);
+        for (const char* name : {".a", ".b", ".sub.0", ".sub.1", ".sub.2", ".sub.10"}) {
+          if (random() % 4 != 0) tree->Add(of + name, "", {});
+        }
+      }
+    }
+    const std::string glob = globs[random() % globs.size()];
+    auto plan = std::make_shared<Plan>(*PlanOf({glob}));
+    plan->rules[0].optional = false;
+    const Pattern pattern = TranslatePattern(glob, PatternSyntax::kGlob).ValueOrThrow();
+    const auto matches = [&](const std::string& text) {
+      const RE2 regex(text);
+      return std::ranges::any_of(tree->modules(), [&](const Module& m) { return RE2::FullMatch(m.path, regex); });
+    };
+    if (!matches(pattern.regex)) continue;  // one finding, of the rule
+    std::vector<std::string> expected;
+    for (size_t first = 0; first < pattern.alternatives.size();) {
+      std::vector<std::string> missing;
+      const int group = pattern.alternatives[first].group;
+      for (; first < pattern.alternatives.size() && pattern.alternatives[first].group == group; ++first) {
+        if (!matches(pattern.alternatives[first].regex)) missing.push_back(pattern.alternatives[first].text);
+      }
+      if (missing.size() == 1) expected.push_back("alternative '" + missing[0] + "' of");
+      if (missing.size() > 1) expected.push_back("alternatives " + missing[0]);
+      missing_alone += missing.size() == 1 ? 1 : 0;
+    }
+    const Result<MatchedPlan> matched = MatchRules(plan, tree);
+    CAPTURE(glob, ToText(matched.diagnostics()), expected);
+    REQUIRE(matched.diagnostics().size() == expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) REQUIRE(matched.diagnostics()[i].message.starts_with(expected[i]));
+  }
+  CHECK(missing_alone > 40);
+}
+
 TEST_CASE("FindModules lists paths in tree order") {
   const ModuleTree tree = TreeFromText("b.x ?\na.x ?\na.y ?\n");
   CHECK(FindModules(tree, "*.x").ValueOrThrow() == std::vector<std::string>{"b.x", "a.x"});

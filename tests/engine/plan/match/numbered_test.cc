@@ -43,7 +43,7 @@ TEST_CASE("keys under which no name can be found") {
   const auto [key, name, why] = GENERATE(table<std::string, std::string, std::string>({
       {"layers.0.mlp", "layers.0.mlp", "write * for 0"},
       {"*.mlp", "0.mlp", "the first component"},
-      {"blocks.*.*.w", "blocks.0.1.w", "of two numbers in a row"},
+      {"blocks.*.*.w", "blocks.0.1.w", "of two consecutive numbers"},
       {"layers.*.*_proj", "layers.0.q_proj", "a whole component"},
   }));
   INFO(key);

@@ -44,7 +44,7 @@ TEST_CASE("every pass leaves a record with what it made and found") {
                                                              "lint-order", "lint-stream", "lint-partial", "lint-norms",
                                                              "lint-cost"});
   CHECK(resolved.passes[0].made == "2 of 3 modules by 2 rules");
-  CHECK(resolved.passes[1].made == "3 distinct module programs");
+  CHECK(resolved.passes[1].made == "3 distinct step lists");
   const auto spent = std::ranges::count_if(resolved.passes, [](const PassRecord& p) { return p.seconds > 0; });
   CHECK(spent > 0);
   const std::string text = PassesText(resolved.passes);

@@ -5,15 +5,15 @@
 #include <torch/optim/sgd.h>
 
 #include "engine/plan/compile/local_shape.h"
-#include "engine/runtime/apply/clip_grad_norm.h"
 #include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/apply/parallelize.h"
-#include "engine/runtime/apply/state.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "engine/runtime/nn/embedding.h"
 #include "engine/runtime/nn/hook.h"
 #include "engine/runtime/nn/linear.h"
 #include "engine/runtime/nn/norm.h"
+#include "engine/runtime/sharded_model/clip_grad_norm.h"
+#include "engine/runtime/sharded_model/state.h"
 #include "tests/support/ranks.h"
 #include "tests/support/styles.h"
 

@@ -8,10 +8,10 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "engine/runtime/apply/initialize.h"
 #include "engine/runtime/apply/parallelize.h"
-#include "engine/runtime/apply/unshard_scope.h"
 #include "engine/runtime/nn/defer_init.h"
+#include "engine/runtime/sharded_model/initialize.h"
+#include "engine/runtime/sharded_model/unshard_scope.h"
 #include "tests/engine/runtime/fsdp/net.h"
 #include "tests/support/ranks.h"
 

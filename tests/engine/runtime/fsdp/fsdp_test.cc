@@ -14,9 +14,9 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "engine/runtime/apply/clip_grad_norm.h"
 #include "engine/runtime/apply/parallelize.h"
-#include "engine/runtime/apply/state.h"
+#include "engine/runtime/sharded_model/clip_grad_norm.h"
+#include "engine/runtime/sharded_model/state.h"
 #include "tests/engine/runtime/fsdp/net.h"
 #include "tests/support/predicted.h"
 #include "tests/support/ranks.h"

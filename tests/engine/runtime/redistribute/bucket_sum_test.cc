@@ -59,7 +59,7 @@ TEST_CASE("buckets begin while the backward runs") {
       int64_t seen = -1;
       Backward(rig.Chain([&] { seen = rig.sums() - 3 * (step - 1); }));
       Expect(seen == 2, "begun before the end: " + std::to_string(seen));
-      Expect(rig.sums() == 3 * step, "one sum a bucket");
+      Expect(rig.sums() == 3 * step, "one sum per bucket");
       rig.Expecting({1.5 * step, 1.5 * step, 1.5 * step}, "the mean, accumulated");
     }
   });
@@ -74,7 +74,7 @@ TEST_CASE("gradients that wait are brought by the next backward") {
     Expect(rig.sums() == 0 && !rig.parameters[0].grad().defined(), "nothing yet");
     rig.sum.SetSums(true);
     Backward(rig.Chain());
-    Expect(rig.sums() == 3, "one sum a bucket");
+    Expect(rig.sums() == 3, "one sum per bucket");
     rig.Expecting({4.5, 4.5, 4.5}, "of three backwards");
   });
 }
@@ -91,7 +91,7 @@ TEST_CASE("ranks that use other parameters, in another order") {
     rig.sum.Watch(output);
     Backward(output.sum());
     rig.Expecting({1.5, 0.5, 1.5}, "half the sum of the ranks that used it");
-    Expect(rig.sums() == 3, "one sum a bucket");
+    Expect(rig.sums() == 3, "one sum per bucket");
     Expect(rig.group->rank() != 2 || other.grad().defined(), "what is not summed");
   });
 }
@@ -173,7 +173,7 @@ TEST_CASE("a bucket after a sum of parts, over two axes") {
     ExpectEqual(plain.grad(), Number(own), "over the data axes");
     ExpectEqual(norm.grad(), Number(36), "over all");
     ExpectEqual(part.grad(), at::tensor({own, 36.0, 36.0}, at::kDouble), "a part over tp too");
-    Expect(shard->counts().of(Direction::kBackward, CollectiveKind::kAllReduce).count == 2, "one sum a bucket");
+    Expect(shard->counts().of(Direction::kBackward, CollectiveKind::kAllReduce).count == 2, "one sum per bucket");
   });
 }
 

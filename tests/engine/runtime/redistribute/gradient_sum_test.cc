@@ -43,7 +43,7 @@ TEST_CASE("gradients of several micro-batches are summed once each") {
       const int total = batch * (batch + 1) / 2;
       ExpectEqual(p.grad(), Number(3 * (total + batch)), "a parameter that is used twice");
       ExpectEqual(q.grad(), Number(3 * total, 5), "a parameter that is used once");
-      Expect(rig.sums() == batch, "one sum a backward for all parameters");
+      Expect(rig.sums() == batch, "one sum per backward for all parameters");
     }
     p.mutable_grad() = at::Tensor();
     Backward((p * rig.weight).sum());

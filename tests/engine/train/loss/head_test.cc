@@ -239,7 +239,7 @@ TEST_CASE("no more than one chunk of logits exists at a time") {
     options.chunk = chunk;
     CrossEntropy(vocabulary, ShardedLogits::OfHead(vocabulary, hidden, weight, {}, options), targets).backward();
     Expect(watch.largest() <= chunk_bytes, "the largest tensor is " + std::to_string(watch.largest()));
-    // A chunk, the temporaries of a block of rows, the gradients, and some numbers a token.
+    // A chunk, the temporaries of a block of rows, the gradients, and some numbers per token.
     Expect(watch.peak() <= 4 * chunk_bytes + 2 * gradient_bytes, "the peak is " + std::to_string(watch.peak()));
   });
 }

@@ -5,13 +5,13 @@
 #include <map>
 #include <mutex>
 
-#include "engine/runtime/apply/initialize.h"
 #include "engine/runtime/apply/parallelize.h"
-#include "engine/runtime/apply/state.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "engine/runtime/nn/hook.h"
 #include "engine/runtime/nn/linear.h"
 #include "engine/runtime/nn/norm.h"
+#include "engine/runtime/sharded_model/initialize.h"
+#include "engine/runtime/sharded_model/state.h"
 #include "engine/train/optim/adamw.h"
 #include "engine/train/optim/finite.h"
 #include "tests/support/ranks.h"

@@ -11,7 +11,7 @@
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/io/safetensors/reader.h"
 #include "engine/io/safetensors/writer.h"
-#include "engine/runtime/apply/load.h"
+#include "engine/runtime/sharded_model/load.h"
 #include "tests/engine/io/checkpoint/random_model.h"
 #include "tests/engine/train/training_state/run.h"
 

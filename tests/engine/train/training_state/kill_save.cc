@@ -353,7 +353,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   // Its ranks are forks of it: what they see of the session is what any program of a test sees.
-  const std::vector<std::string> environment = moonshard::test::ProgramEnvironment();
+  const std::vector<std::string> environment = moonshard::test::ProcessEnvironment();
   clearenv();
   for (const std::string& variable : environment) {
     const size_t equals = variable.find('=');

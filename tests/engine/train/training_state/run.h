@@ -18,7 +18,7 @@
 #include <torch/optim/sgd.h>
 
 #include "engine/runtime/apply/parallelize.h"
-#include "engine/runtime/apply/state.h"
+#include "engine/runtime/sharded_model/state.h"
 #include "engine/train/training_state/training_checkpoints.h"
 #include "tests/engine/runtime/fsdp/net.h"
 #include "tests/support/ranks.h"

@@ -15,7 +15,7 @@ return plan {
   at("model.rotary_emb", replicated()),
   -- sure: norms over all 32 features of the hidden states
   at("model.layers.*.{input,post_attention}_layernorm", replicated()),
-  -- guess: 4 heads of 8 features, 2 of them for keys and values; sinks is taken for a number for each head
+  -- guess: 4 heads of 8 features, 2 of them for keys and values; sinks is assumed to hold one value per head
   transformer.heads_fit("model.layers.*.self_attn", n_heads, n_kv_heads),
   at("model.layers.*.self_attn.q_proj", colwise { heads = n_heads }),
   at("model.layers.*.self_attn.{k,v}_proj", colwise { heads = n_kv_heads }),

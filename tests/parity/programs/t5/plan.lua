@@ -16,7 +16,7 @@ return plan {
   at("decoder.block.*.layer.0.layer_norm", replicated()),
   at("decoder.block.*.layer.1.layer_norm", replicated()),
   at("decoder.block.*.layer.2.layer_norm", replicated()),
-  -- guess: 4 heads of 8 features; relative_attention_bias is taken for a table with a column for each head
+  -- guess: 4 heads of 8 features; relative_attention_bias is assumed to be a table with one column per head
   transformer.heads_fit("decoder.block.0.layer.0.SelfAttention", n_heads),
   at("decoder.block.0.layer.0.SelfAttention.{q,k,v}", colwise { heads = n_heads }),
   at("decoder.block.*.layer.0.SelfAttention.relative_attention_bias",
@@ -36,7 +36,7 @@ return plan {
   -- sure: norms over all 32 features of the hidden states
   at("encoder.block.*.layer.0.layer_norm", replicated()),
   at("encoder.block.*.layer.1.layer_norm", replicated()),
-  -- guess: 4 heads of 8 features; relative_attention_bias is taken for a table with a column for each head
+  -- guess: 4 heads of 8 features; relative_attention_bias is assumed to be a table with one column per head
   transformer.heads_fit("encoder.block.0.layer.0.SelfAttention", n_heads),
   at("encoder.block.0.layer.0.SelfAttention.{q,k,v}", colwise { heads = n_heads }),
   at("encoder.block.*.layer.0.SelfAttention.relative_attention_bias",

@@ -1,0 +1,37 @@
+// TextVerbs: the verbs that print a text made of the command line itself: `definitions` (the plan language for
+// editors), `completion`, `man`, and `export-script` (where the exporter of PyTorch models is). They read the
+// definitions of all verbs, so they are added last.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace CLI {  // NOLINT(readability-identifier-naming): the name of CLI11
+class App;
+}
+
+namespace moonshard {
+
+class TextVerbs {
+ public:
+  // Adds the verbs to `app`, which must outlive this.
+  explicit TextVerbs(CLI::App& app);
+  TextVerbs(const TextVerbs&) = delete;
+  TextVerbs& operator=(const TextVerbs&) = delete;
+
+  // After parsing: the text of the verb that was given; nothing where it is another one. Throws PlanError:
+  // kFileNotFound where the exporter was not installed.
+  std::optional<std::string> Asked() const;
+
+ private:
+  const CLI::App& app_;
+  const CLI::App* definitions_;
+  const CLI::App* completion_;
+  const CLI::App* man_;
+  const CLI::App* export_script_;
+  std::string form_ = "luacats";
+  std::string library_ = "/usr/local/share/moonshard/library";
+  std::string shell_;
+};
+
+}  // namespace moonshard

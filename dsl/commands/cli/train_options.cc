@@ -1,0 +1,116 @@
+#include "dsl/commands/cli/train_options.h"
+
+#include "dsl/commands/cli/number_option.h"
+
+namespace moonshard {
+namespace {
+
+void AddData(CLI::App& app, TrainVerb& train) {
+  app.add_option("--data", train.data,
+                 "what to train on: .safetensors with a list `tokens`, .bin of raw tokens, any other file as text, a "
+                 "token per byte; a directory stands for all of its files; may be repeated")
+      ->required()
+      ->allow_extra_args(false);
+  app.add_option("--data-dtype", train.data_dtype, "what a .bin file holds (default uint16)")
+      ->check(CLI::IsMember({"uint16", "uint32"}));
+  CLI::Option* eval_data =
+      app.add_option("--eval-data", train.eval_data, "held-out data, as --data: the loss on it is reported")
+          ->allow_extra_args(false);
+  AddNumber(app, "--eval-every", train.eval_every, "steps between losses on --eval-data (default 0: at the end)")
+      ->needs(eval_data);
+}
+
+void AddStep(CLI::App& app, TrainVerb& train) {
+  AddNumber(app, "--steps", train.steps, "steps of the run, including those before a resume")->required();
+  AddNumber(app, "--batch", train.batch,
+            "global batch size in sequences, over all dp ranks and micro-batches (default 8)");
+  AddNumber(app, "--sequence", train.sequence, "tokens of a sequence (default 128)");
+  AddNumber(app, "--micro-batches", train.micro_batches,
+            "micro-batches per rank; gradients are accumulated (default 1)");
+  AddNumber(app, "--loss-chunk", train.loss_chunk,
+            "compute logits and loss in chunks of N tokens, recomputed in backward (default 0: all at once)");
+  app.add_option("--dtype", train.run.dtype,
+                 "float32 (default), float64, or bfloat16: matrix products in bfloat16 under autocast; parameters, "
+                 "gradients and the optimizer state in float32")
+      ->check(CLI::IsMember({"float32", "bfloat16", "float64"}));
+}
+
+void AddOptimizer(CLI::App& app, TrainVerb& train) {
+  AddNumber(app, "--lr", train.lr, "peak learning rate (default 3e-4)");
+  AddNumber(app, "--min-lr", train.min_lr, "learning rate at the end of the decay (default 0)");
+  AddNumber(app, "--warmup", train.warmup, "steps of linear warmup to --lr (default 0)");
+  app.add_option("--schedule", train.schedule, "decay of the learning rate: cosine (default), linear or constant")
+      ->check(CLI::IsMember({"cosine", "linear", "constant"}));
+  AddNumber(app, "--decay-steps", train.decay_steps, "step at which the decay ends (default 0: --steps)");
+  AddNumber(app, "--weight-decay", train.weight_decay, "weight decay of parameters of two dims or more (default 0.1)");
+  AddNumber(app, "--betas", train.betas, "beta1,beta2 of AdamW (default 0.9,0.95)")->delimiter(',');
+  AddNumber(app, "--eps", train.eps, "epsilon of AdamW (default 1e-8)");
+  AddNumber(app, "--clip", train.clip, "clip the global gradient norm to this (default 1; 0: no clipping)");
+  AddNumber(app, "--skips", train.skips, "tolerated consecutive steps with non-finite loss or gradients (default 3)");
+}
+
+void AddRecord(CLI::App& app, TrainVerb& train) {
+  CLI::Option* save = app.add_option(
+      "--save", train.save, "directory for the run's checkpoints: saved at the end, and when a signal stops the run");
+  AddNumber(app, "--save-every", train.save_every, "steps between saves, in the background (default 0: at the end)")
+      ->needs(save);
+  AddNumber(app, "--keep", train.keep, "checkpoints to keep (default 3; 0: all)")->needs(save);
+  CLI::Option* resume =
+      app.add_flag("--resume", train.resume, "resume from the latest checkpoint in --save, if there is one")
+          ->needs(save);
+  app.add_option(
+         "--accept-changes", train.accept_changes,
+         "resume although this differs from the saved run: data (the files of --data, --sequence, --seed), config (the "
+         "model's config.json); may be repeated")
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember({"data", "config"}))
+      ->needs(resume);
+  app.add_option("--log", train.log, "file of JSON lines, one per step; appended to");
+  AddNumber(app, "--log-every", train.log_every, "steps between lines on stderr if it is not a terminal (default 10)");
+  app.add_flag("--json", train.json, "a summary as JSON on stdout");
+}
+
+Diagnostic BadStep(const std::string& message, const std::string& option, const std::string& required) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, message);
+  d.path = option;
+  d.required = required;
+  return d;
+}
+
+}  // namespace
+
+// The ranges of the options keep these products far from the ends of int64_t.
+Diagnostics CheckStep(const TrainVerb& verb, const MeshShape& mesh) {
+  Diagnostics found;
+  const int64_t ranks = mesh.size(MeshAxis::kDpReplicate) * mesh.size(MeshAxis::kDpShard);
+  if (verb.batch % (ranks * verb.micro_batches) != 0) {
+    found.push_back(BadStep("a batch of " + std::to_string(verb.batch) + " has no equal parts for " +
+                                std::to_string(ranks) + " data-parallel ranks and " +
+                                std::to_string(verb.micro_batches) + " micro-batches",
+                            "--batch", "a multiple of " + std::to_string(ranks * verb.micro_batches)));
+  }
+  if (verb.batch * verb.sequence > kMostTokens) {
+    found.push_back(BadStep("a step of " + std::to_string(verb.batch) + " sequences of " +
+                                std::to_string(verb.sequence) + " tokens is too large",
+                            "--batch", "at most " + std::to_string(kMostTokens) + " tokens together"));
+  }
+  return found;
+}
+
+void AddTrain(CLI::App& app, TrainVerb& train) {
+  AddNumber(app, "--init", train.init, "seed of new weights: MODEL needs only its config.json");
+  AddData(app, train);
+  AddStep(app, train);
+  AddOptimizer(app, train);
+  AddRecord(app, train);
+  AddNumber(
+      app, "--check-inputs", train.check_inputs,
+      "compare all input values across tp ranks every N calls of the model (default 0: only integer inputs on the "
+      "CPU, at every call)");
+  AddNumber(app, "--seed", train.seed, "seed of data order and dropout (default 0)");
+  app.add_option("--device", train.run.device, "auto (default: cuda where there is a GPU), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  AddNumber(app, "--timeout", train.run.timeout_s, "seconds to wait for a peer (default 600)");
+}
+
+}  // namespace moonshard

@@ -1,0 +1,30 @@
+// Completion: the candidates at a position of a line: commands and their arguments, paths of the loaded model's modules
+// within quotes, builtins and their fields, keys of builtins and of the config, options, names of the session, files.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dsl/commands/repl/line_runner.h"
+#include "dsl/commands/repl/workspace.h"
+
+namespace moonshard {
+
+struct Completion {
+  size_t begin = 0;                     // of the text that the candidates replace
+  std::vector<std::string> candidates;  // full replacements, sorted
+  std::string suffix;  // after a single candidate: the open quote, a blank, "" where the text continues
+};
+
+struct CompletionInputs {
+  const Workspace& workspace;
+  LineRunner& runner;
+  bool lua = false;  // the line continues an unfinished text: it is not a command
+};
+
+Completion CompleteLine(std::string_view line, size_t cursor, const CompletionInputs& inputs);
+// The common prefix of all candidates.
+std::string CommonBeginning(const std::vector<std::string>& candidates);
+
+}  // namespace moonshard

@@ -1,0 +1,156 @@
+#include <sys/resource.h>
+
+#include <chrono>
+#include <iostream>
+#include <map>
+
+#include <ATen/ops/zeros.h>
+
+#include "dsl/commands/cli/verbs.h"
+#include "dsl/commands/run/step.h"
+#include "dsl/commands/run/verbs.h"
+#include "engine/core/base/visible.h"
+#include "engine/io/safetensors/writer.h"
+#include "engine/io/storage/staging.h"
+#include "engine/plan/explain/explain.h"
+#include "engine/runtime/dtype/scalar_type.h"
+#include "engine/runtime/sharded_model/load.h"
+#include "engine/runtime/sharded_model/state.h"
+
+namespace moonshard {
+namespace {
+
+constexpr const char* kStatsFormatVersion = "1.0";
+
+// Peak resident memory of this process so far, in bytes.
+int64_t PeakMemory() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{1024} * usage.ru_maxrss;
+}
+
+TensorSpec SpecOf(const std::string& name, const at::Tensor& tensor, const std::vector<int64_t>& shape) {
+  return {name, *DTypeOf(tensor.scalar_type()), shape};
+}
+
+void AppendOrThrow(std::optional<SafetensorsWriter>& writer, const at::Tensor& tensor) {
+  if (!writer) return;
+  const at::Tensor bytes = tensor.detach().cpu().contiguous();
+  if (auto error = writer->Append(bytes.const_data_ptr(), bytes.nbytes())) throw PlanError({*error});
+}
+
+// Full gradients are gathered on every rank one at a time; rank 0 writes each at once.
+void WriteOutput(const EvalVerb& verb, const AppliedPlan& applied, const StepResult& result) {
+  std::vector<TensorSpec> specs;
+  std::map<std::string, at::Tensor> outputs;
+  for (const auto& [name, tensor] : result.outputs) {
+    specs.push_back(SpecOf(name, tensor, tensor.sizes().vec()));
+    outputs[name] = tensor;
+  }
+  std::map<std::string, const LiveParameter*> gradients;
+  for (const LiveParameter& parameter : applied.parameters()) {
+    if (!verb.grads || parameter.is_buffer) continue;
+    gradients["grad." + parameter.path] = &parameter;
+    specs.push_back(SpecOf("grad." + parameter.path, parameter.tensor, parameter.shape));
+  }
+  SafetensorsWriter::SortForWriting(specs);
+  std::optional<SafetensorsWriter> writer;
+  if (applied.mesh().rank() == 0) writer.emplace(SafetensorsWriter::Create(verb.output, specs).ValueOrThrow());
+  for (const TensorSpec& spec : specs) {
+    if (outputs.contains(spec.name)) {
+      AppendOrThrow(writer, outputs.at(spec.name));
+    } else {
+      const LiveParameter& parameter = *gradients.at(spec.name);
+      at::Tensor full = GatherFull(applied, parameter, parameter.tensor.grad());
+      if (!full.defined()) full = at::zeros(parameter.shape, parameter.tensor.options().device(c10::kCPU));
+      AppendOrThrow(writer, full);
+    }
+  }
+  if (!writer) return;
+  if (auto error = writer->Finish()) throw PlanError({*error});
+}
+
+int64_t OwnBytes(const AppliedPlan& applied) {
+  int64_t bytes = 0;
+  for (const LiveParameter& parameter : applied.parameters()) bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+  return bytes;
+}
+
+struct Timing {
+  double load_s = 0;
+  int64_t memory_before_load = 0;
+};
+
+// Rank 0 gathers the numbers of all ranks and writes them.
+void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const CollectiveCounts& counts, const Timing& timing,
+                const StepResult& result, int64_t peak) {
+  std::vector<int64_t> peaks = {peak};
+  std::vector<int64_t> befores = {timing.memory_before_load};
+  std::vector<int64_t> owns = {OwnBytes(applied)};
+  if (applied.plan().mesh.size(MeshAxis::kTp) > 1) {
+    const CollectiveLabel label("statistics");
+    AxisGroup& group = applied.group(MeshAxis::kTp);
+    peaks = group.ExchangeNumbers(peaks[0], label);
+    befores = group.ExchangeNumbers(befores[0], label);
+    owns = group.ExchangeNumbers(owns[0], label);
+  }
+  if (applied.mesh().rank() != 0) return;
+  JsonValue::Array ranks;
+  for (size_t r = 0; r < peaks.size(); ++r) {
+    ranks.emplace_back(JsonValue::Object{{"rank", static_cast<int64_t>(r)},
+                                         {"parameter_bytes", owns[r]},
+                                         {"rss_before_load_bytes", befores[r]},
+                                         {"peak_rss_bytes", peaks[r]}});
+  }
+  JsonValue::Object stats = {
+      {"format_version", kStatsFormatVersion},
+      {"plan", applied.plan().plan->name},
+      {"plan_hash", applied.plan().Hash()},
+      {"mesh", applied.plan().mesh.ToString()},
+      {"per_rank", std::move(ranks)},
+      {"seconds",
+       JsonValue::Object{{"load", timing.load_s}, {"forward", result.forward_s}, {"backward", result.backward_s}}},
+  };
+  const JsonValue collectives = ToJson(counts);
+  for (const auto& [direction, kinds] : collectives.AsObject()) stats[direction] = kinds;
+  const std::string text = WriteJson(stats, 2) + "\n";
+  if (verb.stats == "-") {
+    std::cout << VisibleJson(text);
+    return;
+  }
+  if (Failure failed = WriteText(verb.stats, text)) throw PlanError({*std::move(failed)});
+}
+
+}  // namespace
+
+int RunEval(const EvalVerb& verb) {
+  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
+  const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
+  // Every rank reads the same rows: their gradients are equal without a sum.
+  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder), /*trains=*/false);
+  const AppliedPlan& applied = *sharded.applied;
+  if (mesh.rank() == 0) PrintFindings(applied.plan().findings, verb.findings_output);
+  const Inputs inputs = ReadInputs(verb.input, sharded, verb.micro_batches, mesh.device());
+
+  Timing timing;
+  timing.memory_before_load = PeakMemory();
+  const auto begin = std::chrono::steady_clock::now();
+  const Diagnostics warnings = LoadWeights(sharded, folder);
+  timing.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (mesh.rank() == 0) PrintFindings(warnings, verb.findings_output);
+
+  const StepResult result = RunStep(sharded, inputs, {.grads = verb.grads, .micro_batches = verb.micro_batches});
+  const CollectiveCounts counts = applied.counts();
+  const int64_t peak = PeakMemory();
+  const Diagnostics findings = applied.Findings();
+  if (HasErrors(findings)) throw PlanError(findings);
+  if (mesh.rank() == 0) PrintFindings(findings, verb.findings_output);
+  // The output last: it is there only where everything went well.
+  if (!verb.stats.empty()) WriteStats(verb, applied, counts, timing, result, peak);
+  WriteOutput(verb, applied, result);
+  DeviceMesh closing = mesh;
+  closing.Close();
+  return kExitSuccess;
+}
+
+}  // namespace moonshard

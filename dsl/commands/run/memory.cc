@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include <ATen/ops/empty.h>
+
+#include "dsl/commands/cli/launch.h"
+#include "dsl/commands/cli/verbs.h"
+#include "dsl/commands/run/step.h"
+#include "dsl/commands/run/verbs.h"
+#include "dsl/commands/train/loss.h"
+#include "engine/analysis/footprint/step_recorder.h"
+#include "engine/analysis/meta/meta_scope.h"
+#include "engine/core/base/visible.h"
+#include "engine/runtime/dtype/scalar_type.h"
+
+namespace moonshard {
+namespace {
+
+constexpr const char* kTokens = "1,2048";
+
+std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts, const Plan& plan) {
+  std::vector<std::string> out;
+  if (meta.assumptions().contains("aten::nonzero")) {
+    out.push_back("tokens go to " + std::to_string(experts) + " experts in equal parts (aten::nonzero)");
+  }
+  if (plan.data_parallel && plan.data_parallel->offload) {
+    out.emplace_back("what offload leaves in host memory is counted as the rank's own");
+  }
+  out.emplace_back("kernels of a CPU with one thread; a GPU's attention has another workspace");
+  return out;
+}
+
+// Those of the loss are counted by a group of its own.
+void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    for (const CollectiveKind kind : kCollectiveKinds) {
+      sum.of(direction, kind).count += more.of(direction, kind).count;
+      sum.of(direction, kind).bytes += more.of(direction, kind).bytes;
+    }
+  }
+}
+
+}  // namespace
+
+int RunExplainMemory(const ExplainVerb& verb) {
+  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
+  if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "run a step of one rank"); !errors.empty())
+    throw PlanError(std::move(errors));
+  std::pair<int64_t, int64_t> tokens = ParseTokens(verb.tokens.empty() ? kTokens : verb.tokens).ValueOrThrow();
+  if (verb.tokens.empty() && folder.program) tokens = FittingTokens(*folder.program, tokens);
+  const auto [batch, sequence] = tokens;
+  RunOptions run;
+  run.dtype = verb.dtype;
+  const std::optional<c10::ScalarType> type = ParameterType(run, folder);
+  const int64_t experts = ExpertsOf(folder.config);
+
+  const MetaScope meta({.routed_share = 1.0 / static_cast<double>(experts)});
+  const auto recorder = std::make_shared<StepRecorder>();
+  const StepRecorder::Scope scope(recorder);
+  const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
+  const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type, /*trains=*/false);
+  std::optional<NextTokenLoss> loss;
+  Inputs inputs;
+  if (sharded.by_name) {
+    inputs = MadeUpInputs("", verb.tokens, sharded, mesh.device());
+  } else {
+    loss.emplace(NextTokenLoss::Make(sharded.model, *sharded.applied, /*chunk=*/0).ValueOrThrow());
+    inputs.ids = at::empty({batch, sequence}, at::TensorOptions(mesh.device()).dtype(at::kLong));
+  }
+
+  recorder->Begin(*sharded.applied);
+  at::Tensor mean;
+  {
+    const auto inside = recorder->Inside("loss");
+    mean = loss ? loss->Mean({inputs.ids, inputs.ids}) : LossOf(sharded, inputs);
+  }
+  mean.backward();
+  const CompiledPlan& plan = sharded.applied->plan();
+  Footprint footprint = recorder->End(*sharded.applied);
+  if (loss) AddTo(footprint.collectives, loss->counts());
+  const auto ids = std::ranges::find_if(inputs.named, [](const auto& one) { return one.second.dim() == 2; });
+  footprint.batch = ids == inputs.named.end() ? batch : ids->second.size(0);
+  footprint.sequence = ids == inputs.named.end() ? sequence : ids->second.size(1);
+  footprint.dtype = type ? ToString(*DTypeOf(*type)) : "as stored";
+  footprint.assumptions = AssumptionsIn(meta, experts, *plan.plan);
+  if (verb.json) {
+    std::cout << VisibleJson(WriteJson(FootprintJson(plan, footprint), 2)) << "\n";
+  } else {
+    std::cout << FootprintText(plan, footprint);
+  }
+  return kExitSuccess;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,539 @@
+#include "dsl/commands/run/step.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include "dsl/commands/cli/memory_bound.h"
+#include "dsl/commands/run/tensor_file.h"
+#include "engine/core/base/text.h"
+#include "engine/models/program/compile_program.h"
+#include "engine/runtime/dtype/scalar_type.h"
+#include "engine/runtime/nn/defer_init.h"
+#include "engine/runtime/sharded_model/load.h"
+
+namespace moonshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+Diagnostic BadStepInput(const std::string& message, const std::string& path, const std::string& required) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, message);
+  d.path = path;
+  d.required = required;
+  return d;
+}
+
+// The loss leaves these labels out.
+constexpr int64_t kIgnoredLabel = -100;
+
+// An error for the first of `tensor`'s integers that is neither a token nor `ignored`, with its place: "'labels' [0, 3]
+// is -7".
+std::optional<Diagnostic> OutsideVocabulary(const std::string& name, const at::Tensor& tensor, int64_t vocabulary,
+                                            std::optional<int64_t> ignored, const std::string& path) {
+  const at::Tensor ids = tensor.to(c10::kLong);
+  at::Tensor outside = ids.lt(0).logical_or(ids.ge(vocabulary));
+  if (ignored) outside = outside.logical_and(ids.ne(*ignored));
+  const at::Tensor places = outside.nonzero();
+  if (places.size(0) == 0) return std::nullopt;
+  std::vector<std::string> place;
+  at::Tensor value = ids;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    const auto index = places[0][dim].item<int64_t>();
+    place.push_back(std::to_string(index));
+    value = value.select(0, index);
+  }
+  Diagnostic d = BadStepInput("'" + name + "' has ids outside the vocabulary", path,
+                              "ids from 0 to " + std::to_string(vocabulary - 1) +
+                                  (ignored ? ", or " + std::to_string(*ignored) + " for no label" : ""));
+  d.declared = "[" + Join(place, ", ") + "] is " + std::to_string(value.item<int64_t>()) +
+               (places.size(0) > 1 ? ", the first of " + std::to_string(places.size(0)) : "");
+  return d;
+}
+
+c10::ScalarType TypeOfInput(const ProgramInput& input) {
+  const std::optional<int> serialized = SerializedDType(input.dtype);
+  return serialized ? program::ScalarTypeOfProgram(*serialized) : at::kLong;
+}
+
+}  // namespace
+
+MeshOptions MeshOptionsOf(const RunOptions& run) {
+  MeshOptions options;
+  if (run.device == "cpu") {
+    options.device = DeviceChoice::kCpu;
+  } else if (run.device == "cuda") {
+    options.device = DeviceChoice::kCuda;
+  }
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(run.timeout_s * 1000));
+  options.rendezvous_timeout = std::min(options.rendezvous_timeout, options.timeout);
+  return options;
+}
+
+int64_t ExpertsOf(const ModelConfig& config) {
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"}) {
+    const JsonValue* found = config.Get(key);
+    if (found != nullptr && found->is_int() && found->AsInt() > 0) return found->AsInt();
+  }
+  return 1;
+}
+
+std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelFolder& folder) {
+  std::string name = run.dtype;
+  if (name == "auto" && folder.program && !folder.program->dtype.empty()) name = folder.program->dtype;
+  if (name == "auto") {
+    for (const char* key : {"dtype", "torch_dtype"}) {
+      const JsonValue* value = folder.config.Get(key);
+      if (name == "auto" && value != nullptr && value->is_string()) name = value->AsString();
+    }
+  }
+  for (const c10::ScalarType type : {c10::kFloat, c10::kBFloat16, c10::kHalf, c10::kDouble}) {
+    if (name == ToString(*DTypeOf(type))) return type;
+  }
+  if (name != "auto") {
+    throw PlanError({BadStepInput("parameters cannot be computed in '" + name + "'", "--dtype",
+                                  "auto, float32, bfloat16, float16 or float64")});
+  }
+  const std::vector<StoredTensor>& tensors = folder.checkpoint.tensors();
+  return tensors.empty() ? std::nullopt : ScalarTypeOf(tensors.front().dtype);
+}
+
+namespace {
+
+std::string TextOfInput(const ProgramInput& input) {
+  std::vector<std::string> sizes;
+  for (const SizeExpression& size : input.shape) {
+    sizes.push_back(size.op == SizeExpression::Op::kNumber ? std::to_string(size.number) : "any");
+  }
+  return input.dtype + " [" + Join(sizes, ", ") + "]";
+}
+
+// Every input of the program, in its dtype. Sizes are checked by the program.
+std::map<std::string, at::Tensor> TakeNamed(const std::map<std::string, at::Tensor>& tensors, const Program& program,
+                                            const std::string& path, int64_t vocabulary, c10::Device device) {
+  std::map<std::string, at::Tensor> out;
+  Diagnostics errors;
+  std::vector<std::string> names;
+  for (const ProgramInput& input : program.inputs()) {
+    names.push_back(input.name);
+    const auto found = tensors.find(input.name);
+    if (found == tensors.end()) {
+      if (input.value >= 0)
+        errors.push_back(BadStepInput("the input has no '" + input.name + "'", path, TextOfInput(input)));
+      continue;
+    }
+    const at::Tensor& tensor = found->second;
+    const c10::ScalarType type = TypeOfInput(input);
+    if (at::isFloatingType(type) != at::isFloatingType(tensor.scalar_type())) {
+      errors.push_back(BadStepInput("'" + input.name + "' is of type " + c10::toString(tensor.scalar_type()), path,
+                                    TextOfInput(input)));
+      continue;
+    }
+    const bool labels = input.kind == "labels";
+    if ((input.kind == "ids" || labels) && vocabulary > 0 && !at::isFloatingType(type)) {
+      std::optional<Diagnostic> error =
+          OutsideVocabulary(input.name, tensor, vocabulary, labels ? std::optional(kIgnoredLabel) : std::nullopt, path);
+      if (error) errors.push_back(*std::move(error));
+    }
+    out[input.name] = tensor.to(device, type);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (std::ranges::find(names, name) != names.end()) continue;
+    errors.push_back(BadStepInput("the program does not take '" + name + "'", path, "the inputs " + Join(names, ", ")));
+  }
+  if (!errors.empty()) throw PlanError(std::move(errors));
+  return out;
+}
+
+}  // namespace
+
+Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t micro_batches, c10::Device device) {
+  const std::map<std::string, at::Tensor> tensors = ReadTensorFile(path).ValueOrThrow();
+  const int64_t vocabulary = model.vocabulary;
+  Inputs inputs;
+  if (model.by_name) {
+    inputs.named = TakeNamed(tensors, *model.by_name, path, vocabulary, device);
+    return inputs;
+  }
+  Diagnostics errors;
+  const auto take = [&](const std::string& name, bool needed) -> std::optional<at::Tensor> {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) {
+      if (needed) errors.push_back(BadStepInput("the input has no '" + name + "'", path, "int64 [B, T]"));
+      return std::nullopt;
+    }
+    const at::Tensor& tensor = found->second;
+    if (tensor.dim() != 2 || !at::isIntegralType(tensor.scalar_type(), true)) {
+      errors.push_back(
+          BadStepInput("'" + name + "' is not a two-dimensional tensor of integers", path, "int64 [B, T]"));
+      return std::nullopt;
+    }
+    return tensor.to(device, c10::kLong);
+  };
+  const std::optional<at::Tensor> ids = take("input_ids", true);
+  const std::optional<at::Tensor> labels = take("labels", false);
+  inputs.attention_mask = take("attention_mask", false);
+  inputs.position_ids = take("position_ids", false);
+  if (ids && ids->numel() == 0) {
+    errors.push_back(BadStepInput("'input_ids' has no ids", path, "ids from 0 to " + std::to_string(vocabulary - 1)));
+  }
+  const auto check = [&](const std::string& name, const std::optional<at::Tensor>& tensor,
+                         std::optional<int64_t> ignored) {
+    if (!tensor) return;
+    if (std::optional<Diagnostic> error = OutsideVocabulary(name, *tensor, vocabulary, ignored, path))
+      errors.push_back(*std::move(error));
+  };
+  check("input_ids", ids, std::nullopt);
+  check("labels", labels, kIgnoredLabel);
+  if (ids && labels && labels->sizes() != ids->sizes()) {
+    errors.push_back(BadStepInput("'labels' has another shape than 'input_ids'", path, "the same shape"));
+  }
+  if (ids && (micro_batches < 1 || ids->size(0) % micro_batches != 0)) {
+    errors.push_back(BadStepInput(
+        "a batch of " + std::to_string(ids->size(0)) + " has no " + std::to_string(micro_batches) + " equal parts",
+        "--micro-batches", "a number that divides the batch"));
+  }
+  if (!errors.empty()) throw PlanError(std::move(errors));
+  inputs.ids = *ids;
+  inputs.labels = labels.value_or(*ids);
+  return inputs;
+}
+
+namespace {
+
+// Makes each input of a program by its kind and shape.
+class InputMaker {
+ public:
+  InputMaker(const ShardedModel& model, const std::string& tokens, c10::Device device)
+      : program_(*model.by_name), vocabulary_(model.vocabulary > 0 ? model.vocabulary : 2), device_(device) {
+    for (const auto& [name, symbol] : program_.exported().symbols) sizes_[name] = symbol.example;
+    if (!tokens.empty()) Resize(ParseTokens(tokens).ValueOrThrow());
+  }
+
+  std::map<std::string, at::Tensor> Make() {
+    const at::Generator generator = at::detail::createCPUGenerator(/*seed=*/7);
+    std::map<std::string, at::Tensor> out;
+    for (const ProgramInput& input : program_.inputs()) {
+      std::vector<int64_t> shape;
+      for (const SizeExpression& size : input.shape) shape.push_back(size.Evaluate(sizes_).value_or(1));
+      out[input.name] = MakeOne(input, shape, generator).to(TypeOfInput(input)).to(device_);
+    }
+    PlaceImages(out);
+    return out;
+  }
+
+ private:
+  static bool IsOfTokens(const ProgramInput& input) {
+    for (const char* kind : {"ids", "labels", "mask", "positions", "types"}) {
+      if (input.kind == kind) return true;
+    }
+    return false;
+  }
+
+  // The batch is what the first dim of the ids is, in other inputs too; every other dim of an input that has an element
+  // for each token is a length.
+  void Resize(std::pair<int64_t, int64_t> tokens) {
+    const auto ids = std::ranges::find(program_.inputs(), "ids", &ProgramInput::kind);
+    if (ids == program_.inputs().end() || ids->shape.empty()) return;
+    const std::optional<int64_t> batch = ids->shape.front().Evaluate(sizes_);
+    std::map<std::string, const ProgramInput*> by_name;
+    for (const ProgramInput& input : program_.inputs()) by_name[input.name] = &input;
+    for (const auto& [name, symbol] : program_.exported().symbols) {
+      const auto input = by_name.find(symbol.input);
+      if (input == by_name.end()) continue;
+      if (symbol.dim == 0 && symbol.example == batch) {
+        sizes_[name] = tokens.first;
+      } else if (IsOfTokens(*input->second)) {
+        sizes_[name] = tokens.second;
+      }
+    }
+  }
+
+  at::Tensor MakeOne(const ProgramInput& input, const std::vector<int64_t>& shape, const at::Generator& generator) {
+    const auto integers = at::TensorOptions().dtype(at::kLong);
+    const bool floating = at::isFloatingType(TypeOfInput(input));
+    const bool scalar_position = input.kind == "positions" && shape.empty();
+    if (device_.is_meta() && (floating || (IsOfTokens(input) && !scalar_position)))
+      return at::empty(shape, at::TensorOptions(device_).dtype(TypeOfInput(input)));
+    if (floating) return at::randn(shape, generator, at::TensorOptions().dtype(at::kFloat));
+    if (input.kind == "mask") return at::ones(shape, integers);
+    if (input.kind == "types") return at::zeros(shape, integers);
+    if (input.kind == "positions" && !shape.empty())
+      return at::arange(shape.back(), integers).expand(shape).contiguous();
+    if (input.kind != "ids" && input.kind != "labels") {
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                    "values of '" + input.name + "', of kind " + input.kind + ", cannot be generated");
+      d.path = program_.exported().file;
+      d.help = "give the inputs with --input";
+      throw PlanError({std::move(d)});
+    }
+    int64_t elements = 1;
+    for (const int64_t size : shape) elements *= size;
+    return (at::arange(elements, integers) * 7 + 3).remainder(vocabulary_).view(shape);
+  }
+
+  // Tokens that stand for parts of images, of which there are no more than there are parts.
+  void PlaceImages(std::map<std::string, at::Tensor>& inputs) const {
+    const std::optional<JsonValue>& config = program_.exported().config;
+    const JsonValue* token = config ? config->Find("image_token_id") : nullptr;
+    const auto pixels = std::ranges::find(program_.inputs(), "pixels", &ProgramInput::kind);
+    const auto ids = std::ranges::find(program_.inputs(), "ids", &ProgramInput::kind);
+    if (token == nullptr || !token->is_int() || ids == program_.inputs().end()) return;
+    at::Tensor& of_ids = inputs.at(ids->name);
+    if (of_ids.is_meta()) return;
+    of_ids.masked_fill_(of_ids == token->AsInt(), (token->AsInt() + 1) % vocabulary_);
+    if (pixels != program_.inputs().end() && of_ids.dim() == 2 && of_ids.size(1) > 2)
+      of_ids.select(1, 1).fill_(token->AsInt());
+  }
+
+  const Program& program_;
+  int64_t vocabulary_;
+  c10::Device device_;
+  std::map<std::string, int64_t, std::less<>> sizes_;
+};
+
+}  // namespace
+
+Inputs MadeUpInputs(const std::string& path, const std::string& tokens, const ShardedModel& model, c10::Device device) {
+  if (!path.empty()) return ReadInputs(path, model, 1, device);
+  if (!tokens.empty() && !device.is_meta()) {
+    const auto [batch, sequence] = ParseTokens(tokens).ValueOrThrow();
+    if (batch * sequence > kMostGeneratedTokens) {
+      throw PlanError({BadStepInput("a generated input of " + std::to_string(batch * sequence) + " tokens is too large",
+                                    "--tokens", "at most " + std::to_string(kMostGeneratedTokens) + " tokens")});
+    }
+  }
+  Inputs inputs;
+  if (model.by_name) {
+    inputs.named = InputMaker(model, tokens, device).Make();
+    return inputs;
+  }
+  std::pair<int64_t, int64_t> sizes = ParseTokens(tokens.empty() ? "2,13" : tokens).ValueOrThrow();
+  if (tokens.empty() && model.program) sizes = FittingTokens(*model.program, sizes);
+  const auto [batch, sequence] = sizes;
+  if (device.is_cpu()) {
+    const Diagnostics errors = CheckMemory({batch * sequence, batch * sequence, model.vocabulary}, "--tokens");
+    if (!errors.empty()) throw PlanError(errors);
+  }
+  if (device.is_meta()) {
+    inputs.ids = at::empty({batch, sequence}, at::TensorOptions(device).dtype(c10::kLong));
+    inputs.labels = inputs.ids;
+    return inputs;
+  }
+  inputs.ids = (at::arange(batch * sequence, at::TensorOptions().dtype(c10::kLong)) * 7 + 3)
+                   .remainder(model.vocabulary)
+                   .view({batch, sequence})
+                   .to(device);
+  inputs.labels = inputs.ids;
+  return inputs;
+}
+
+FullLogits::FullLogits(const AppliedPlan& applied, int64_t vocabulary) {
+  const CompiledPlan& plan = applied.plan();
+  const int64_t head = plan.tree->Find("lm_head");
+  if (head < 0) return;
+  const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(head));
+  if (layouts.outputs.empty() || !layouts.outputs[0] || plan.mesh.size(MeshAxis::kTp) == 1) return;
+  const Layout& layout = layouts.outputs[0]->to[MeshAxis::kTp];
+  if (layout == Layout::Replicate()) return;
+  move_ = TensorRedistribution::Make(layout, Layout::Replicate(), AxisGroup::Make(applied.mesh(), MeshAxis::kTp),
+                                     {vocabulary, -1, "logits for the loss", 1})
+              .ValueOrThrow();
+}
+
+at::Tensor FullLogits::operator()(at::Tensor logits) const { return move_ ? (*move_)(std::move(logits)) : logits; }
+
+namespace {
+
+// Labels of [batch, sequence] that the loss counts: not the first of a row, which nothing predicts.
+int64_t CountedLabels(const at::Tensor& labels) { return labels.slice(1, 1).ne(kIgnoredLabel).sum().item<int64_t>(); }
+
+}  // namespace
+
+const at::Tensor& StepResult::loss() const {
+  static const at::Tensor none;
+  const auto found = std::ranges::find(outputs, "loss", &std::pair<std::string, at::Tensor>::first);
+  return found == outputs.end() ? none : found->second;
+}
+
+namespace {
+
+at::Tensor LossIn(const ProgramOutputs& outputs, const Program& program) {
+  if (outputs.Has("loss")) return outputs["loss"];
+  throw PlanError({BadStepInput("the program returns no 'loss'", program.exported().file,
+                                "one that was exported with its labels: --inputs ... labels")});
+}
+
+StepResult RunByName(Program& program, const Inputs& inputs, const StepOptions& options) {
+  if (options.micro_batches != 1) {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNotSupported, "the inputs of the program cannot be split into micro-batches");
+    d.path = program.exported().file;
+    d.required = "--micro-batches 1";
+    throw PlanError({std::move(d)});
+  }
+  StepResult result;
+  Clock::time_point begin = Clock::now();
+  const ProgramOutputs outputs = program.forward(inputs.named);
+  result.forward_s = SecondsSince(begin);
+  begin = Clock::now();
+  if (options.grads) LossIn(outputs, program).backward();
+  result.backward_s = SecondsSince(begin);
+  for (size_t i = 0; i < outputs.names().size(); ++i) {
+    const at::Tensor tensor = outputs.tensors()[i].detach();
+    result.outputs.emplace_back(outputs.names()[i],
+                                at::isFloatingType(tensor.scalar_type()) ? tensor.to(c10::kFloat) : tensor);
+  }
+  return result;
+}
+
+// A mean over parts of a batch is not theirs, so this is for whole batches.
+StepResult RunOwnLoss(const CausalLm& model, const Inputs& inputs, const StepOptions& options) {
+  StepResult result;
+  Clock::time_point begin = Clock::now();
+  const auto [logits, loss] = model.own_loss(inputs.ids, inputs.labels, inputs.attention_mask, inputs.position_ids);
+  result.forward_s = SecondsSince(begin);
+  begin = Clock::now();
+  if (options.grads) loss.backward();
+  result.backward_s = SecondsSince(begin);
+  result.outputs = {{"logits", logits.detach().to(c10::kFloat)}, {"loss", loss.detach().to(c10::kFloat)}};
+  return result;
+}
+
+}  // namespace
+
+at::Tensor LossOf(const ShardedModel& model, const Inputs& inputs) {
+  if (model.by_name) return LossIn(model.by_name->forward(inputs.named), *model.by_name);
+  const FullLogits full(*model.applied, model.vocabulary);
+  if (model.model.own_loss && !full.moves()) {
+    return model.model.own_loss(inputs.ids, inputs.labels, inputs.attention_mask, inputs.position_ids).second;
+  }
+  return CausalLmLoss(full(model.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids)), inputs.labels);
+}
+
+StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const StepOptions& options) {
+  const c10::AutoGradMode grad(options.grads);
+  if (sharded.by_name) return RunByName(*sharded.by_name, inputs, options);
+  StepResult result;
+  const CausalLm& model = sharded.model;
+  const FullLogits full(*sharded.applied, sharded.vocabulary);
+  if (model.own_loss && !full.moves() && options.micro_batches == 1) return RunOwnLoss(model, inputs, options);
+  const int64_t micro_batches = options.micro_batches;
+  const int64_t rows = inputs.ids.size(0) / micro_batches;
+  std::vector<at::Tensor> logits;
+  std::vector<at::Tensor> losses;
+  const auto total = static_cast<double>(CountedLabels(inputs.labels));
+  const auto part = [&](const std::optional<at::Tensor>& tensor, int64_t i) -> std::optional<at::Tensor> {
+    if (!tensor || tensor->size(0) == 1) return tensor;
+    return tensor->narrow(0, i * rows, rows);
+  };
+  for (int64_t i = 0; i < micro_batches; ++i) {
+    Clock::time_point begin = Clock::now();
+    logits.push_back(
+        full(model.forward(*part(inputs.ids, i), part(inputs.attention_mask, i), part(inputs.position_ids, i))));
+    const at::Tensor labels = *part(inputs.labels, i);
+    const auto counted = static_cast<double>(CountedLabels(labels));
+    // Each part is weighted by its fraction of the labels: the sum is then the mean over the batch, for any split.
+    losses.push_back(counted == 0 && total > 0 ? logits.back().sum() * 0
+                                               : CausalLmLoss(logits.back(), labels) * (counted / total));
+    result.forward_s += SecondsSince(begin);
+    begin = Clock::now();
+    if (options.grads) losses.back().backward();
+    result.backward_s += SecondsSince(begin);
+    logits.back() = logits.back().detach().to(c10::kFloat);
+    losses.back() = losses.back().detach();
+  }
+  result.outputs = {{"logits", logits.size() == 1 ? logits.front() : at::cat(logits)},
+                    {"loss", at::stack(losses).sum()}};
+  return result;
+}
+
+namespace {
+
+// The program that the folder has read already, with the values that its archive holds, in the dtype.
+std::shared_ptr<Program> OpenedProgram(const ModelFolder& folder, std::optional<c10::ScalarType> type) {
+  std::shared_ptr<const ExportedProgram> program = folder.program;
+  const std::string dtype = type ? std::string(ToString(*DTypeOf(*type))) : program->dtype;
+  if (dtype != program->dtype && !program->dtype.empty()) {
+    program = std::make_shared<const ExportedProgram>(InDType(*program, dtype).ValueOrThrow());
+  }
+  return Program::FromProgram(program).ValueOrThrow();
+}
+
+// vocab_size of the config, or of the text model in it; else the last dim of a program's logits.
+int64_t VocabularyOf(const ModelFolder& folder) {
+  const JsonValue* size = folder.config.Get("vocab_size");
+  if (const JsonValue* text = folder.config.Get("text_config"); size == nullptr && text != nullptr) {
+    size = text->Find("vocab_size");
+  }
+  if (size != nullptr && size->is_int()) return size->AsInt();
+  if (folder.program) {
+    for (const ProgramOutput& output : folder.program->outputs) {
+      if (output.name == "logits" && !output.shape.empty() && output.shape.back().op == SizeExpression::Op::kNumber) {
+        return output.shape.back().number;
+      }
+    }
+  }
+  if (folder.program && !IsCausalLm(*folder.program)) return 0;
+  throw PlanError({BadStepInput("the config has no vocab_size", folder.config.file_name(), "an integer")});
+}
+
+}  // namespace
+
+Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder) {
+  if (std::optional<Diagnostic> none = NoWeights(folder)) throw PlanError({*std::move(none)});
+  if (folder.program && folder.checkpoint.files().empty()) return {};  // made with the archive's
+  return LoadCheckpoint(*model.applied, folder.checkpoint, {.recipes = model.model.recipes});
+}
+
+SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
+                          std::optional<c10::ScalarType> type) {
+  ModelFolder alone = folder;
+  alone.mesh = MeshShape();
+  SideBySide out;
+  out.sharded = MakeSharded(options, folder, mesh, type);
+  LoadWeights(out.sharded, folder);
+  out.alone = MakeSharded(options, alone, DeviceMesh::Recording(alone.mesh), type);
+  LoadWeights(out.alone, folder);
+  return out;
+}
+
+ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
+                         std::optional<c10::ScalarType> type, bool trains) {
+  ShardedModel out;
+  {
+    const nn::DeferInit defer;
+    if (!folder.program) {
+      out.model = MakeCausalLm(folder.config.json(), folder.config.file_name()).ValueOrThrow();
+    } else if (std::shared_ptr<Program> program = OpenedProgram(folder, type); IsCausalLm(*folder.program)) {
+      out.model = CausalLmOfProgram(program).ValueOrThrow();
+    } else {
+      out.model.architecture = folder.program->model_class;
+      out.model.module = program;
+      out.model.recipes = program->recipes();
+      out.by_name = std::move(program);
+    }
+  }
+  const LiveTree live = ReadLiveTree(*out.model.module).ValueOrThrow();
+  ApplyOptions apply;
+  if (!folder.program) apply.deferred_type = type;  // a program has its dtype
+  apply.independent_replicas = !trains;
+  out.applied = AppliedPlan::Apply(
+      live, ToResult(ResolveModel(options, folder.config, folder.mesh, live.tree)).ValueOrThrow(), mesh, apply);
+  out.vocabulary = VocabularyOf(folder);
+  out.program = folder.program;
+  return out;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,261 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "dsl/commands/cli/verbs.h"
+#include "dsl/commands/run/difference.h"
+#include "dsl/commands/run/routing.h"
+#include "dsl/commands/run/step.h"
+#include "dsl/commands/run/verbs.h"
+#include "engine/core/base/text.h"
+#include "engine/core/base/visible.h"
+#include "engine/layout/shards.h"
+#include "engine/plan/compile/compiled_plan.h"
+#include "engine/runtime/apply/local_shard.h"
+#include "engine/runtime/intercept/operator_scope.h"
+#include "engine/runtime/sharded_model/state.h"
+
+namespace moonshard {
+namespace {
+
+using Outputs = std::vector<std::pair<std::string, at::Tensor>>;
+
+// No number at all differs by this.
+constexpr double kNothingToCompare = 1e6;
+
+// Of tensors that may be missing, which is as good as zeros, or of another shape; capped so that every rank can send
+// it.
+double CappedDifference(const at::Tensor& got, const at::Tensor& expected, double least_scale) {
+  if (!got.defined() && !expected.defined()) return 0;
+  if (got.defined() && expected.defined() && got.sizes() != expected.sizes()) return kNothingToCompare;
+  const at::Tensor& there = got.defined() ? got : expected;
+  const double relative = RelativeDifference(got.defined() ? got : at::zeros_like(there),
+                                             expected.defined() ? expected : at::zeros_like(there), least_scale);
+  return relative < kNothingToCompare ? relative : kNothingToCompare;  // not a number is not smaller
+}
+
+// What this rank should have of `full` if its tensor has `shape`: all of it, or its shard of the one dim in which the
+// two differ, with the layout `declared` if that shards this dim, else of heads or as torch.chunk shards. Undefined if
+// no shard has that shape.
+at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const std::optional<Layout>& declared,
+                         int64_t ranks, int64_t rank) {
+  if (full.sizes() == shape) return full;
+  if (full.dim() != static_cast<int64_t>(shape.size())) return {};
+  int64_t cut = -1;
+  for (int64_t dim = 0; dim < full.dim(); ++dim) {
+    if (full.size(dim) == shape[static_cast<size_t>(dim)]) continue;
+    if (cut >= 0) return {};
+    cut = dim;
+  }
+  Layout layout = Layout::Shard(static_cast<int>(cut));
+  const int64_t size = full.size(cut);
+  const int64_t local = shape[static_cast<size_t>(cut)];
+  if (declared && declared->is_shard() && (declared->dim + full.dim()) % full.dim() == cut) {
+    layout = *declared;
+  } else if (local > 0 && size % local == 0 && ranks % (size / local) == 0) {
+    layout.heads = size / local;  // equal shards; of fewer heads than ranks, each on several
+  }
+  const Result<DimShards> shards = DimShards::Make(layout, size, ranks);
+  if (!shards.ok() || shards.value().length(rank) != local) return {};
+  std::vector<std::vector<Interval>> dims;
+  for (int64_t dim = 0; dim < full.dim(); ++dim) dims.push_back({{0, full.size(dim)}});
+  dims[static_cast<size_t>(cut)] = shards.value().of(rank);
+  return SliceShard(full, dims);
+}
+
+// The first tensor that leaves each call of the forward, in the order in which the calls end. Not of calls that a
+// backward repeats (recompute): of those, modules whose results are kept compute nothing, and the gradients show what
+// is wrong.
+struct OutputRecorder final : CallObserver {
+  explicit OutputRecorder(const CompiledPlan& plan) : plan(plan) {}
+  void Left(size_t module, std::span<const TensorSlot> results) override {
+    if (torch::autograd::get_current_graph_task_id() >= 0) return;
+    if (!plan.StepsOf(module).planned) return;  // a unit alone, which the unsharded model does not have
+    for (const TensorSlot& slot : results) {
+      if (slot.position != 0 || !slot.tensor->defined()) continue;
+      outputs.emplace_back(plan.tree->modules()[module].path, slot.tensor->detach().clone());
+    }
+  }
+  const CompiledPlan& plan;
+  Outputs outputs;
+};
+
+std::string LastModule(const OutputRecorder& recorder) {
+  return recorder.outputs.empty() ? "" : recorder.outputs.back().first;
+}
+
+Outputs RunObserved(const ShardedModel& sharded, const Inputs& inputs, OutputRecorder& recorder,
+                    OperatorHandler& routing, at::Tensor& loss) {
+  sharded.applied->Watch(recorder);
+  const OperatorScope scope(routing);
+  loss = RunStep(sharded, inputs, {}).loss();
+  sharded.applied->Unwatch(recorder);
+  return std::move(recorder.outputs);
+}
+
+// Compares in order and remembers the first difference and the largest.
+class Comparison {
+ public:
+  // `largest`: of all values that are expected; `terms`: of the longest sums.
+  Comparison(const AppliedPlan& applied, Tolerance tolerance, double largest, int64_t terms)
+      : applied_(applied), tolerance_(std::move(tolerance)), least_scale_(tolerance_.LeastScale(largest, terms)) {}
+
+  // `module`: whose rule is to blame. Collective: the worst rank counts.
+  void Add(const std::string& what, const std::string& module, const at::Tensor& got, const at::Tensor& expected) {
+    double difference = CappedDifference(got, expected, least_scale_);
+    if (applied_.plan().mesh.size(MeshAxis::kTp) > 1) {
+      const CollectiveLabel label("verify " + what);
+      const auto scaled = static_cast<int64_t>(difference * 1e12);
+      const std::vector<int64_t> all = applied_.group(MeshAxis::kTp).ExchangeNumbers(scaled, label);
+      difference = static_cast<double>(*std::ranges::max_element(all)) * 1e-12;
+    }
+    ++count_;
+    if (difference >= largest_) {
+      largest_ = difference;
+      largest_name_ = what;
+    }
+    if (difference > tolerance_.relative && !first_) first_ = MakeError(what, module, difference);
+  }
+
+  std::string Summary() const {
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.1e", largest_);
+    return std::to_string(count_) + ", largest difference " + text + " (" + largest_name_ + ")";
+  }
+  const std::optional<Diagnostic>& first() const { return first_; }
+
+ private:
+  Diagnostic MakeError(const std::string& what, const std::string& module, double difference) const {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNumbersDiffer, what + " differs from the unsharded run, and nothing before it");
+    d.path = module;
+    const CompiledPlan& plan = applied_.plan();
+    const int64_t index = plan.tree->Find(module);
+    if (index >= 0) {
+      const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(index));
+      d.where = SourceOf(plan, layouts);
+      d.help = "planned here: " + ToText(layouts, plan.tree->signatures()[layouts.signature]);
+      if (what.starts_with("the gradient")) d.help += "; or the modules that use its output pass back a wrong gradient";
+    }
+    char text[64];
+    std::snprintf(text, sizeof(text), "%.3g of its largest value", difference);
+    d.declared = difference >= kNothingToCompare ? "no numbers to compare, or another shape" : text;
+    d.required = tolerance_.ToText();
+    return d;
+  }
+
+  const AppliedPlan& applied_;
+  Tolerance tolerance_;
+  double least_scale_ = 0;
+  int64_t count_ = 0;
+  double largest_ = 0;
+  std::string largest_name_ = "none";
+  std::optional<Diagnostic> first_;
+};
+
+// The sum over tp of an output that leaves as its terms (an expert's, which the block reduces with those of the
+// others): no rank has the numbers of the unsharded run.
+at::Tensor SumOfTerms(const AppliedPlan& applied, const at::Tensor& terms, const std::string& path) {
+  const CollectiveLabel label("verify the output of '" + path + "'");
+  return applied.group(MeshAxis::kTp)
+      .AllReduce(terms.to(at::kDouble, false, /*copy=*/true), {Direction::kForward, &label, terms.sizes()});
+}
+
+void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Outputs& expected, Comparison& comparison) {
+  Check(got.size() == expected.size(), "the two runs called different modules");
+  const CompiledPlan& plan = applied.plan();
+  for (size_t i = 0; i < got.size(); ++i) {
+    const auto& [path, output] = got[i];
+    Check(path == expected[i].first, "the two runs called modules in another order");
+    const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(plan.tree->Find(path)));
+    std::optional<Layout> declared;
+    if (!layouts.outputs.empty() && layouts.outputs[0]) declared = layouts.outputs[0]->to[MeshAxis::kTp];
+    const at::Tensor shard = ExpectedShard(expected[i].second.to(output.device()), output.sizes(), declared,
+                                           plan.mesh.size(MeshAxis::kTp), applied.mesh().coordinate(MeshAxis::kTp));
+    const bool terms = declared && declared->kind == LayoutKind::kPartial && plan.mesh.size(MeshAxis::kTp) > 1;
+    comparison.Add("the output of '" + path + "'", path, terms ? SumOfTerms(applied, output, path) : output, shard);
+  }
+}
+
+// From the last module to the first, as backward goes.
+void CompareGradients(const AppliedPlan& applied, const AppliedPlan& unsharded, Comparison& comparison) {
+  std::map<std::string, const LiveParameter*> expected;
+  for (const LiveParameter& parameter : unsharded.parameters()) expected[parameter.path] = &parameter;
+  std::vector<const LiveParameter*> order;
+  for (const LiveParameter& parameter : applied.parameters()) {
+    if (!parameter.is_buffer) order.push_back(&parameter);
+  }
+  std::ranges::sort(order, std::ranges::greater(), [](const LiveParameter* p) { return p->ref; });
+  for (const LiveParameter* parameter : order) {
+    const at::Tensor full = GatherFull(applied, *parameter, parameter->tensor.grad());
+    comparison.Add("the gradient of '" + parameter->path + "'",
+                   applied.plan().tree->modules()[parameter->ref.module].path, full,
+                   expected.at(parameter->path)->tensor.grad());
+  }
+}
+
+}  // namespace
+
+int RunVerify(const VerifyVerb& verb) {
+  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
+  const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
+  const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
+  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, type);
+  if (mesh.rank() == 0) PrintFindings(sharded.applied->plan().findings, verb.findings_output);
+
+  at::Tensor loss;
+  at::Tensor expected_loss;
+  OutputRecorder recorder(sharded.applied->plan());
+  RoutingRecorder routing([&] { return LastModule(recorder); });
+  const Outputs outputs =
+      RunObserved(sharded, MadeUpInputs(verb.input, verb.tokens, sharded, mesh.device()), recorder, routing, loss);
+  OutputRecorder expected_recorder(unsharded.applied->plan());
+  RoutingReplay replay(routing.choices);
+  const Outputs expected = RunObserved(unsharded, MadeUpInputs(verb.input, verb.tokens, unsharded, c10::kCPU),
+                                       expected_recorder, replay, expected_loss);
+  const Tolerance tolerance = ToleranceOf(verb.tolerance, type, sharded.applied->plan());
+  double largest = 0;
+  int64_t terms = 1;
+  for (const LiveParameter& parameter : unsharded.applied->parameters()) {
+    for (const int64_t size : parameter.tensor.sizes()) terms = std::max(terms, size);
+    if (!parameter.is_buffer) largest = std::max(largest, LargestValue(parameter.tensor.grad()));
+  }
+  // Of outputs there is no such value: some are masks.
+  Comparison forward(*sharded.applied, tolerance, /*largest=*/0, terms);
+  CompareOutputs(*sharded.applied, outputs, expected, forward);
+  forward.Add("the loss", "", loss, expected_loss);
+  Comparison backward(*sharded.applied, tolerance, std::isfinite(largest) ? largest : 0, terms);
+  CompareGradients(*sharded.applied, *unsharded.applied, backward);
+
+  const bool good = !forward.first() && !backward.first();
+  if (mesh.rank() == 0) {
+    std::cout << "outputs: " << Visible(forward.Summary()) << "\ngradients: " << Visible(backward.Summary()) << "\n";
+    if (replay.differing() > 0) {
+      std::cout << "routing: " << replay.differing() << " of " << replay.tokens()
+                << " choices of experts differ, first after '" << Visible(replay.first())
+                << "'; the unsharded run takes those of the sharded run\n";
+    }
+    // An error in the forward also changes the gradients: only the first is reported.
+    if (forward.first()) {
+      PrintFindings({*forward.first()}, verb.findings_output);
+    } else if (backward.first()) {
+      PrintFindings({*backward.first()}, verb.findings_output);
+    }
+    PrintFindings(sharded.applied->Findings(), verb.findings_output);
+    if (good)
+      std::cout << "plan " << Visible(sharded.applied->plan().plan->name) << " on " << folder.mesh.ToString()
+                << ": verified\n";
+  }
+  DeviceMesh closing = mesh;
+  closing.Close();
+  return good ? kExitSuccess : kExitFailed;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,85 @@
+// Report: the output of a run: a line on stderr (overwritten on a terminal, else one every so many steps), a file of
+// JSON lines, and a summary at the end. Rank 0 writes; every rank calls, because some numbers are gathered. README.md
+// has the fields and their units.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dsl/commands/cli/options.h"
+#include "dsl/embed/moonshard.h"
+
+namespace moonshard {
+
+struct StepNumbers {
+  int64_t step = 0;  // from 1
+  double loss = 0;
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+  bool skipped = false;         // the parameters are unchanged
+  int64_t tokens = 0;           // of the step, over all ranks
+  CollectiveCount collectives;  // of this rank, of all kinds
+};
+
+// Of all kinds, each way.
+CollectiveCount Total(const CollectiveCounts& counts);
+
+class Report {
+ public:
+  // Opens the log. Throws PlanError (kWriteFailed).
+  Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world);
+
+  // Before the first step: starts the measurements.
+  void Begin();
+  // A line of its own on stderr.
+  void PrintFindings(const std::string& text);
+  // The step that the run goes on from, and the options that are not as they were saved.
+  struct Change {
+    std::string option;  // "--eps"
+    JsonValue saved;
+    JsonValue now;
+  };
+  void Resumed(int64_t step, const MeshShape& saved_on, const std::vector<Change>& changes);
+  // Each diagnostic on a line.
+  void Warn(const Diagnostics& warnings);
+  // Collective over the mesh.
+  void Step(const StepNumbers& numbers);
+  void Eval(int64_t step, double loss);
+  void Saved(int64_t step);
+  // The summary, with --json on stdout. `stopped`: the signal that stopped the run, or 0.
+  void End(const AppliedPlan& model, int64_t step, int stopped);
+  // Whether a line of the log could not be written, which was reported then. Of this rank.
+  bool log_lost() const { return log_lost_; }
+
+ private:
+  void Show(const StepNumbers& numbers, double seconds);
+  void ClearLine() const;
+  void Write(const JsonValue& line);
+
+  const TrainVerb& verb_;
+  const World& world_;
+  c10::Device device_;
+  bool speaks_;  // rank 0
+  bool terminal_;
+  std::ofstream log_;
+  bool log_lost_ = false;
+  std::chrono::steady_clock::time_point begin_ = {};
+  std::chrono::steady_clock::time_point last_ = {};   // end of the step before
+  std::chrono::steady_clock::time_point shown_ = {};  // of the terminal's line
+  std::vector<int64_t> memory_;
+  int64_t first_step_ = 0;
+  int64_t tokens_ = 0;
+  int64_t skipped_ = 0;
+  StepNumbers newest_;
+  std::optional<double> eval_loss_;
+  std::optional<int64_t> saved_;
+};
+
+// Bytes that this process has on the device: allocated by LibTorch on a GPU, resident on a CPU.
+int64_t MemoryInUse(c10::Device device);
+
+}  // namespace moonshard

@@ -1,0 +1,202 @@
+// Files stay on disk; a row is one read at a computed offset, so data of any size needs no memory. Windows are numbered
+// over all files, and a binary search over the files' first windows finds the file of one. A window never crosses a
+// file, because tokens of two files do not follow each other in any text.
+// Ids are checked where they are read: an id outside of the vocabulary would read another row of the embedding, or on a
+// GPU end in an assertion of the device without a place. Data of moderate size is checked as a whole at the start, so
+// that a wrong file or a wrong --data-dtype is found before a model is made and not after hours of training.
+#include "dsl/commands/train/token_files.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace moonshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kLookedInto = int64_t{1} << 26;  // tokens that are looked into before the first step
+constexpr int64_t kBlock = int64_t{1} << 16;       // tokens read at a time for that
+constexpr int64_t kByteValues = 256;
+constexpr uint64_t kHashedEnd = uint64_t{4} << 20;  // bytes at each end of a file that are part of its identity
+
+Diagnostic Bad(const std::string& path, const std::string& message, const std::string& required) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, message);
+  d.path = path;
+  d.required = required;
+  return d;
+}
+
+// Bytes of a token; 0 for what holds no tokens.
+int WidthOf(DType dtype) {
+  switch (dtype) {
+    case DType::kU8:
+    case DType::kI8: return 1;
+    case DType::kU16:
+    case DType::kI16: return 2;
+    case DType::kU32:
+    case DType::kI32: return 4;
+    case DType::kU64:
+    case DType::kI64: return 8;
+    default: return 0;
+  }
+}
+
+bool IsSigned(DType dtype) {
+  return dtype == DType::kI8 || dtype == DType::kI16 || dtype == DType::kI32 || dtype == DType::kI64;
+}
+
+template <class T>
+void Widen(const char* bytes, int64_t count, int64_t* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    T token;
+    std::memcpy(&token, bytes + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    to[i] = int64_t{token};
+  }
+}
+
+void Widen(const char* bytes, int width, bool is_signed, int64_t count, int64_t* to) {
+  switch (width) {
+    case 1: is_signed ? Widen<int8_t>(bytes, count, to) : Widen<uint8_t>(bytes, count, to); return;
+    case 2: is_signed ? Widen<int16_t>(bytes, count, to) : Widen<uint16_t>(bytes, count, to); return;
+    case 4: is_signed ? Widen<int32_t>(bytes, count, to) : Widen<uint32_t>(bytes, count, to); return;
+    default: Widen<int64_t>(bytes, count, to);
+  }
+}
+
+// The files of a path.
+std::vector<std::string> FilesOf(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return {path};
+  std::vector<std::string> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+    if (entry.is_regular_file() && !entry.path().filename().string().starts_with(".")) files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+// A hash of all of a file of up to two ends, and of a longer one's length and ends: data of any size opens at once.
+std::optional<Diagnostic> HashEnds(const File& file, uint64_t& hash) {
+  const uint64_t head = std::min(file.bytes(), kHashedEnd);
+  const uint64_t tail = std::min(file.bytes() - head, kHashedEnd);
+  std::string bytes = std::to_string(file.bytes()) + " ";
+  const size_t begin = bytes.size();
+  bytes.resize(begin + head + tail);
+  if (auto error = file.Read(0, bytes.data() + begin, head)) return error;
+  if (auto error = file.Read(file.bytes() - tail, bytes.data() + begin + head, tail)) return error;
+  hash = HashOf(bytes);
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
+  Diagnostics diagnostics;
+  std::optional<File> file = File::Open(path).Collect(diagnostics);
+  if (!file) return diagnostics;
+  const auto bytes = static_cast<int64_t>(file->bytes());
+  Source source{std::move(*file), 0, 1, false, bytes, 0};
+  if (bytes == 0) return Bad(path, "the file is empty", "tokens");
+  if (path.ends_with(".safetensors")) {
+    const std::optional<Checkpoint> tensors = Checkpoint::OpenFile(path).Collect(diagnostics);
+    if (!tensors) return diagnostics;
+    const StoredTensor* tokens = tensors->Find("tokens");
+    if (tokens == nullptr || tokens->shape.size() != 1 || WidthOf(tokens->dtype) == 0) {
+      return Bad(path, tokens == nullptr ? "the file has no tensor 'tokens'" : "'tokens' is not a list of integers",
+                 "a tensor 'tokens' of one dim and an integer type");
+    }
+    source.offset = tokens->begin;
+    source.width = WidthOf(tokens->dtype);
+    source.is_signed = IsSigned(tokens->dtype);
+    source.tokens = tokens->shape[0];
+  } else if (path.ends_with(".bin")) {
+    source.width = options_.raw == "uint32" ? 4 : 2;
+    source.tokens = bytes / source.width;
+    if (bytes % source.width != 0) {
+      return Bad(path, std::to_string(bytes) + " bytes are not a multiple of " + options_.raw,
+                 "a multiple of " + std::to_string(source.width) + " bytes, or another --data-dtype");
+    }
+  } else if (options_.vocabulary < kByteValues) {
+    return Bad(path,
+               "text has 256 tokens, its bytes, and the model's vocabulary is " + std::to_string(options_.vocabulary),
+               "a vocabulary of 256 at least, or a file of tokens: .safetensors or .bin");
+  }
+  if (source.tokens <= options_.sequence) {
+    return Bad(path, "the file has " + std::to_string(source.tokens) + " tokens, too few for one row",
+               std::to_string(options_.sequence + 1) + " tokens: those of --sequence, and the last one's target");
+  }
+  if (auto error = HashEnds(source.file, source.hash)) return *error;
+  return source;
+}
+
+std::optional<Diagnostic> TokenFiles::ReadTokens(const Source& source, int64_t begin, int64_t count,
+                                                 int64_t* to) const {
+  std::vector<char> bytes(static_cast<size_t>(count * source.width));
+  const uint64_t offset = source.offset + static_cast<uint64_t>(begin * source.width);
+  if (auto error = source.file.Read(offset, bytes.data(), bytes.size())) return error;
+  Widen(bytes.data(), source.width, source.is_signed, count, to);
+  const int64_t* outside =
+      std::find_if<const int64_t*>(to, to + count, [&](int64_t id) { return id < 0 || id >= options_.vocabulary; });
+  if (outside == to + count) return std::nullopt;
+  return Bad(source.file.path(),
+             "token " + std::to_string(begin + (outside - to)) + " of the file is " + std::to_string(*outside) +
+                 ", which is outside the vocabulary",
+             "ids from 0 to " + std::to_string(options_.vocabulary - 1));
+}
+
+std::optional<Diagnostic> TokenFiles::LookInto(const Source& source) const {
+  std::vector<int64_t> block(static_cast<size_t>(kBlock));
+  for (int64_t begin = 0; begin < source.tokens; begin += kBlock) {
+    if (auto error = ReadTokens(source, begin, std::min(kBlock, source.tokens - begin), block.data())) return error;
+  }
+  return std::nullopt;
+}
+
+Result<TokenFiles> TokenFiles::Open(const std::vector<std::string>& paths, const TokenOptions& options) {
+  Diagnostics diagnostics;
+  TokenFiles out(options);
+  for (const std::string& path : paths) {
+    const std::vector<std::string> files = FilesOf(path);
+    if (files.empty()) diagnostics.push_back(Bad(path, "the directory holds no file", "files of tokens"));
+    for (const std::string& file : files) {
+      std::optional<Source> source = out.OpenOne(file).Collect(diagnostics);
+      if (!source) continue;
+      source->first_window = out.windows_;
+      out.windows_ += (source->tokens - 1) / options.sequence;
+      out.sources_.push_back(std::move(*source));
+    }
+  }
+  if (diagnostics.empty() && out.tokens() <= kLookedInto) {
+    for (const Source& source : out.sources_) {
+      if (auto error = out.LookInto(source)) diagnostics.push_back(std::move(*error));
+    }
+  }
+  if (HasErrors(diagnostics)) return diagnostics;
+  return Result<TokenFiles>(std::move(out), std::move(diagnostics));
+}
+
+int64_t TokenFiles::tokens() const {
+  int64_t sum = 0;
+  for (const Source& source : sources_) sum += source.tokens;
+  return sum;
+}
+
+std::string TokenFiles::Describe() const {
+  std::string out;
+  for (const Source& source : sources_) {
+    out += fs::path(source.file.path()).filename().string() + " " + std::to_string(source.tokens) + " " +
+           HashToText(source.hash) + "\n";
+  }
+  return out;
+}
+
+void TokenFiles::Read(int64_t i, int64_t* to) const {
+  auto source = std::ranges::upper_bound(sources_, i, {}, &Source::first_window);
+  --source;
+  const int64_t begin = (i - source->first_window) * options_.sequence;
+  if (auto error = ReadTokens(*source, begin, options_.sequence + 1, to)) throw PlanError({*error});
+}
+
+}  // namespace moonshard

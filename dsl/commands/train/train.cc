@@ -1,0 +1,213 @@
+#include "dsl/commands/train/train.h"
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dsl/commands/cli/verbs.h"
+#include "dsl/commands/train/batches.h"
+#include "dsl/commands/train/loss.h"
+#include "dsl/commands/train/report.h"
+#include "dsl/commands/train/saves.h"
+#include "dsl/commands/train/setup.h"
+#include "dsl/commands/train/stop.h"
+#include "dsl/embed/moonshard.h"
+
+namespace moonshard {
+namespace {
+
+constexpr int kSignalled = 128;  // what a shell adds to the number of a signal that ended a program
+
+class TrainingRun {
+ public:
+  // The ranks; the data; the model without storage, sharded under the plan; its loss; its optimizer. In this order:
+  // what is cheap and fails often, an option or a file, goes before what takes memory and time. Parameters get storage
+  // only as shards. Agree compares the options and the data on all ranks before the first step: a rank with
+  // another batch size would enter collectives of another number or shape, and wait for the others without a message.
+  explicit TrainingRun(const TrainVerb& verb)
+      : verb_(verb),
+        mesh_(OpenMesh(verb)),
+        world_(mesh_),
+        config_(ReadConfigOf(verb.model).ValueOrThrow()),
+        data_(OpenData(verb.data, verb, mesh_, config_, verb.micro_batches)),
+        lm_(MakeModel(verb, config_, mesh_)),
+        model_(*lm_.model),
+        loss_(NextTokenLoss::Make(lm_.net, model_, verb.loss_chunk).ValueOrThrow()),
+        optimizer_(MakeOptimizer(verb, model_)),
+        schedule_(ScheduleOf(verb)),
+        compute_type_(ComputeType(verb)),
+        report_(verb, mesh_, world_),
+        saves_(verb, mesh_, model_, config_, lm_.net.recipes, optimizer_, data_, report_) {
+    report_.Warn(model_.plan().findings);
+    if (!verb.eval_data.empty()) held_out_.emplace(OpenData(verb.eval_data, verb, mesh_, config_, 1));
+    Agree(mesh_, "the training run",
+          Describe(verb) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : ""));
+    at::manual_seed(verb.seed + static_cast<uint64_t>(data_.place()));  // ranks that share their rows draw alike
+    if (const std::optional<int64_t> resumed = saves_.Resume()) {
+      step_ = *resumed;
+    } else {
+      report_.Warn(FirstWeights(verb, config_, lm_.net, model_));
+    }
+  }
+
+  int Go() {
+    report_.Begin();
+    while (step_ < verb_.steps && stopped_ == 0) {
+      report_.Step(Step());
+      if (!checked_) CheckCalls();
+      if (verb_.eval_every > 0 && step_ % verb_.eval_every == 0) Evaluate();
+      if (verb_.save_every > 0 && step_ % verb_.save_every == 0) saves_.Begin(step_);
+      // All ranks stop after the same step, whichever received the signal.
+      stopped_ = static_cast<int>(world_.Max(StopRequest::Asked(), CollectiveLabel("whether to stop")));
+    }
+    saves_.End(step_);
+    if (evaluated_ != step_ && stopped_ == 0) Evaluate();
+    report_.End(model_, step_, stopped_);
+    mesh_.Close();
+    if (stopped_ != 0) return kSignalled + stopped_;
+    return report_.log_lost() ? kExitFailed : kExitSuccess;
+  }
+
+ private:
+  // The gradients of every micro-batch, their norm, the update. Each micro-batch adds a term to the gradients, divided
+  // by their number, so the sum is the gradient of the mean. Only the last backward reduces over the data-parallel
+  // ranks: a reduction is linear, so one of the local sum replaces one for each micro-batch.
+  // A step is skipped if the mean loss or the norm of all gradients is not finite. Both numbers are equal on all ranks,
+  // so all ranks skip the same steps; a decision from local gradients would leave replicas with different parameters. A
+  // skipped step counts as taken: its rows are used, and the schedule continues.
+  StepNumbers Step() {
+    StepNumbers numbers;
+    numbers.tokens = data_.tokens_per_step();
+    numbers.learning_rate = LearningRate(schedule_, step_);
+    SetLearningRate(optimizer_, numbers.learning_rate);
+    model_.ClearCounts();
+    loss_.ClearCounts();
+
+    optimizer_.zero_grad();
+    double loss = 0;
+    std::vector<Batch> batches;
+    ReadTogether([&] {
+      for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) batches.push_back(data_.Next(micro));
+    });
+    for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) {
+      model_.SetGradientSync(micro + 1 == verb_.micro_batches);  // the last backward reduces the gradients
+      const Batch& batch = batches[static_cast<size_t>(micro)];
+      const at::Tensor part = LossOf(batch) / static_cast<double>(verb_.micro_batches);
+      part.backward();
+      loss += part.item<double>();
+    }
+    numbers.loss = world_.Mean(loss, CollectiveLabel("loss"));
+    numbers.grad_norm = verb_.clip > 0 ? ClipGradNorm(model_, verb_.clip) : GradNorm(model_);
+    numbers.skipped = !std::isfinite(numbers.loss) || !std::isfinite(numbers.grad_norm);
+    if (!numbers.skipped) optimizer_.step();
+
+    data_.EndStep();
+    numbers.step = ++step_;
+    const CollectiveCount of_model = Total(model_.counts());
+    const CollectiveCount of_loss = Total(loss_.counts());
+    numbers.collectives = {of_model.count + of_loss.count, of_model.bytes + of_loss.bytes};
+    CountSkips(numbers);
+    return numbers;
+  }
+
+  // Runs `read`, which reads data, and throws on every rank if it throws on any: otherwise the other ranks would wait
+  // in the collectives of the forward. Success is agreed with one all-reduced flag; only errors go through the store.
+  template <class Read>
+  void ReadTogether(const Read& read) const {
+    Diagnostics errors;
+    try {
+      read();
+    } catch (const PlanError& error) {
+      errors = error.diagnostics();
+    }
+    const int64_t any = world_.Max(errors.empty() ? 0 : 1, CollectiveLabel("whether the data is read"));
+    if (any != 0) ThrowTogether(mesh_, "read the data", errors);
+  }
+
+  at::Tensor LossOf(const Batch& batch) const {
+    const nn::Autocast autocast(mesh_.device().type(), compute_type_);
+    return loss_.Mean(batch);
+  }
+
+  // The mean over every target of the held-out data: the sum of losses over the number of targets, both over all ranks.
+  // A mean of means would weigh the rows of the last, smaller part more than the others.
+  void Evaluate() {
+    evaluated_ = step_;
+    if (!held_out_) return;
+    const at::NoGradGuard no_grad;
+    const nn::Autocast autocast(mesh_.device().type(), compute_type_);
+    lm_.net.module->eval();
+    double sum = 0;
+    double targets = 0;
+    for (int64_t part = 0; part < held_out_->parts(); ++part) {
+      Batch batch;
+      ReadTogether([&] { batch = held_out_->Part(part); });
+      const auto [of_part, targets_of_part] = loss_.Sum(batch);
+      sum += of_part;
+      targets += static_cast<double>(targets_of_part);
+    }
+    lm_.net.module->train();
+    const CollectiveLabel label("held-out loss");
+    report_.Eval(step_, world_.Mean(sum, label) / world_.Mean(targets, label));
+  }
+
+  // A loss or norm that is not finite: the step is skipped and reported with the first parameter that is not finite.
+  void CountSkips(const StepNumbers& numbers) {
+    skips_ = numbers.skipped ? skips_ + 1 : 0;
+    if (!numbers.skipped) return;
+    const NonFinite found = FindNonFinite(model_, world_);
+    Diagnostic d = MakeDiagnostic(Finding::kNotFinite, "step " + std::to_string(step_) + " has loss " +
+                                                           std::to_string(numbers.loss) + " and a gradient norm of " +
+                                                           std::to_string(numbers.grad_norm));
+    d.path = found.path;
+    d.declared = found.path.empty()   ? ""
+                 : found.in_parameter ? "a parameter that is not finite"
+                                      : "its gradient is not finite";
+    d.required = "finite numbers; the parameters stay as they were before the step";
+    if (skips_ > verb_.skips) {
+      d.message += ", step after step";
+      d.help = "a lower --lr, a longer --warmup, or a larger --skips";
+      throw PlanError({d});
+    }
+    d.severity = Severity::kWarning;
+    report_.Warn({d});
+  }
+
+  // Planned modules that the first step never called: a redistribution of such a module never runs. The head is not one
+  // of them with --loss-chunk, where the loss uses its weight.
+  void CheckCalls() {
+    checked_ = true;
+    Diagnostics findings = model_.Findings();
+    if (verb_.loss_chunk > 0) std::erase_if(findings, [](const Diagnostic& d) { return d.path == "lm_head"; });
+    if (HasErrors(findings)) throw PlanError(findings);
+    report_.Warn(findings);
+  }
+
+  const TrainVerb& verb_;
+  const StopRequest stop_;
+  DeviceMesh mesh_;
+  World world_;
+  ModelConfig config_;
+  Batches data_;
+  std::optional<Batches> held_out_;
+  ShardedLm lm_;
+  AppliedPlan& model_;
+  NextTokenLoss loss_;
+  torch::optim::AdamW optimizer_;
+  Schedule schedule_;
+  c10::ScalarType compute_type_;
+  Report report_;
+  Saves saves_;
+  int64_t step_ = 0;  // taken so far
+  int64_t evaluated_ = -1;
+  bool checked_ = false;
+  int64_t skips_ = 0;  // in a row
+  int stopped_ = 0;    // the signal that stopped the run
+};
+
+}  // namespace
+
+int RunTrain(const TrainVerb& verb) { return TrainingRun(verb).Go(); }
+
+}  // namespace moonshard

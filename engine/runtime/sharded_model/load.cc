@@ -1,0 +1,318 @@
+// Loading in two steps. First every parameter is matched with a source, by name and shape, and everything that does not
+// fit is collected; only then is the first one written. So a wrong file or a forgotten rule leaves the model as it was,
+// and is reported in one run.
+#include "engine/runtime/sharded_model/load.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <re2/re2.h>
+
+#include "engine/core/base/text.h"
+#include "engine/io/safetensors/read_recipe.h"
+#include "engine/io/safetensors/reader.h"
+#include "engine/plan/compile/local_shape.h"
+#include "engine/plan/match/pattern.h"
+#include "engine/runtime/apply/local_shard.h"
+#include "engine/runtime/dtype/scalar_type.h"
+
+namespace moonshard {
+namespace {
+
+// A tensor that may become a parameter.
+struct LoadSource {
+  std::string name;  // where it comes from
+  std::string file;  // for diagnostics; "" in memory
+  std::string type;  // "float32", for diagnostics
+  std::vector<int64_t> shape;
+  bool has_values = true;  // of a type that tensors have, and not without storage
+};
+
+struct LoadMatch {
+  const LiveParameter* parameter;
+  size_t source;
+  bool transposed;
+};
+
+// A parameter that a recipe makes.
+struct RecipeMatch {
+  const LiveParameter* parameter;
+  const WeightRecipe* recipe;
+  c10::ScalarType type;  // as stored
+};
+
+std::unique_ptr<RE2> QuietRegex(const std::string& text) {
+  RE2::Options options;
+  options.set_log_errors(false);
+  return std::make_unique<RE2>(text, options);
+}
+
+// What NameRules make of names, or the errors in them.
+class Renamer {
+ public:
+  Renamer(const NameRules& names, Diagnostics& errors) {
+    for (const auto& [from, to] : names.renamed) {
+      std::unique_ptr<RE2> regex = QuietRegex(from);
+      std::string why = regex->error();
+      if (regex->ok() && regex->CheckRewriteString(to, &why)) {
+        rules_.emplace_back(std::move(regex), to);
+        continue;
+      }
+      Diagnostic d =
+          MakeDiagnostic(Finding::kBadPattern, "names cannot be replaced by {\"" + from + "\", \"" + to + "\"}");
+      d.declared = why;
+      d.required = "an RE2 expression, and a text in which \\1 is its first group";
+      errors.push_back(std::move(d));
+    }
+  }
+
+  std::string operator()(std::string name) const {
+    for (const auto& [regex, to] : rules_) RE2::Replace(&name, *regex, to);
+    return name;
+  }
+
+ private:
+  std::vector<std::pair<std::unique_ptr<RE2>, std::string>> rules_;
+};
+
+// Which parameters are stored with their dims swapped. A pattern without effect is an error: a square weight would be
+// loaded as it is, and nothing would show it.
+std::set<std::string> TransposedPaths(const AppliedPlan& model, const NameRules& names, Diagnostics& errors) {
+  std::set<std::string> out;
+  for (const std::string& text : names.transposed) {
+    const std::optional<Pattern> pattern = TranslatePattern(text, PatternSyntax::kGlob).Collect(errors);
+    if (!pattern) continue;
+    const std::unique_ptr<RE2> regex = QuietRegex(pattern->regex);
+    bool used = false;
+    for (const LiveParameter& parameter : model.parameters()) {
+      if (parameter.shape.size() != 2 || !RE2::FullMatch(parameter.path, *regex)) continue;
+      out.insert(parameter.path);
+      used = true;
+    }
+    if (used) continue;
+    Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule, "no two-dimensional parameter matches '" + text + "'");
+    d.severity = Severity::kError;
+    d.required = "a pattern that matches parameters stored transposed in the checkpoint";
+    std::vector<std::string> paths;
+    for (const LiveParameter& parameter : model.parameters()) paths.push_back(parameter.path);
+    d.help = DidYouMean(text, paths, 0);
+    errors.push_back(std::move(d));
+  }
+  return out;
+}
+
+Diagnostic MissingTensor(const LiveParameter& parameter, const std::map<std::string, size_t>& by_name,
+                         const std::string& from) {
+  Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, from + " has no tensor '" + parameter.path + "'");
+  std::vector<std::string> names;
+  for (const auto& entry : by_name) names.push_back(entry.first);
+  d.help = DidYouMean(parameter.path, names, 0);
+  return d;
+}
+
+// Every parameter with its source; throws where something does not fit. `from`: "the checkpoint". `warnings` gets
+// sources that no parameter is for. Names are renamed first and compared then, so that a rule is written once for all
+// layers; two sources that become one name are an error, since which of them wins would depend on the order of a file.
+// A tied parameter is found under any of its paths, as checkpoints store ties under one. Buffers may be missing (they
+// are often made by the constructor), parameters may not. Shapes are those of full tensors: what a rank reads follows
+// from the placement and never from the file. `made`: paths that recipes make, and `used` the sources of these.
+std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<LoadSource>& sources,
+                                    const NameRules& names, const std::string& from, const std::string& path,
+                                    const std::set<std::string>& made, const std::set<std::string>& used,
+                                    Diagnostics& warnings) {
+  Diagnostics errors;
+  const Renamer renamed(names, errors);
+  const std::set<std::string> transposed = TransposedPaths(model, names, errors);
+  if (!errors.empty()) throw PlanError(std::move(errors));
+
+  std::map<std::string, size_t> by_name;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const auto [entry, fresh] = by_name.try_emplace(renamed(sources[i].name), i);
+    if (fresh) continue;
+    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "two tensors of " + from + " become '" + entry->first + "'");
+    d.severity = Severity::kError;
+    d.declared = "'" + sources[entry->second].name + "' and '" + sources[i].name + "'";
+    d.required = "rules that leave different names different";
+    errors.push_back(std::move(d));
+  }
+
+  std::vector<LoadMatch> matches;
+  std::set<std::string> known;
+  for (const LiveParameter& parameter : model.parameters()) {
+    known.insert(parameter.path);
+    known.insert(parameter.aliases.begin(), parameter.aliases.end());
+    if (made.contains(parameter.path)) continue;
+    auto found = by_name.find(parameter.path);
+    for (size_t a = 0; found == by_name.end() && a < parameter.aliases.size(); ++a) {
+      found = by_name.find(parameter.aliases[a]);
+    }
+    if (found == by_name.end()) {
+      if (parameter.is_buffer) continue;
+      errors.push_back(MissingTensor(parameter, by_name, from));
+      errors.back().path = path;
+      continue;
+    }
+    const LoadSource& source = sources[found->second];
+    std::vector<int64_t> required = parameter.shape;
+    const bool swapped = transposed.contains(parameter.path);
+    if (swapped) std::ranges::reverse(required);
+    if (source.shape == required && source.has_values) {
+      matches.push_back({&parameter, found->second, swapped});
+      continue;
+    }
+    Diagnostic d =
+        MakeDiagnostic(Finding::kTensorMismatch, "tensor '" + source.name + "' of " + from + " is not the model's");
+    d.path = source.file;
+    d.declared = source.type + " " + ShapeToString(source.shape);
+    d.required = ShapeToString(required);
+    if (source.shape.size() == 2 && required.size() == 2 && source.shape[0] == required[1] &&
+        source.shape[1] == required[0]) {
+      d.help = swapped ? "it is stored as the model has it: take '" + parameter.path + "' out of NameRules::transposed"
+                       : "its dims are swapped: name '" + parameter.path + "' in NameRules::transposed";
+    }
+    errors.push_back(std::move(d));
+  }
+  if (!errors.empty()) throw PlanError(std::move(errors));
+
+  for (const LoadSource& source : sources) {
+    const std::string name = renamed(source.name);
+    if (known.contains(name) || used.contains(source.name)) continue;
+    Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, "the model has no tensor '" + name + "'");
+    d.severity = Severity::kWarning;
+    d.path = source.file;
+    warnings.push_back(std::move(d));
+  }
+  return matches;
+}
+
+std::vector<std::vector<Interval>> ShardOf(const AppliedPlan& model, const LiveParameter& parameter) {
+  return LocalIntervals(parameter.shape, parameter.placement, model.plan().mesh, model.mesh().rank());
+}
+
+// Straight from the file into the parameter's memory if it has the dtype and the layout of the file and is on the CPU;
+// else through a buffer of the shard's size. A tensor that is stored transposed is read with its dims swapped, and only
+// the copy turns it, so here too the rank reads no byte outside of its shard. A read into memory does not pass
+// LibTorch, so the version counter is incremented by hand: units compare it to decide whether gathered values are
+// stale.
+void ReadInto(ShardReader& reader, const StoredTensor& stored, const LoadMatch& match,
+              std::vector<std::vector<Interval>> shard) {
+  at::Tensor target = match.parameter->tensor.detach();
+  const std::optional<c10::ScalarType> type = ScalarTypeOf(stored.dtype);
+  Check(type.has_value(), "a stored dtype that was not checked");
+  std::vector<int64_t> sizes = target.sizes().vec();
+  if (match.transposed) {
+    std::ranges::reverse(shard);
+    std::ranges::reverse(sizes);
+  }
+  const bool direct = !match.transposed && target.is_cpu() && target.is_contiguous() && target.scalar_type() == *type;
+  at::Tensor buffer = direct ? target : at::empty(sizes, at::TensorOptions().dtype(*type));
+  if (std::optional<Diagnostic> error = reader.ReadShard(stored, shard, buffer.mutable_data_ptr())) {
+    throw PlanError({*error});
+  }
+  if (direct) {
+    target.unsafeGetTensorImpl()->bump_version();  // fsdp may have gathered what was here before
+  } else {
+    target.copy_(match.transposed ? buffer.t() : buffer);
+  }
+}
+
+}  // namespace
+
+namespace {
+
+// The recipe that makes each parameter, where one holds; throws where it makes another shape.
+std::vector<RecipeMatch> MatchRecipes(const AppliedPlan& model, const Checkpoint& checkpoint,
+                                      const RecipeSource& source, const NameRules& names) {
+  std::vector<RecipeMatch> matches;
+  Diagnostics errors;
+  for (const LiveParameter& parameter : model.parameters()) {
+    std::vector<std::string> paths = {parameter.path};
+    paths.insert(paths.end(), parameter.aliases.begin(), parameter.aliases.end());
+    const WeightRecipe* recipe = nullptr;
+    for (const std::string& path : paths) {
+      const auto listed = names.recipes.find(path);
+      if (listed != names.recipes.end() && recipe == nullptr) recipe = FirstThatHolds(listed->second, source);
+    }
+    if (recipe == nullptr) continue;
+    std::string why;
+    const std::optional<RecipeTensor> made = MadeBy(*recipe, source, why);
+    const std::optional<c10::ScalarType> type = made ? ScalarTypeOf(made->dtype) : std::nullopt;
+    if (made && type && made->shape == parameter.shape) {
+      matches.push_back({&parameter, recipe, *type});
+      continue;
+    }
+    Diagnostic d =
+        MakeDiagnostic(Finding::kTensorMismatch, "the tensors that make '" + parameter.path + "' do not fit");
+    d.path = checkpoint.path();
+    d.declared = made ? std::string(ToString(made->dtype)) + " " + ShapeToString(made->shape) : why;
+    d.required = ShapeToString(parameter.shape);
+    errors.push_back(std::move(d));
+  }
+  if (!errors.empty()) throw PlanError(std::move(errors));
+  return matches;
+}
+
+}  // namespace
+
+Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, const NameRules& names) {
+  const c10::NoGradGuard no_grad;
+  std::vector<LoadSource> sources;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    sources.push_back({tensor.name, checkpoint.files()[tensor.file].path, std::string(ToString(tensor.dtype)),
+                       tensor.shape, ScalarTypeOf(tensor.dtype).has_value()});
+  }
+  Diagnostics warnings;
+  ShardReader reader(checkpoint);
+  CheckpointSource source(checkpoint, reader);
+  const std::vector<RecipeMatch> recipes = MatchRecipes(model, checkpoint, source, names);
+  std::set<std::string> made;
+  std::set<std::string> used;
+  for (const RecipeMatch& match : recipes) {
+    made.insert(match.parameter->path);
+    std::vector<std::string> of_it;
+    match.recipe->AddSources(of_it);
+    used.insert(of_it.begin(), of_it.end());
+  }
+  std::vector<LoadMatch> matches =
+      MatchSources(model, sources, names, "the checkpoint", checkpoint.path(), made, used, warnings);
+  // In the order of the files, so that each is read from front to back.
+  const std::vector<StoredTensor>& stored = checkpoint.tensors();
+  std::ranges::sort(matches, {},
+                    [&](const LoadMatch& m) { return std::pair(stored[m.source].file, stored[m.source].begin); });
+  for (const LoadMatch& match : matches) {
+    ReadInto(reader, stored[match.source], match, ShardOf(model, *match.parameter));
+  }
+  for (const RecipeMatch& match : recipes) {
+    const std::vector<std::vector<Interval>> shard = ShardOf(model, *match.parameter);
+    at::Tensor made = at::empty(ShardShape(shard), at::TensorOptions().dtype(match.type));
+    if (Failure failed = ReadRecipe(*match.recipe, source, shard, made.mutable_data_ptr())) throw PlanError({*failed});
+    match.parameter->tensor.detach().copy_(made);
+  }
+  return warnings;
+}
+
+Diagnostics LoadFullState(AppliedPlan& model, const std::map<std::string, at::Tensor>& state, const NameRules& names) {
+  const c10::NoGradGuard no_grad;
+  std::vector<LoadSource> sources;
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : state) {
+    const bool defined = tensor.defined();
+    sources.push_back({name, "", defined ? c10::toString(tensor.scalar_type()) : "undefined",
+                       defined ? tensor.sizes().vec() : std::vector<int64_t>(), defined && !tensor.is_meta()});
+    tensors.push_back(tensor);
+  }
+  Diagnostics warnings;
+  for (const LoadMatch& match : MatchSources(model, sources, names, "the state", "", {}, {}, warnings)) {
+    const at::Tensor& full = tensors[match.source];
+    const at::Tensor shard = SliceShard(match.transposed ? full.t() : full, ShardOf(model, *match.parameter));
+    match.parameter->tensor.detach().copy_(shard);
+  }
+  return warnings;
+}
+
+}  // namespace moonshard

@@ -1,0 +1,89 @@
+// `suggest` and `explain --html` as a process: what stands on which stream, and what is not overwritten.
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "tests/support/paths.h"
+#include "tests/support/process.h"
+#include "tests/support/programs.h"
+
+namespace moonshard::test {
+namespace {
+
+using Catch::Contains;
+
+const std::string kNewcomer = SourcePath("tests/cases/newcomer");
+
+TEST_CASE("suggest: the plan is on stdout, or in a file that was not there") {
+  ScratchFolder scratch;
+  const Outcome said = Run({"suggest", kNewcomer});
+  INFO(said.ToText());
+  CHECK(said.code == 0);
+  CHECK_THAT(said.out, Contains("return plan {") && Contains("-- guess: "));
+  CHECK_THAT(said.err,
+             Contains("suggested.lua: 4 blocks sure, 2 guesses, 0 not understood; check passes on tp = 1, 2, 4, 8"));
+  const std::string file = scratch / "my.lua";
+  const Outcome written = Run({"suggest", kNewcomer, "-o", file});
+  CHECK(written.code == 0);
+  CHECK(written.out.empty());
+  CHECK(ReadWholeFile(file) == said.out);
+  CHECK(Run({"check", kNewcomer, "--mesh", "tp=4", "--plan", file, "--option", "sequence_parallel=true"}).code == 0);
+  scratch.Write("my.lua", "-- mine\n");
+  const Outcome there = Run({"suggest", kNewcomer, "-o", file});
+  CHECK(there.code == 1);
+  CHECK_THAT(there.err, Contains("MS0409") && Contains("is there already") && Contains("--replace"));
+  CHECK(ReadWholeFile(file) == "-- mine\n");
+  CHECK(Run({"suggest", kNewcomer, "-o", file, "--replace"}).code == 0);
+  CHECK(ReadWholeFile(file) == said.out);
+  CHECK(Run({"suggest", kNewcomer, "-o", scratch / "no/such/folder.lua"}).code == 1);
+  CHECK(Run({"suggest", scratch.path()}).code == 2);
+}
+
+TEST_CASE("explain --html: a page in a file or on stdout") {
+  ScratchFolder scratch;
+  const std::string file = scratch / "report.html";
+  const Outcome done = Run({"explain", kNewcomer, "--plan", "default", "--html", file});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK(done.out.empty());
+  const std::string page = ReadWholeFile(file);
+  CHECK_THAT(page, Catch::StartsWith("<!doctype html>") && Contains("\"model\":\"newcomer\""));
+  CHECK(Run({"explain", kNewcomer + "/", "--plan", "default", "--html", "-"}).out == page);
+  const Outcome nowhere = Run({"explain", kNewcomer, "--plan", "default", "--html", scratch / "no/such.html"});
+  CHECK(nowhere.code == 1);
+  CHECK_THAT(nowhere.err, Contains("error[MS0409]: cannot write '" + scratch / "no/such.html" + "': No such file"));
+  CHECK_THAT(Run({"explain", kNewcomer, "--plan", "default", "--html", file, "--json"}).out,
+             Contains("\"format_version\""));
+}
+
+TEST_CASE("explain --html of a plan with errors: a page with what is wrong, and 2") {
+  const ScratchFolder scratch;
+  const std::string bad = scratch.Write("bad.lua", "return plan { at(\"predict\", colwize {}) }\n");
+  const std::string file = scratch / "bad.html";
+  const Outcome done = Run({"explain", kNewcomer, "--plan", bad, "--html", file});
+  INFO(done.ToText());
+  CHECK(done.code == 2);
+  CHECK_THAT(done.err, Contains("unknown name 'colwize'") && Contains(file + ": a report of a plan with errors"));
+  CHECK_THAT(ReadWholeFile(file),
+             Contains("\"failed\":true") && Contains("unknown name 'colwize'") && Contains("\"model\":\"newcomer\""));
+  // A wrong word of the command line is none of the plan's.
+  CHECK(Run({"explain", kNewcomer, "--plan", "default", "--rank", "7", "--html", scratch / "none.html"}).code == 2);
+  CHECK_FALSE(std::filesystem::exists(scratch / "none.html"));
+  CHECK_THAT(Run({"explain", "/nowhere", "--html", "-"}).out, Contains("there is no directory '/nowhere'"));
+}
+
+TEST_CASE("suggest tells what is wrong in the form that was asked for") {
+  const ScratchFolder scratch;
+  const std::string model = SourcePath("tests/cases/newcomer");
+  const std::string there = scratch.Write("plan.lua", "");
+  const Outcome done = RunExecutable(ExecutablePath(), {"suggest", model, "-o", there, "--format", "github"});
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Catch::StartsWith("::error ") && Catch::Contains("is there already"));
+  const Outcome good =
+      RunExecutable(ExecutablePath(), {"suggest", model, "-o", scratch / "new.lua", "--format", "json"});
+  CHECK(good.code == 0);
+  CHECK(good.err.empty());  // nothing was found
+}
+
+}  // namespace
+}  // namespace moonshard::test

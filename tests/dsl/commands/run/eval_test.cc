@@ -1,0 +1,187 @@
+// `eval` and `compare` as a user starts them: the recorded numbers, the statistics, options of the plan, micro-batches.
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+
+#include "engine/core/base/json.h"
+#include "tests/support/paths.h"
+#include "tests/support/process.h"
+#include "tests/support/programs.h"
+
+namespace moonshard::test {
+namespace {
+
+using Catch::Contains;
+
+// eval of inputs_1 with gradients, on two ranks, into `out`.
+Outcome Eval(const std::string& out, const Words& more, const std::string& input = kModel + "/inputs_1.safetensors") {
+  Words words = {"eval", kModel, "--mesh", "tp=2", "--input", input, "--output", out, "--grads"};
+  words.insert(words.end(), more.begin(), more.end());
+  return RunExecutable(ExecutablePath(), words);
+}
+
+void ExpectRecorded(const std::string& out, const std::string& expected = "expected_1") {
+  const Outcome compared = RunExecutable(ExecutablePath(), {"compare", out, kModel + "/" + expected + ".safetensors"});
+  INFO(compared.ToText());
+  CHECK(compared.code == 0);
+  CHECK_THAT(compared.out, Contains("23 tensors, largest difference") && !Contains("TOO LARGE"));
+}
+
+int64_t CountOf(const JsonValue& stats, const std::string& direction, const std::string& kind) {
+  const JsonValue* entry = stats.Find(direction)->Find(kind);
+  return entry == nullptr ? 0 : entry->Find("count")->AsInt();
+}
+
+TEST_CASE("two ranks compute what was recorded, with two sums per layer each way") {
+  const ScratchFolder folder;
+  const Outcome done = Eval(folder / "out.safetensors", {"--stats", folder / "stats.json"});
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+  CHECK(done.out.empty());
+  CHECK(done.err.empty());
+  ExpectRecorded(folder / "out.safetensors");
+  const JsonValue stats = ReadJsonFile(folder / "stats.json").ValueOrThrow();
+  // Two layers of two, and the embedding's forward; the head's input backward.
+  CHECK(CountOf(stats, "forward", "all_reduce") == 5);
+  CHECK(CountOf(stats, "backward", "all_reduce") == 5);
+  CHECK(CountOf(stats, "forward", "all_gather") == 1);
+  CHECK(stats.Find("forward")->AsObject().size() == 2);
+  CHECK(stats.Find("backward")->AsObject().size() == 1);
+  CHECK(stats.Find("forward")->Find("all_reduce")->Find("bytes")->AsInt() > 0);
+  REQUIRE(stats.Find("per_rank")->AsArray().size() == 2);
+  for (const JsonValue& rank : stats.Find("per_rank")->AsArray()) {
+    CHECK(rank.Find("parameter_bytes")->AsInt() == 140544);
+    CHECK(rank.Find("peak_rss_bytes")->AsInt() > 1 << 20);
+  }
+  for (const char* phase : {"load", "forward", "backward"}) CHECK(stats.Find("seconds")->Find(phase) != nullptr);
+}
+
+TEST_CASE("sequence parallelism: two gathers and two scatters a layer each way, the same numbers") {
+  const ScratchFolder folder;
+  const Outcome done = Eval(folder / "out.safetensors", {"--option", "sequence_parallel=true", "--stats", "-"});
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+  ExpectRecorded(folder / "out.safetensors");
+  const JsonValue stats = ParseJson(done.out, "stdout").ValueOrThrow();
+  // Forward: the embedding scatters, the head gathers its input and its logits. Backward: their opposites, but the
+  // logits' gradient is cut without talk; and one flat sum for the norms.
+  CHECK(CountOf(stats, "forward", "reduce_scatter") == 5);
+  CHECK(CountOf(stats, "forward", "all_gather") == 6);
+  CHECK(CountOf(stats, "forward", "all_reduce") == 0);
+  CHECK(CountOf(stats, "backward", "reduce_scatter") == 5);
+  CHECK(CountOf(stats, "backward", "all_gather") == 5);
+  CHECK(CountOf(stats, "backward", "all_reduce") == 1);
+}
+
+TEST_CASE("logits left in shards, and micro-batches, change no number") {
+  const ScratchFolder folder;
+  const Outcome loss_parallel = Eval(folder / "pieces.safetensors", {"--option", "loss_parallel=true"});
+  INFO(loss_parallel.ToText());
+  REQUIRE(loss_parallel.code == 0);
+  ExpectRecorded(folder / "pieces.safetensors");
+  const Outcome micro = Eval(folder / "micro.safetensors", {"--micro-batches", "2", "--stats", "-"});
+  INFO(micro.ToText());
+  REQUIRE(micro.code == 0);
+  ExpectRecorded(folder / "micro.safetensors");
+  CHECK(CountOf(ParseJson(micro.out, "stdout").ValueOrThrow(), "backward", "all_reduce") == 10);
+  const Outcome both =
+      Eval(folder / "both.safetensors", {"--micro-batches", "2", "--option", "sequence_parallel=true"});
+  INFO(both.ToText());
+  REQUIRE(both.code == 0);
+  ExpectRecorded(folder / "both.safetensors");
+}
+
+TEST_CASE("a part of the batch whose labels do not count adds nothing") {
+  const ScratchFolder folder;
+  const std::string input = folder.Write(
+      "in.json",
+      R"({"input_ids": [[1, 2, 3, 4], [5, 6, 7, 8]], "labels": [[-100, -100, -100, -100], [5, -100, 7, 8]]})");
+  REQUIRE(Eval(folder / "whole.safetensors", {}, input).code == 0);
+  REQUIRE(Eval(folder / "parts.safetensors", {"--micro-batches", "2"}, input).code == 0);
+  const Outcome compared =
+      RunExecutable(ExecutablePath(), {"compare", folder / "parts.safetensors", folder / "whole.safetensors"});
+  INFO(compared.ToText());
+  CHECK(compared.code == 0);
+}
+
+TEST_CASE("compare notices a difference, a missing tensor and another shape") {
+  const std::string one = kModel + "/expected_1.safetensors";
+  const Outcome differs = RunExecutable(ExecutablePath(), {"compare", kModel + "/expected_2.safetensors", one});
+  INFO(differs.ToText());
+  CHECK(differs.code == 1);
+  CHECK_THAT(differs.out, Contains("TOO LARGE"));
+  CHECK_THAT(differs.err, Contains("MS0407") && Contains("'logits' has another shape") && Contains("at most 0.000200"));
+  const Outcome missing = RunExecutable(ExecutablePath(), {"compare", kModel + "/inputs_1.safetensors", one});
+  CHECK(missing.code == 1);
+  CHECK_THAT(missing.err, Contains("MS0406") && Contains("'loss' is not in "));
+  const Outcome nowhere = RunExecutable(ExecutablePath(), {"compare", "/nowhere/a.safetensors", one});
+  CHECK(nowhere.code == 2);
+  CHECK_THAT(nowhere.err, Contains("MS0401") && Contains("/nowhere/a.safetensors"));
+}
+
+TEST_CASE("inputs that the model cannot take: said once, no output left") {
+  struct Row {
+    std::string name;
+    std::string input;  // "": the recorded ones
+    Words more;
+    int code;
+    Words said;
+  };
+  const ScratchFolder folder;
+  const std::vector<Row> rows = {
+      {"missing", "/nowhere/in.safetensors", {}, 2, {"MS0401", "/nowhere/in.safetensors"}},
+      {"no_ids", kModel + "/expected_1.safetensors", {}, 1, {"MS0508", "no 'input_ids'", "expected_1.safetensors"}},
+      {"fractions", folder.Write("fractions.json", R"({"input_ids": [[1, 2.5]]})"), {}, 1, {"MS0508", "integers"}},
+      {"flat", folder.Write("flat.json", R"({"input_ids": [1, 2]})"), {}, 1, {"MS0508", "two-dimensional", "[B, T]"}},
+      {"ragged", folder.Write("ragged.json", R"({"input_ids": [[1, 2], [3]]})"), {}, 1, {"MS0508", "rectangular"}},
+      {"broken", folder.Write("broken.json", "{"), {}, 2, {"MS0405", "broken.json"}},
+      {"too_large",
+       folder.Write("too_large.json", R"({"input_ids": [[1, 64]]})"),
+       {},
+       1,
+       {"MS0508", "outside the vocabulary", "0 to 63"}},
+      {"negative", folder.Write("negative.json", R"({"input_ids": [[-1, 2]]})"), {}, 1, {"MS0508", "0 to 63"}},
+      {"label",
+       folder.Write("label.json", R"({"input_ids": [[1, 2], [3, 4]], "labels": [[1, -100], [3, -7]]})"),
+       {},
+       1,
+       {"MS0508", "'labels' has ids outside the vocabulary", "label.json", "[1, 1] is -7\n", "0 to 63, or -100"}},
+      {"labels",
+       folder.Write("labels.json", R"({"input_ids": [[1, 2, 3]], "labels": [[1, 64, -1]]})"),
+       {},
+       1,
+       {"MS0508", "[0, 1] is 64, the first of 2"}},
+      {"none", folder.Write("none.json", R"({"input_ids": [[], []]})"), {}, 1, {"MS0508", "'input_ids' has no ids"}},
+      {"parts", "", {"--micro-batches", "7"}, 1, {"MS0508", "no 7 equal parts"}},
+      {"statistics", "", {"--stats", "/nowhere/stats.json"}, 1, {"MS0409", "/nowhere/stats.json"}},
+      {"output", "", {"--output=/nowhere/out.safetensors"}, 1, {"MS0409", "/nowhere/out.safetensors"}},
+      {"layers", "", {}, 2, {"MS0406", "model.layers.2.input_layernorm.weight"}},
+  };
+  for (const Row& row : rows) {
+    INFO(row.name);
+    std::string model = kModel;
+    if (row.name == "layers") {
+      model = folder.CopyOf(kModel, "layers_model");
+      const std::string text = ReadWholeFile(model + "/config.json");
+      folder.Write("layers_model/config.json", Replaced(text, "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3"));
+    }
+    const std::string out = folder / (row.name + ".safetensors");
+    Words words = {"eval", model,     "--mesh",
+                   "tp=2", "--input", row.input.empty() ? kModel + "/inputs_1.safetensors" : row.input};
+    if (row.name != "output") words.insert(words.end(), {"--output", out});
+    words.insert(words.end(), row.more.begin(), row.more.end());
+    const Outcome done = RunExecutable(ExecutablePath(), words, {}, 30);
+    INFO(done.ToText());
+    CHECK_FALSE(done.timed_out);
+    CHECK(done.code == row.code);
+    CHECK(done.out.empty());
+    for (const std::string& text : row.said) CHECK_THAT(done.err, Contains(text));
+    const size_t first = done.err.find(row.said[0]);
+    if (row.name != "layers")
+      CHECK(done.err.find(row.said[0], first + 1) == std::string::npos);  // not once for each rank
+    CHECK_FALSE(std::filesystem::exists(out));
+  }
+}
+
+}  // namespace
+}  // namespace moonshard::test

@@ -1,0 +1,86 @@
+// `explain --memory`: what stands on which stream, the same bytes every time, and what a plan's options do to the peak.
+#include <catch2/catch.hpp>
+
+#include "engine/core/base/json.h"
+#include "tests/support/paths.h"
+#include "tests/support/process.h"
+#include "tests/support/programs.h"
+
+namespace moonshard::test {
+namespace {
+
+using Catch::Contains;
+
+Outcome Explain(const std::string& model, const Words& more) {
+  Words words = {"explain", model, "--memory"};
+  words.insert(words.end(), more.begin(), more.end());
+  return RunExecutable(ExecutablePath(), words);
+}
+
+JsonValue Json(const Words& more) {
+  Words words = {"--json", "--tokens", "2,64", "--mesh", "tp=2"};
+  words.insert(words.end(), more.begin(), more.end());
+  const Outcome done = Explain(kModel, words);
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+  CHECK(Explain(kModel, words).out == done.out);
+  return ParseJson(done.out, "stdout").ValueOrThrow();
+}
+
+int64_t Peak(const JsonValue& json) { return json.Find("peak")->Find("step_bytes")->AsInt(); }
+
+TEST_CASE("explain --memory says where the memory of a step goes") {
+  const Outcome done = Explain(kModel, {"--mesh", "tp=2", "--tokens", "2,64"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.err, Contains("plan llama: "));
+  CHECK_THAT(done.out, Contains("plan llama on tp=2, rank 0: a training step of 2 x 64 tokens, float32\n") &&
+                           Contains("activations") && Contains("model.layers.{0,1}.mlp.gate_proj\n") &&
+                           Contains("smaller with: recompute; sequence_parallel;") &&
+                           Contains("collectives backward: "));
+}
+
+TEST_CASE("its JSON holds the same bytes in every run, and kinds add up") {
+  const JsonValue json = Json({});
+  CHECK(json.Find("format_version")->AsString() == "1.0");
+  CHECK(json.Find("dtype")->AsString() == "float32");
+  int64_t sum = 0;
+  for (const auto& [kind, bytes] : json.Find("peak")->Find("by_kind")->AsObject()) sum += bytes.AsInt();
+  CHECK(sum == json.Find("peak")->Find("bytes")->AsInt());
+  int64_t of_modules = 0;
+  for (const auto& [path, module] : json.Find("modules")->AsObject()) {
+    const JsonValue* bytes = module.Find("bytes");
+    if (bytes == nullptr) continue;
+    for (const auto& [kind, count] : bytes->AsObject()) of_modules += count.AsInt();
+  }
+  CHECK(of_modules == sum);
+  CHECK(json.Find("largest")->AsArray().size() == 20);
+}
+
+TEST_CASE("the peak follows the plan") {
+  const int64_t plain = Peak(Json({}));
+  CHECK(Peak(Json({"--option", "sequence_parallel=true"})) < plain);
+  CHECK(Peak(Json({"--dtype", "float64"})) > plain * 3 / 2);
+  const Outcome other = Explain(kModel, {"--mesh", "tp=2", "--rank", "1", "--json"});
+  CHECK_THAT(other.out, Contains("\"rank\": 1"));
+}
+
+TEST_CASE("experts are assumed to get equal parts, which is said") {
+  const Outcome done = Explain(SourcePath("tests/parity/mixtral"), {"--mesh", "tp=2"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.out, Contains("tokens go to 4 experts in equal parts"));
+}
+
+TEST_CASE("what cannot be told is an error of the command line or of the model") {
+  CHECK_THAT(Explain(kModel, {"--mesh", "tp=2", "--rank", "2"}).err, Contains("there is no rank 2"));
+  CHECK(Explain(kModel, {"--html", "-"}).code == 2);
+  CHECK_THAT(Explain(kModel, {"--tokens", "5"}).err, Contains("MS0107"));
+  const Outcome none = Explain(SourcePath("tests/cases/newcomer"), {"--plan", "default"});
+  INFO(none.ToText());
+  CHECK(none.code == 2);
+  CHECK_THAT(none.err, Contains("has no reference implementation here"));
+}
+
+}  // namespace
+}  // namespace moonshard::test

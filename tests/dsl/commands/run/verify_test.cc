@@ -1,0 +1,314 @@
+// `verify`: right plans pass, and a planted fault is found at the module that has it, in the direction it shows in.
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "engine/core/base/json.h"
+#include "tests/support/paths.h"
+#include "tests/support/process.h"
+#include "tests/support/programs.h"
+
+namespace moonshard::test {
+namespace {
+
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+Outcome Verify(const std::string& model, const Words& more) {
+  Words words = {"verify", kParity + model};
+  words.insert(words.end(), more.begin(), more.end());
+  return RunExecutable(ExecutablePath(), words);
+}
+
+TEST_CASE("the shipped plans are verified") {
+  const auto [model, mesh, option] = GENERATE(table<std::string, std::string, std::string>({
+      {"llama_gqa", "tp=2", "sequence_parallel=false"},
+      {"llama_gqa", "tp=8", "sequence_parallel=true"},
+      {"llama_bias", "tp=4", "sequence_parallel=true"},
+      {"llama_tied_llama3", "tp=2", "loss_parallel=true"},
+      {"mistral_window8", "tp=4", "sequence_parallel=false"},
+  }));
+  const Outcome done = Verify(model, {"--mesh", mesh, "--option", option});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK(done.err.empty());
+  CHECK_THAT(done.out, Contains("verified"));
+}
+
+TEST_CASE("experts are verified, whose outputs are terms of a sum") {
+  const auto [mesh, option] = GENERATE(table<std::string, std::string>({
+      {"tp=2", "expert_parallel=false"},
+      {"tp=4", "expert_parallel=true"},
+      {"tp=2", "sequence_parallel=true"},
+  }));
+  const Outcome full = Verify("qwen3_moe", {"--mesh", mesh, "--option", option});
+  INFO(full.ToText());
+  CHECK(full.code == 0);
+  CHECK_THAT(full.out, Contains("verified") && !Contains("routing:"));
+}
+
+// How many tokens get other experts depends on the CPU's kernels (routing_test.cc has what is done with them).
+TEST_CASE("experts are verified in a dtype in which their scores are nearly equal") {
+  const auto [model, tokens] = GENERATE(table<std::string, std::string>({{"qwen3_moe", "2,13"}, {"mixtral", "8,32"}}));
+  const Outcome done = Verify(model, {"--mesh", "tp=2", "--dtype", "bfloat16", "--tokens", tokens});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.out, Contains("verified"));
+}
+
+TEST_CASE("a planted fault is named") {
+  struct Row {
+    std::string plan;
+    std::string model;
+    Words options;
+    std::string says;
+  };
+  const Row row = GENERATE(values<Row>({
+      {"dropped_all_reduce", "llama_gqa", {}, "the output of 'model.layers.1.self_attn.o_proj' differs"},
+      {"bias_counted_twice", "llama_bias", {}, "the output of 'model.layers.0.mlp.down_proj' differs"},
+      {"input_not_shared", "llama_gqa", {}, "the gradient of 'model.layers.1.post_attention_layernorm.weight' differs"},
+      {"experts_not_summed", "qwen3_moe", {}, "the output of 'model.layers.0.mlp' differs"},
+      {"norm_not_shared",
+       "llama_gqa",
+       {"--option", "sequence_parallel=true"},
+       "the gradient of 'model.layers.1.input_layernorm.weight' differs"},
+  }));
+  Words words = {"--mesh", "tp=2", "--plan", kPlanted + row.plan + ".lua"};
+  words.insert(words.end(), row.options.begin(), row.options.end());
+  const Outcome done = Verify(row.model, words);
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("error[MS0510]: " + row.says));
+  CHECK_THAT(done.out, !Contains("verified"));
+}
+
+TEST_CASE("replicas whose gradients nothing reduces are not verified") {
+  const ScratchFolder folder;
+  const std::string plan = folder.Write("alone.lua", "return plan { api = 1, default(replicated()) }");
+  for (const char* how : {"--tolerance=1", "--types"}) {
+    const Outcome done = Verify("llama_gqa", {"--mesh", "dp=2", "--plan", plan, how});
+    INFO(done.ToText());
+    CHECK(done.code == 2);
+    CHECK_THAT(done.err, Contains("error[MS0307]: nothing reduces gradients over mesh axis 'dp_shard'"));
+    CHECK_THAT(done.out, !Contains("verified") && !Contains("proven"));
+  }
+  const std::string input = folder.Write("ids.json", "{\"input_ids\": [[1, 2, 3]]}");
+  const Outcome forward = RunExecutable(ExecutablePath(), {"eval", kModel, "--mesh", "dp=2", "--plan", plan, "--input",
+                                                           input, "--output", folder / "out.safetensors"});
+  INFO(forward.ToText());
+  CHECK(forward.code == 0);
+  CHECK_THAT(forward.err, Contains("warning[MS0307]"));
+}
+
+TEST_CASE("the tolerance is that of the dtype of computation, and finds the planted faults") {
+  const ScratchFolder folder;
+  const std::string plan = folder.Write(
+      "narrow.lua",
+      "return plan { extends \"llama\", precision { parameters = \"bfloat16\", reduce = \"float32\", outputs = "
+      "\"float32\" }, keep_dtype(\"model.layers.*.input_layernorm\", \"float32\") }");
+  const Outcome narrow = Verify("llama_gqa", {"--mesh", "tp=2", "--plan", plan});
+  INFO(narrow.ToText());
+  CHECK(narrow.code == 0);
+  const Outcome strict = Verify("llama_gqa", {"--mesh", "tp=2", "--plan", plan, "--tolerance", "1e-4"});
+  CHECK(strict.code == 1);
+  CHECK_THAT(strict.err, Contains("required: at most 0.0001 (--tolerance)"));
+  struct Row {
+    std::string plan;
+    std::string model;
+    std::string option;
+  };
+  for (const Row& row : {Row{"dropped_all_reduce", "llama_gqa", "sequence_parallel=false"},
+                         Row{"bias_counted_twice", "llama_bias", "sequence_parallel=false"},
+                         Row{"input_not_shared", "llama_gqa", "sequence_parallel=false"},
+                         Row{"norm_not_shared", "llama_gqa", "sequence_parallel=true"}}) {
+    const Outcome done = Verify(row.model, {"--mesh", "tp=2", "--dtype", "bfloat16", "--option", row.option, "--plan",
+                                            kPlanted + row.plan + ".lua"});
+    INFO(done.ToText());
+    CHECK(done.code == 1);
+    CHECK_THAT(done.err, Contains("error[MS0510]") && Contains("required: at most 0.0938 (bfloat16)"));
+  }
+}
+
+TEST_CASE("rowwise shards the rows of an embedding") {
+  const ScratchFolder folder;
+  for (const auto& [output, option] :
+       {std::pair("replicate", "sequence_parallel=false"), std::pair("shard(1)", "sequence_parallel=true")}) {
+    const std::string plan =
+        folder.Write("rows.lua", std::string("return plan { extends \"llama\", at(\"model.embed_tokens\", rowwise { ") +
+                                     "output = " + output + " }) }");
+    const Outcome done = Verify("llama_gqa", {"--mesh", "tp=4", "--plan", plan, "--option", option});
+    INFO(done.ToText());
+    CHECK(done.code == 0);
+    CHECK(done.err.empty());
+  }
+}
+
+TEST_CASE("an operator that fails is a finding at the line of the plan, without a stack") {
+  const ScratchFolder folder;
+  const Outcome done = Verify("llama_gqa", {"--mesh", "tp=2", "--plan", kPlanted + "half_gathered.lua"});
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err,
+             Contains("error[MS0309]: the call fails: The size of tensor a") && Contains("at: model.layers.1.mlp"));
+  CHECK_THAT(done.err, !Contains("frame #") && !Contains("Exception raised from"));
+  const std::string plan = folder.Write(
+      "one.lua", "return plan { extends \"llama\",\n at(\"model.layers.0.mlp.{gate,up}_proj\", replicated {}) }");
+  const Outcome shapes = Verify("llama_gqa", {"--mesh", "tp=2", "--plan", plan});
+  INFO(shapes.ToText());
+  CHECK(shapes.code == 1);
+  CHECK_THAT(shapes.err, Contains("warning[MS0314]: 'model.layers.0.mlp.down_proj' takes sharded features"));
+  CHECK_THAT(shapes.err,
+             Contains("plans/llama.lua:") &&
+                 Contains("error[MS0309]: the call fails: mat1 and mat2 shapes cannot be multiplied (26x96 and") &&
+                 Contains("at: model.layers.0.mlp.down_proj"));
+  CHECK_THAT(shapes.err, !Contains("frame #"));
+}
+
+TEST_CASE("--types proves a plan on one process, without a weight") {
+  const auto [model, mesh, option] = GENERATE(table<std::string, std::string, std::string>({
+      {"llama_gqa", "tp=2", "sequence_parallel=true"},
+      {"llama_gqa", "dp=2,tp=4", "sequence_parallel=false"},
+      {"qwen3_moe", "tp=2", "expert_parallel=true"},
+  }));
+  const Outcome done = Verify(model, {"--mesh", mesh, "--option", option, "--types", "--rank", "1"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.err, !Contains("error["));
+  CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
+}
+
+TEST_CASE("--types --json: whether the plan is proven, for which step, and what that rests on") {
+  const Outcome good =
+      Verify("qwen3_moe", {"--mesh", "dp=2,tp=2", "--option", "expert_parallel=true", "--types", "--json"});
+  INFO(good.ToText());
+  CHECK(good.code == 0);
+  const JsonValue proof = ParseJson(good.out, "stdout").ValueOrThrow();
+  CHECK(proof.Find("proven")->AsBool());
+  CHECK(proof.Find("plan_hash")->AsString().size() == 32);
+  CHECK(WriteJson(*proof.Find("findings"), 0) == "[]");
+  CHECK(WriteJson(*proof.Find("unproven"), 0) == "[]");
+  const JsonValue& scope = *proof.Find("scope");
+  CHECK(WriteJson(*scope.Find("mesh"), 0) == R"({"dp_shard":2,"tp":2})");
+  CHECK(WriteJson(*scope.Find("ranks"), 0) == "[0,1]");  // an expert has one owner
+  CHECK(WriteJson(*scope.Find("inputs"), 0) == R"(["Long [2, 24]"])");
+  CHECK(scope.Find("backward")->AsBool());
+  CHECK(scope.Find("loss")->AsBool());
+  CHECK(scope.Find("operators")->AsInt() > 500);
+  std::map<std::string, JsonValue> assumed;
+  for (const JsonValue& one : proof.Find("assumptions")->AsArray()) {
+    CHECK(!one.Find("text")->AsString().empty());
+    assumed[one.Find("kind")->AsString()] = one;
+  }
+  CHECK(WriteJson(*assumed.at("axes").Find("of"), 0) == R"(["dp_shard"])");
+  CHECK(assumed.at("numbers").Find("of")->AsArray().size() == 4);
+  CHECK(assumed.contains("regions"));
+
+  const Outcome bad =
+      Verify("llama_gqa", {"--mesh", "tp=2", "--types", "--json", "--plan", kPlanted + "dropped_all_reduce.lua"});
+  INFO(bad.ToText());
+  CHECK(bad.code == 1);
+  const JsonValue wrong = ParseJson(bad.out, "stdout").ValueOrThrow();
+  CHECK(!wrong.Find("proven")->AsBool());
+  CHECK(wrong.Find("findings")->AsArray().front().Find("id")->AsString() == "MS0602");
+}
+
+// Where a rank has one head, gradients of fused heads could be in either of two dims: those are said to be unproven.
+TEST_CASE("--types proves the plans of exported programs, and --memory knows their operators") {
+  const std::set<std::string> one_head = {"gpt_oss tp=4", "t5 tp=4"};
+  size_t programs = 0;
+  for (const auto& entry : fs::directory_iterator(SourcePath("tests/parity/programs"))) {
+    const fs::path program = entry.path() / "program.pt2";
+    if (!fs::exists(program)) continue;
+    ++programs;
+    for (const std::string mesh : {"tp=2", "tp=4"}) {
+      Words words = {entry.path().string(), "--program", program.string(), "--mesh", mesh};
+      const fs::path plan = entry.path() / "plan.lua";
+      if (fs::exists(plan)) words.insert(words.end(), {"--plan", plan.string()});
+      const auto run = [&](const char* verb, const char* how) {
+        Words all = {verb};
+        all.insert(all.end(), words.begin(), words.end());
+        all.emplace_back(how);
+        return RunExecutable(ExecutablePath(), all);
+      };
+      const Outcome proof = run("verify", "--types");
+      INFO(entry.path().filename().string() << " " << mesh << "\n" << proof.ToText());
+      CHECK(proof.code == 0);
+      CHECK_THAT(proof.err, !Contains("error["));
+      const bool proven = !one_head.contains(entry.path().filename().string() + " " + mesh);
+      CHECK((proof.out.find(": proven") != std::string::npos) == proven);
+      if (!proven) CHECK_THAT(proof.err, Contains("shards of one element"));
+      const Outcome memory = run("explain", "--memory");
+      INFO(memory.ToText());
+      CHECK(memory.code == 0);
+      CHECK_THAT(memory.out, Contains("at the peak"));
+    }
+  }
+  CHECK(programs >= 14);
+}
+
+TEST_CASE("--types names the operator, the line and the suggested fix") {
+  struct Row {
+    std::string plan;
+    std::string model;
+    Words options;
+    std::string says;
+  };
+  const Row row = GENERATE(values<Row>({
+      {"dropped_all_reduce",
+       "llama_gqa",
+       {},
+       "error[MS0602]: output 0 of 'model.layers.1.self_attn.o_proj' is partial"},
+      {"bias_counted_twice",
+       "llama_bias",
+       {},
+       "error[MS0601]: aten::addmm(replicate, shard(1), shard(0)) in 'model.layers.0.mlp.down_proj'"},
+      {"input_not_shared", "llama_gqa", {}, "make it shared"},
+      {"norm_not_shared", "llama_gqa", {"--option", "sequence_parallel=true"}, "'model.layers.1.input_layernorm"},
+  }));
+  Words words = {"--mesh", "tp=2", "--types", "--plan", kPlanted + row.plan + ".lua"};
+  words.insert(words.end(), row.options.begin(), row.options.end());
+  const Outcome done = Verify(row.model, words);
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains(row.says) && Contains(row.plan + ".lua:"));
+  CHECK_THAT(done.out, !Contains(": proven"));
+}
+
+TEST_CASE("--types of a step that stops says where, and nothing of what could not be called any more") {
+  const Outcome done = Verify("llama_gqa", {"--mesh", "tp=2", "--types", "--plan", kPlanted + "half_gathered.lua"});
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("in 'model.layers.1.mlp', forward: the operator itself fails: The size of tensor a") &&
+                           Contains("help: the layout comes from aten::") &&
+                           Contains("in 'model.layers.1.mlp.gate_proj'; change"));
+  CHECK_THAT(done.err, !Contains("MS0504"));
+}
+
+TEST_CASE("--ops compares every operator with the unsharded run") {
+  const Outcome good = Verify("llama_gqa", {"--mesh", "tp=2", "--option", "sequence_parallel=true", "--ops"});
+  INFO(good.ToText());
+  CHECK(good.code == 0);
+  CHECK_THAT(good.out, Contains("results compared"));
+  const Outcome bad = Verify("llama_gqa", {"--mesh", "tp=2", "--ops", "--plan", kPlanted + "dropped_all_reduce.lua"});
+  INFO(bad.ToText());
+  CHECK(bad.code == 1);
+  CHECK_THAT(bad.err, Contains("error[MS0510]") && Contains("model.layers.1"));
+}
+
+TEST_CASE("--ops compares every operator of an exported program") {
+  const std::string program = kParity + "programs/llama/program.pt2";
+  const Outcome good = Verify("programs/llama", {"--program", program, "--mesh", "tp=2", "--ops"});
+  INFO(good.ToText());
+  CHECK(good.code == 0);
+  CHECK_THAT(good.out, Contains("results compared"));
+  const Outcome bad = Verify("programs/llama", {"--program", program, "--mesh", "tp=2", "--ops", "--plan",
+                                                kPlanted + "dropped_all_reduce.lua"});
+  INFO(bad.ToText());
+  CHECK(bad.code == 2);  // its graph shows it before a rank is started
+  CHECK_THAT(bad.err, Contains("error[MS0319]") && Contains("node 'linear_10' (aten::linear) makes it"));
+}
+
+}  // namespace
+}  // namespace moonshard::test

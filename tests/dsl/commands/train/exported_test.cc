@@ -1,0 +1,256 @@
+// Exported programs through the verbs: inputs by name, dtypes, weights from a directory or from the archive, and a
+// training run that comes back under the names of the checkpoint.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/core/base/json.h"
+#include "engine/io/safetensors/checkpoint.h"
+#include "tests/dsl/commands/train/runs.h"
+#include "tests/support/paths.h"
+#include "tests/support/process.h"
+#include "tests/support/rounding.h"
+
+namespace moonshard::test {
+namespace {
+
+using Catch::Contains;
+
+const std::string kPrograms = SourcePath("tests/parity/programs/");
+const std::string kDTypes = SourcePath("tests/parity/programs/dtypes/");
+
+Outcome RunHere(const Words& words) { return RunExecutable(ExecutablePath(), words, {"OMP_NUM_THREADS=1"}, 120); }
+
+void ExpectGood(const Outcome& done) {
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+}
+
+// The plan that suggest writes for a program.
+std::string SuggestedPlan(const ScratchFolder& scratch, const std::string& program) {
+  std::string plan = scratch / "plan.lua";
+  ExpectGood(RunHere({"suggest", program, "-o", plan, "--replace"}));
+  return plan;
+}
+
+// What `compare` finds between a file of eval and recorded numbers.
+void ExpectNumbers(const std::string& got, const std::string& expected, double bound) {
+  std::ostringstream tolerance;
+  tolerance << bound;
+  const Outcome compared = RunHere({"compare", got, expected, "--tolerance", tolerance.str()});
+  INFO(compared.ToText());
+  CHECK(compared.code == 0);
+}
+
+TEST_CASE("a program that is no causal language model takes every input by name") {
+  for (const char* name : {"t5", "qwen2_5_vl"}) {
+    const std::string model = kPrograms + name;
+    const std::string program = model + "/program.pt2";
+    const ScratchFolder scratch;
+    const std::string plan = SuggestedPlan(scratch, program);
+    for (const char* mesh : {"tp=1", "tp=2"}) {
+      INFO(name << " " << mesh);
+      const std::string out = scratch / "out.safetensors";
+      ExpectGood(RunHere({"eval", model, "--program", program, "--mesh", mesh, "--plan", plan, "--input",
+                          model + "/inputs.safetensors", "--output", out, "--grads"}));
+      ExpectNumbers(out, model + "/expected.safetensors", RecordedBound(model + "/expected.safetensors"));
+      if (std::string(name) == "t5")
+        CHECK(Checkpoint::OpenFile(out).ValueOrThrow().Find("encoder_last_hidden_state") != nullptr);
+    }
+    // Inputs that are made up, of the sizes of the example and of others.
+    const Words subject = {model, "--program", program, "--mesh", "tp=2", "--plan", plan};
+    const auto with = [&](Words words, const Words& more) {
+      words.insert(words.end(), subject.begin(), subject.end());
+      words.insert(words.end(), more.begin(), more.end());
+      const Outcome done = RunHere(words);
+      INFO(done.ToText());
+      CHECK(done.code == 0);
+      return done.out;
+    };
+    CHECK_THAT(with({"verify"}, {}), Contains("verified"));
+    CHECK_THAT(with({"verify"}, {"--tokens", "2,14"}), Contains("verified"));
+    CHECK_THAT(with({"verify"}, {"--ops"}), Contains("operators:"));
+  }
+}
+
+TEST_CASE("inputs that a program does not take, or lacks, are named") {
+  const ScratchFolder scratch;
+  const std::string t5 = kPrograms + "t5";
+  const auto eval = [&](const std::string& model, const std::string& input, const Words& more = {}) {
+    Words words = {"eval",
+                   "--plan",
+                   kPrograms + "replicated.lua",
+                   model,
+                   "--program",
+                   model + "/program.pt2",
+                   "--input",
+                   scratch.Write("in.json", input),
+                   "--output",
+                   scratch / "out.safetensors"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunHere(words);
+    CHECK(done.code != 0);
+    CHECK_FALSE(std::filesystem::exists(scratch / "out.safetensors"));
+    return done.err;
+  };
+  const std::string missing = eval(t5, R"({"input_ids": [[3, 4]], "labels": [[3, 4]], "attention_mask": [[1, 1]]})");
+  CHECK_THAT(missing, Contains("error[MS0508]: the input has no 'decoder_input_ids'"));
+  CHECK_THAT(missing, Contains("the program does not take 'attention_mask'"));
+  const std::string good = R"({"input_ids": [[3, 4]], "decoder_input_ids": [[3, 4]], "labels": [[3, 4]]})";
+  CHECK_THAT(eval(t5, R"({"input_ids": [[3, 99]], "decoder_input_ids": [[3, 4]], "labels": [[3, 4]]})"),
+             Contains("'input_ids' has ids outside the vocabulary"));
+  CHECK_THAT(eval(t5, good, {"--micro-batches", "2"}), Contains("cannot be split into micro-batches"));
+  // Padding that the program would count as tokens.
+  CHECK_THAT(eval(kPrograms + "llama", R"({"input_ids": [[3, 4]], "attention_mask": [[0, 1]]})"),
+             Contains("the program does not take 'attention_mask'") && Contains("--inputs input_ids attention_mask"));
+  CHECK_THAT(eval(kPrograms + "llama", R"({"input_ids": [[3, 4]], "position_ids": [[1, 2]]})"),
+             Contains("the program does not take 'position_ids'"));
+  CHECK_THAT(RunHere({"train", t5, "--plan", kPrograms + "replicated.lua", "--program", t5 + "/program.pt2", "--data",
+                      scratch.Write("x.bin", RawTokens<uint16_t>(SomeTokens(400, 48))), "--steps", "1"})
+                 .err,
+             Contains("the program is not a causal language model") && Contains("decoder_input_ids"));
+}
+
+TEST_CASE("a program with its weights in the archive needs no other file") {
+  const ScratchFolder scratch;
+  const std::string whole = kPrograms + "llama/with_weights.pt2";
+  const auto train = [&](const std::string& name, const Words& model) {
+    Words words = {"train"};
+    words.insert(words.end(), model.begin(), model.end());
+    const Words rest = {"--data",     scratch.Write("x.bin", RawTokens<uint16_t>(SomeTokens(2000, 48))),
+                        "--steps",    "3",
+                        "--batch",    "4",
+                        "--sequence", "12",
+                        "--mesh",     "tp=2",
+                        "--log",      scratch / (name + ".log"),
+                        "--save",     scratch / name};
+    words.insert(words.end(), rest.begin(), rest.end());
+    ExpectGood(RunHere(words));
+    return Losses(scratch / (name + ".log"));
+  };
+  const std::vector<double> losses = train("whole", {whole});
+  CHECK(losses.size() == 3);
+  CHECK(losses == train("apart", {kPrograms + "llama", "--program", kPrograms + "llama/program.pt2"}));
+  ExpectGood(RunHere({"merge", scratch / "whole/step_00000003", scratch / "merged"}));
+  CHECK(std::filesystem::exists(scratch / "merged/model.safetensors"));
+  ExpectGood(RunHere({"eval", whole, "--mesh", "tp=2", "--input", kPrograms + "llama/inputs.safetensors", "--output",
+                      scratch / "out.safetensors", "--grads"}));
+  const std::string recorded = kPrograms + "llama/expected.safetensors";
+  ExpectNumbers(scratch / "out.safetensors", recorded, RecordedBound(recorded));
+}
+
+TEST_CASE("a program exported in bfloat16 computes in every dtype, one in float32 in its own") {
+  const ScratchFolder scratch;
+  const std::string out = scratch / "out.safetensors";
+  const auto eval = [&](const std::string& model, const Words& dtype) {
+    Words words = {"eval",      model,
+                   "--program", model + (model == kDTypes ? "bfloat16.pt2" : "program.pt2"),
+                   "--input",   model + "inputs.safetensors",
+                   "--output",  out,
+                   "--grads"};
+    words.insert(words.end(), dtype.begin(), dtype.end());
+    return RunHere(words);
+  };
+  ExpectGood(eval(kDTypes, {}));
+  const std::string recorded = kDTypes + "expected_bfloat16.safetensors";
+  ExpectNumbers(out, recorded, RecordedBoundOfResults(recorded, kUnitRoundoffBFloat16));
+  ExpectGood(eval(kDTypes, {"--dtype", "float32"}));
+  ExpectNumbers(out, kDTypes + "expected_float32.safetensors", RecordedBound(recorded));
+  ExpectGood(eval(kDTypes, {"--dtype", "float64"}));
+  // Sums in float64; the model's norms round their results to float32 in every dtype.
+  const std::string recorded64 = kDTypes + "expected_float64.safetensors";
+  ExpectNumbers(out, recorded64, RecordedBoundOfResults(recorded64, kUnitRoundoff32));
+  CHECK(Checkpoint::OpenFile(out).ValueOrThrow().Find("grad.model.norm.weight")->dtype == DType::kF64);
+  const Outcome refused = eval(kPrograms + "llama/", {"--dtype", "bfloat16"});
+  CHECK(refused.code != 0);
+  CHECK_THAT(refused.err, Contains("error[MS0506]: the program cannot be computed in bfloat16"));
+  CHECK_THAT(refused.err, Contains("export it again with --dtype bfloat16"));
+}
+
+TEST_CASE("a program alone: its archive has the config, and new weights are made") {
+  const ScratchFolder scratch;
+  const std::string program = kPrograms + "llama/program.pt2";
+  const std::string data = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(2000, 48)));
+  const Words words = {"train", program,   "--data", data,         "--mesh", "tp=2",   "--steps",
+                       "2",     "--batch", "2",      "--sequence", "8",      "--save", scratch / "run"};
+  const Outcome without = RunHere(words);
+  CHECK(without.code != 0);
+  CHECK_THAT(without.err, Contains("error[MS0406]: the program holds no weights") && Contains("--init SEED"));
+  Words init = words;
+  init.insert(init.end(), {"--init", "1"});
+  ExpectGood(RunHere(init));
+  ExpectGood(RunHere({"merge", scratch / "run/step_00000002", scratch / "trained"}));
+  CHECK(std::filesystem::exists(scratch / "trained/config.json"));
+  const std::string input = scratch.Write("in.json", R"({"input_ids": [[3, 4, 5]]})");
+  const std::string out = scratch / "out.safetensors";
+  ExpectGood(RunHere({"eval", scratch / "trained", "--program", program, "--input", input, "--output", out}));
+  const Outcome weightless = RunHere({"eval", program, "--input", input, "--output", out});
+  CHECK(weightless.code != 0);
+  CHECK_THAT(weightless.err, Contains("the program holds no weights") && Contains("--program"));
+}
+
+// The loss of one row, by eval.
+double LossOfRow(const ScratchFolder& scratch, const std::string& model, const std::string& program,
+                 const std::string& row) {
+  const std::string out = scratch / "loss.safetensors";
+  const Outcome done = RunHere({"eval", model, "--plan", kPrograms + "replicated.lua", "--program", program, "--input",
+                                scratch.Write("row.json", "{\"input_ids\": [" + row + "]}"), "--output", out});
+  ExpectGood(done);
+  const Checkpoint file = Checkpoint::OpenFile(out).ValueOrThrow();
+  float loss = 0;
+  std::memcpy(&loss, ReadWholeFile(out).data() + file.Find("loss")->begin, sizeof loss);
+  return loss;
+}
+
+TEST_CASE("a program of stacked experts is trained, and merges under the names of the checkpoint") {
+  for (const char* name : {"mixtral", "qwen3_5_moe", "llama"}) {
+    INFO(name);
+    const ScratchFolder scratch;
+    const std::string model = kPrograms + name;
+    const std::string program = model + "/program.pt2";
+    const std::string plan = SuggestedPlan(scratch, program);
+    const std::string data = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(2000, 48)));
+    std::vector<int64_t> row = SomeTokens(17, 48);
+    const std::string held_out = scratch.Write("row.bin", RawTokens<uint16_t>(row));
+    const Words words = {"train",        model,        "--program",   program,  "--mesh",
+                         "tp=2",         "--plan",     plan,          "--data", data,
+                         "--steps",      "4",          "--batch",     "4",      "--lr",
+                         "1e-2",         "--sequence", "16",          "--save", scratch / "run",
+                         "--save-every", "2",          "--eval-data", held_out, "--log",
+                         scratch / "log"};
+    ExpectGood(RunHere(words));
+    const std::vector<JsonValue> evals = LogLines(scratch / "log", "eval");
+    REQUIRE(evals.size() == 1);
+    const double trained = evals[0].Find("loss")->AsDouble();
+    ExpectGood(RunHere({"merge", scratch / "run/step_00000004", scratch / "trained"}));
+    const Checkpoint before = Checkpoint::Open(model).ValueOrThrow();
+    const Checkpoint after = Checkpoint::Open(scratch / "trained").ValueOrThrow();
+    REQUIRE(after.tensors().size() == before.tensors().size());
+    for (const StoredTensor& tensor : before.tensors()) {
+      INFO(tensor.name);
+      REQUIRE(after.Find(tensor.name) != nullptr);
+      CHECK(after.Find(tensor.name)->shape == tensor.shape);
+    }
+    std::string text;
+    for (const int64_t token : row) text += (text.empty() ? "[" : ", ") + std::to_string(token);
+    text += "]";
+    const double merged = LossOfRow(scratch, scratch / "trained", program, text);
+    CHECK(std::abs(merged - trained) <= RecordedBound(model + "/expected.safetensors") * trained);
+    CHECK(std::abs(LossOfRow(scratch, model, program, text) - trained) > 1e-3);  // it has learned
+    // A step resumes, on another mesh too.
+    Words more = words;
+    more[5] = "tp=1";
+    *(std::ranges::find(more, "--steps") + 1) = "5";
+    more.emplace_back("--resume");
+    ExpectGood(RunHere(more));
+  }
+}
+
+}  // namespace
+}  // namespace moonshard::test

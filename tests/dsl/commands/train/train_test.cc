@@ -1,0 +1,226 @@
+// `moonshard train` as a user starts it: the same curve however the ranks share the work, what the log holds, and what
+// is said of a run that cannot be.
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+
+#include "tests/dsl/commands/train/runs.h"
+#include "tests/support/paths.h"
+
+namespace moonshard::test {
+namespace {
+
+using Catch::Contains;
+
+TEST_CASE("one curve, whatever shares the work") {
+  const ScratchFolder folder;
+  const auto curve = [&](const std::string& name, const Words& more) {
+    Words words = {"--steps", "10", "--log", folder / name};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunTraining(TrainWords(folder, words));
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    return Losses(folder / name);
+  };
+  const std::string ddp = folder.Write("ddp.lua", "return plan { extends \"llama\", ddp {} }");
+  const std::vector<double> alone = curve("alone", {});
+  REQUIRE(alone.size() == 10);
+  CHECK(alone.back() < alone.front() - 0.5);  // it learns
+  struct Row {
+    std::string name;
+    Words words;
+  };
+  const std::vector<Row> rows = {
+      {"dp", {"--mesh", "dp=2"}},
+      {"tp", {"--mesh", "tp=2"}},
+      {"both", {"--mesh", "dp=2,tp=2"}},
+      {"hybrid", {"--mesh", "dp_replicate=2,dp=2", "--micro-batches", "2"}},
+      {"micro", {"--micro-batches", "4"}},
+      {"pieces", {"--mesh", "tp=2", "--option", "loss_parallel=true", "--option", "sequence_parallel=true"}},
+      {"chunks", {"--mesh", "tp=2", "--loss-chunk", "24", "--option", "sequence_parallel=true"}},
+      {"chunks_fsdp", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24", "--micro-batches", "2"}},
+      {"chunks_ddp", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24", "--micro-batches", "2", "--plan", ddp}},
+      {"chunks_alone", {"--loss-chunk", "50"}},
+  };
+  for (const Row& row : rows) {
+    INFO(row.name);
+    ExpectNear(curve(row.name, row.words), alone, BoundOfCurve(alone));
+  }
+  // The types that are not float32: close where they are shorter, and really another computation.
+  const std::vector<double> wide = curve("wide", {"--mesh", "tp=2", "--dtype", "float64"});
+  ExpectNear(wide, alone, BoundOfCurve(alone));
+  const std::vector<double> narrow = curve("narrow", {"--mesh", "dp=2,tp=2", "--dtype", "bfloat16"});
+  ExpectNear(narrow, alone, 0.12);
+  CHECK(narrow != alone);
+}
+
+TEST_CASE("new weights are the same for every mesh, and another seed's are others") {
+  const ScratchFolder folder;
+  const std::string config = folder / "config_only";
+  std::filesystem::create_directory(config);
+  std::filesystem::copy(kModel + "/config.json", config);
+  const auto curve = [&](const std::string& name, const Words& more) {
+    Words words = {"--steps", "4", "--log", folder / name};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunTraining(TrainWords(folder, words, config));
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    return Losses(folder / name);
+  };
+  const std::vector<double> alone = curve("alone", {"--init", "7"});
+  ExpectNear(curve("both", {"--init", "7", "--mesh", "dp=2,tp=2"}), alone, BoundOfCurve(alone));
+  CHECK(curve("other", {"--init", "8"}).front() != alone.front());
+  CHECK(alone.front() == Approx(std::log(64)).epsilon(0.02));  // it knows nothing yet
+}
+
+TEST_CASE("every line of the log has its fields, and the summary is on stdout") {
+  const ScratchFolder folder;
+  const std::string held_out = folder.Write("held_out.bin", RawTokens<uint16_t>(SomeTokens(170, 64)));
+  const Outcome done = RunTraining(TrainWords(
+      folder, {"--steps", "6", "--mesh", "dp=2,tp=2", "--log", folder / "log", "--json", "--eval-data", held_out,
+               "--eval-every", "4", "--log-every", "2", "--warmup", "2", "--min-lr", "1e-3", "--schedule", "linear"}));
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+  const std::vector<JsonValue> steps = LogLines(folder / "log");
+  REQUIRE(steps.size() == 6);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    INFO(WriteJson(steps[i], 2));
+    CHECK(steps[i].Find("step")->AsInt() == static_cast<int64_t>(i) + 1);
+    for (const char* name : {"loss", "grad_norm", "learning_rate", "seconds", "tokens_per_second"}) {
+      CHECK(steps[i].Find(name)->AsDouble() > 0);
+    }
+    CHECK(steps[i].Find("tokens")->AsInt() == 8 * 16);
+    CHECK_FALSE(steps[i].Find("skipped")->AsBool());
+    REQUIRE(steps[i].Find("memory_bytes")->AsArray().size() == 4);
+    for (const JsonValue& bytes : steps[i].Find("memory_bytes")->AsArray()) CHECK(bytes.AsInt() > 1 << 20);
+    CHECK(steps[i].Find("collectives")->AsInt() > 10);
+    CHECK(steps[i].Find("collective_bytes")->AsInt() > 1000);
+  }
+  CHECK(steps[0].Find("learning_rate")->AsDouble() == Approx(1e-3));
+  CHECK(steps[2].Find("learning_rate")->AsDouble() == Approx(3e-3));
+  CHECK(steps[4].Find("learning_rate")->AsDouble() == Approx(2e-3));
+  const std::vector<JsonValue> evals = LogLines(folder / "log", "eval");
+  REQUIRE(evals.size() == 2);
+  CHECK(evals[0].Find("step")->AsInt() == 4);
+  CHECK(evals[1].Find("step")->AsInt() == 6);
+  const JsonValue summary = ParseJson(done.out, "stdout").ValueOrThrow();
+  CHECK(summary.Find("format_version")->AsString() == "1.0");
+  CHECK(summary.Find("step")->AsInt() == 6);
+  CHECK(summary.Find("tokens")->AsInt() == 6 * 8 * 16);
+  CHECK(summary.Find("eval_loss")->AsDouble() == evals[1].Find("loss")->AsDouble());
+  CHECK(summary.Find("mesh")->AsString() == "dp_shard=2,tp=2");
+  CHECK(summary.Find("stopped")->is_null());
+  CHECK(LogLines(folder / "log", "end").size() == 1);
+  // The first step, every second one, and the held-out losses.
+  CHECK_THAT(done.err, Contains("step 1/6") && Contains("step 2/6") && !Contains("step 3/6") && Contains("step 6/6"));
+  CHECK_THAT(done.err, Contains("step 4: held-out loss"));
+
+  // The held-out loss is that of all its rows, whatever the number of ranks.
+  const Outcome alone = RunTraining(TrainWords(
+      folder, {"--steps", "1", "--batch", "2", "--lr", "0", "--log", folder / "one", "--eval-data", held_out}));
+  const Outcome shared = RunTraining(TrainWords(folder, {"--steps", "1", "--batch", "6", "--lr", "0", "--mesh", "dp=2",
+                                                         "--log", folder / "two", "--eval-data", held_out}));
+  INFO(alone.ToText());
+  INFO(shared.ToText());
+  REQUIRE(alone.code == 0);
+  REQUIRE(shared.code == 0);
+  CHECK(LogLines(folder / "one", "eval")[0].Find("loss")->AsDouble() ==
+        Approx(LogLines(folder / "two", "eval")[0].Find("loss")->AsDouble()).epsilon(1e-6));
+}
+
+TEST_CASE("a log that cannot be written is reported once, the run goes on, and its exit code is 1") {
+  const ScratchFolder folder;
+  const Outcome done = RunTraining(TrainWords(folder, {"--steps", "3", "--log", "/dev/full", "--json"}));
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("MS0409") && Contains("cannot write the log") && Contains("step 3/3"));
+  CHECK(done.err.find("MS0409") == done.err.rfind("MS0409"));
+  CHECK_THAT(done.out, Contains("\"steps_taken\": 3"));
+}
+
+TEST_CASE("text is a token per byte, for a vocabulary that has as many") {
+  const ScratchFolder folder;
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "the quick brown fox jumps over the lazy dog " + std::to_string(i) + "\n";
+  const std::string path = folder.Write("text.txt", text);
+  const std::string model = SourcePath("tests/parity/llama_vocab331");
+  const Outcome done = RunTraining({"train", model, "--data", path, "--steps", "12", "--mesh", "tp=2", "--sequence",
+                                    "32", "--lr", "1e-2", "--log", folder / "log"});
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+  const std::vector<double> losses = Losses(folder / "log");
+  CHECK(losses.back() < losses.front() - 1);
+}
+
+TEST_CASE("a loss that is no number: the step is left out and named, and too many in a row end the run") {
+  const ScratchFolder folder;
+  const Outcome done = RunTraining(TrainWords(folder, {"--steps", "9", "--mesh", "tp=2", "--lr", "1e30", "--clip", "0",
+                                                       "--skips", "2", "--log", folder / "log"}));
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("warning[MS0511]") && Contains("step 2 has loss ") && Contains("is not finite") &&
+                           Contains("model.") && Contains("step after step"));
+  // Had a step been taken, they would be.
+  CHECK_THAT(done.err, Contains("its gradient is not finite") && !Contains("a parameter that is not finite"));
+  const std::vector<JsonValue> steps = LogLines(folder / "log");
+  REQUIRE(steps.size() >= 3);
+  CHECK_FALSE(steps[0].Find("skipped")->AsBool());
+  CHECK(steps.back().Find("skipped")->AsBool());
+}
+
+TEST_CASE("what cannot be trained is said once, and nothing begins") {
+  struct Row {
+    std::string name;
+    Words more;
+    int code;
+    Words said;
+  };
+  const ScratchFolder folder;
+  const std::string text = folder.Write("text.txt", "some text that is long enough for a row");
+  const std::string large = folder.Write("large.bin", RawTokens<uint16_t>(SomeTokens(400, 70)));
+  const std::string plan = folder.Write("plan.lua", "return plan { extends \"llama\", ddp {} }");
+  const std::string head_unit = folder.Write(
+      "head.lua", "return plan { extends \"llama\", fsdp { wrap = { \"model.layers.*\", \"lm_head\" } } }");
+  const std::string no_section = folder.Write("alone.lua", "return plan { api = 1, default(replicated()) }");
+  const std::vector<Row> rows = {
+      {"no data", {"--data", "/nowhere/a.bin"}, 2, {"MS0401", "/nowhere/a.bin"}},
+      {"text", {"--data", text}, 1, {"MS0508", "the model's vocabulary is 64", "text.txt"}},
+      {"large", {"--data", large}, 1, {"MS0508", "token ", " of the file is ", "ids from 0 to 63", "large.bin"}},
+      {"long rows", {"--sequence", "5000"}, 1, {"MS0508", "too few for one row", "5001 tokens"}},
+      {"held out", {"--eval-data", "/nowhere/b.bin"}, 2, {"MS0401", "/nowhere/b.bin"}},
+      {"batch", {"--batch", "6", "--micro-batches", "2", "--mesh", "dp=2"}, 1, {"MS0508", "a multiple of 4"}},
+      {"mesh", {"--mesh", "tp=3"}, 2, {"MS0"}},
+      {"no section", {"--mesh", "dp=2", "--plan", no_section}, 2, {"MS0307", "dp_shard", "fsdp { wrap"}},
+      {"pipeline", {"--mesh", "pp=2"}, 2, {"MS0506", "pipeline parallelism is not supported"}},
+      {"chunks",
+       {"--mesh", "dp=2", "--loss-chunk", "8", "--plan", head_unit},
+       1,
+       {"MS0506", "--loss-chunk", "during calls of 'lm_head'", "root unit of fsdp"}},
+      {"log", {"--log", "/nowhere/log"}, 1, {"MS0409", "/nowhere/log"}},
+      {"resume", {"--resume"}, 2, {"--resume", "--save"}},
+      {"model", {"--plan", "/nowhere/plan.lua"}, 2, {"MS0"}},
+      {"steps", {"--steps", "0"}, 2, {"--steps"}},
+      {"schedule", {"--schedule", "cosin"}, 2, {"--schedule", "cosine"}},
+      {"dtype", {"--dtype", "float16"}, 2, {"--dtype", "bfloat16"}},
+      {"option", {"--learning-rate", "1"}, 2, {"there is no option '--learning-rate'"}},
+      {"betas", {"--betas", "0.9,2"}, 2, {"--betas"}},
+  };
+  for (const Row& row : rows) {
+    INFO(row.name);
+    Words words = {"--steps", "2"};
+    words.insert(row.name == "steps" ? words.end() - 2 : words.end(), row.more.begin(), row.more.end());
+    if (row.name == "steps") words.resize(2);
+    const Outcome done = RunTraining(TrainWords(folder, words));
+    INFO(done.ToText());
+    CHECK(done.code == row.code);
+    CHECK(done.out.empty());
+    for (const std::string& said : row.said) CHECK_THAT(done.err, Contains(said));
+    CHECK_THAT(done.err, !Contains("defect") && !Contains("failed first"));
+  }
+  const Outcome ddp = RunTraining(TrainWords(folder, {"--steps", "2", "--mesh", "dp=2", "--plan", plan}));
+  INFO(ddp.ToText());
+  CHECK(ddp.code == 0);
+}
+
+}  // namespace
+}  // namespace moonshard::test

@@ -1,0 +1,117 @@
+// What keeps ranks alike, and parameters whole for a while, on thread ranks.
+#include <catch2/catch.hpp>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/sharded_model/replicas.h"
+#include "engine/runtime/sharded_model/unshard_scope.h"
+#include "tests/engine/runtime/fsdp/net.h"
+#include "tests/support/ranks.h"
+
+namespace moonshard::test {
+namespace {
+
+Plan FsdpPlan(bool shards = true) {
+  Plan plan = NetRules();
+  plan.data_parallel.emplace().shards = shards;
+  if (shards) plan.data_parallel->wrap = {{"layer_*"}};
+  return plan;
+}
+
+TEST_CASE("a replica that drifted is named with its rank, and broadcast mends it") {
+  for (const char* mesh_text : {"dp=2", "dp_replicate=2,dp_shard=2", "tp=2", "dp_replicate=3"}) {
+    DYNAMIC_SECTION(mesh_text) {
+      RunRanks(mesh_text, [&](DeviceMesh& mesh) {
+        const bool ddp = std::string(mesh_text) == "dp=2" || std::string(mesh_text) == "dp_replicate=3";
+        auto model = Parallelize(MakeNet({}), FsdpPlan(!ddp), mesh);
+        Expect(FindDrift(model).empty(), "equal replicas are not named");
+        const int64_t last = mesh.shape().world_size() - 1;
+        std::vector<at::Tensor> before;
+        for (const LiveParameter& p : model.applied().parameters()) {
+          before.push_back(p.tensor.detach().clone());
+          // The sign of a zero is a drift too.
+          if (p.path == "layer_1.norm.weight") before.back().select(0, 0).fill_(-0.0);
+        }
+        {
+          const torch::NoGradGuard no_grad;
+          for (const LiveParameter& p : model.applied().parameters()) {
+            if (p.path != "layer_1.norm.weight") continue;
+            p.tensor.select(0, 0).fill_(mesh.rank() == last ? 0.0 : -0.0);
+          }
+        }
+        const Diagnostics found = FindDrift(model);
+        // Under HSDP the others hold other shards, which nobody changed.
+        const bool shares = mesh.coordinate(MeshAxis::kDpShard) == mesh.shape().Coordinate(last, MeshAxis::kDpShard);
+        if (!ddp && mesh.shape().size(MeshAxis::kDpShard) > 1 && !shares) {
+          Expect(found.empty(), "equal replicas are not named");
+          BroadcastReplicas(model);
+          Expect(FindDrift(model).empty(), "nor after a broadcast");
+          return;
+        }
+        Expect(found.size() == 1 && found[0].path == "layer_1.norm.weight", "one drift, by its path");
+        Expect(found[0].declared.find("rank " + std::to_string(last)) != std::string::npos, found[0].declared);
+        BroadcastReplicas(model);
+        Expect(FindDrift(model).empty(), "nothing drifts after a broadcast");
+        size_t i = 0;
+        for (const LiveParameter& p : model.applied().parameters()) {
+          const at::Tensor& want = before[i++];
+          ExpectEqual(p.tensor.detach().reshape(-1).view(torch::kByte), want.reshape(-1).view(torch::kByte),
+                      p.path + " is the first's");
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("an unshard scope gives whole parameters, and shards after it, whatever happens inside") {
+  for (const char* mesh_text : {"dp=2", "dp=3"}) {
+    RunRanks(mesh_text, [](DeviceMesh& mesh) {
+      Net full = MakeNet({});
+      auto model = Parallelize(MakeNet({}), FsdpPlan(), mesh);
+      const auto want = full->named_parameters();
+      std::vector<at::Tensor> pieces;
+      for (const at::Tensor& p : model.parameters()) pieces.push_back(p.detach().clone());
+      const auto expect_shards = [&](double factor) {
+        const std::vector<at::Tensor> now = model.parameters();
+        for (size_t i = 0; i < now.size(); ++i) {
+          ExpectEqual(now[i].detach(), pieces[i] * factor, "shard " + std::to_string(i));
+        }
+      };
+      try {
+        const UnshardScope scope(model, UnshardScope::Writes::kKept);
+        for (const auto& entry : model.net()->named_parameters()) {
+          ExpectEqual(entry.value().detach(), want[entry.key()].detach(), entry.key());
+          const torch::NoGradGuard no_grad;
+          if (entry.value().dim() > 0) entry.value().mul_(2);
+        }
+        throw std::runtime_error("planted");
+      } catch (const std::runtime_error& error) {
+        Expect(std::string(error.what()) == "planted", error.what());
+      }
+      expect_shards(1);
+      {
+        const UnshardScope scope(model);
+        const torch::NoGradGuard no_grad;
+        for (const at::Tensor& p : model.net()->parameters()) {
+          if (p.dim() > 0) p.mul_(2);
+        }
+      }
+      expect_shards(1);
+      {
+        const UnshardScope scope(model, UnshardScope::Writes::kKept);
+        const torch::NoGradGuard no_grad;
+        for (const at::Tensor& p : model.net()->parameters()) p.mul_(2);
+      }
+      expect_shards(2);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace moonshard::test
