@@ -203,6 +203,42 @@ class Reporter {
   std::map<std::string, size_t> index_;
 };
 
+// A call that is given one tensor for two arguments has it once in the graph, so it is redistributed once, and both
+// arguments are that.
+void AddRepeatedArguments(const ExportedProgram& program, const CompiledPlan& plan, Diagnostics& found) {
+  if (plan.mesh.size(MeshAxis::kTp) == 1) return;
+  std::set<std::string> reported;
+  for (const RecordedCall& call : program.calls) {
+    const int64_t module = plan.tree->Find(call.module);
+    if (module < 0) continue;
+    const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(module));
+    const auto of = [&](uint32_t position) {
+      const auto input = position < layouts.inputs.size() ? layouts.inputs[position] : std::nullopt;
+      return input && input->from == input->to ? std::nullopt : input;
+    };
+    std::map<uint32_t, uint32_t> first;
+    for (const RecordedCall::Place& place : call.arguments) {
+      const auto [known, fresh] = first.try_emplace(place.value, place.position);
+      if (fresh || of(known->second) == of(place.position) || !reported.insert(PathClassOf(call.module)).second)
+        continue;
+      Diagnostic d =
+          MakeDiagnostic(Finding::kFlowDoesNotFit,
+                         "inputs " + std::to_string(known->second) + " and " + std::to_string(place.position) + " of " +
+                             Quote(call.module) + " are one tensor, and are redistributed differently",
+                         SourceOf(plan, layouts));
+      const auto text = [&](uint32_t position) {
+        const auto input = of(position);
+        return input ? input->from.ToText() + " -> " + input->to.ToText() : std::string("as it arrives");
+      };
+      d.path = call.module;
+      d.declared = text(known->second) + ", and " + text(place.position);
+      d.required = "one redistribution for both";
+      d.help = "declare it at the module that makes the tensor, or export a model that passes a copy";
+      found.push_back(std::move(d));
+    }
+  }
+}
+
 }  // namespace
 
 Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan) {
@@ -214,6 +250,7 @@ void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram
   tree.AddCheck({"sizes", [program = std::move(program)](const CompiledPlan& plan, Diagnostics& found) {
                    const SizeConflicts conflicts = FindSizeConflicts(*program, plan);
                    for (Diagnostic& one : ToDiagnostics(conflicts, *program, plan)) found.push_back(std::move(one));
+                   AddRepeatedArguments(*program, plan, found);
                    std::string made = std::to_string(conflicts.nodes) + " nodes";
                    for (const auto& [name, count] : conflicts.unknown) {
                      made += (made.ends_with(" nodes") ? "; not followed: " : ", ") + name + " (" +

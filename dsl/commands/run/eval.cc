@@ -128,6 +128,7 @@ int RunEval(const EvalVerb& verb) {
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
   // Every rank reads the same rows: their gradients are equal without a sum.
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder), /*trains=*/false);
+  sharded.model.module->eval();
   const AppliedPlan& applied = *sharded.applied;
   if (mesh.rank() == 0) PrintFindings(applied.plan().findings, verb.findings_output);
   const Inputs inputs = ReadInputs(verb.input, sharded, verb.micro_batches, mesh.device());

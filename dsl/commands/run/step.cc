@@ -15,6 +15,7 @@
 
 #include "dsl/commands/cli/memory_bound.h"
 #include "dsl/commands/run/tensor_file.h"
+#include "engine/core/base/join_first.h"
 #include "engine/core/base/text.h"
 #include "engine/models/program/compile_program.h"
 #include "engine/runtime/dtype/scalar_type.h"
@@ -182,6 +183,16 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
     return tensor.to(device, c10::kLong);
   };
   const std::optional<at::Tensor> ids = take("input_ids", true);
+  const std::vector<std::string> known = {"input_ids", "labels", "attention_mask", "position_ids"};
+  std::vector<std::string> others;
+  for (const auto& [name, tensor] : tensors) {
+    if (std::ranges::find(known, name) == known.end()) others.push_back(name);
+  }
+  if (ids && !others.empty()) {
+    errors.push_back(
+        BadStepInput("the model does not take " + JoinFirst(others, 8), path, "no more than " + Join(known, ", ")));
+    if (model.program) errors.back().help = "export the model with these among its --inputs";
+  }
   const std::optional<at::Tensor> labels = take("labels", false);
   inputs.attention_mask = take("attention_mask", false);
   inputs.position_ids = take("position_ids", false);
@@ -429,6 +440,13 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
   const CausalLm& model = sharded.model;
   const FullLogits full(*sharded.applied, sharded.vocabulary);
   if (model.own_loss && !full.moves() && options.micro_batches == 1) return RunOwnLoss(model, inputs, options);
+  if (model.own_loss && !full.moves()) {
+    if (std::optional<Diagnostic> differs = OwnLossDiffers(model, inputs.ids)) {
+      differs->path = "--micro-batches";
+      differs->required = "--micro-batches 1: that loss is one of the whole batch";
+      throw PlanError({*std::move(differs)});
+    }
+  }
   const int64_t micro_batches = options.micro_batches;
   const int64_t rows = inputs.ids.size(0) / micro_batches;
   std::vector<at::Tensor> logits;
@@ -479,10 +497,13 @@ int64_t VocabularyOf(const ModelFolder& folder) {
   }
   if (size != nullptr && size->is_int()) return size->AsInt();
   if (folder.program) {
+    std::map<std::string, int64_t, std::less<>> parameters;  // full sizes
+    for (const auto& [name, symbol] : folder.program->symbols) {
+      if (!symbol.tensor.empty()) parameters[name] = symbol.example;
+    }
     for (const ProgramOutput& output : folder.program->outputs) {
-      if (output.name == "logits" && !output.shape.empty() && output.shape.back().op == SizeExpression::Op::kNumber) {
-        return output.shape.back().number;
-      }
+      if (output.name != "logits" || output.shape.empty()) continue;
+      if (const std::optional<int64_t> last = output.shape.back().Evaluate(parameters)) return *last;
     }
   }
   if (folder.program && !IsCausalLm(*folder.program)) return 0;
@@ -506,6 +527,7 @@ SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder
   LoadWeights(out.sharded, folder);
   out.alone = MakeSharded(options, alone, DeviceMesh::Recording(alone.mesh), type);
   LoadWeights(out.alone, folder);
+  for (const ShardedModel* one : {&out.sharded, &out.alone}) one->model.module->eval();
   return out;
 }
 

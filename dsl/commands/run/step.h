@@ -45,7 +45,8 @@ ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder,
 Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder);
 
 // The checkpoint under the plan on the mesh, and on every rank by itself on a mesh of one rank, where every
-// redistribution is the identity and the same modules are called. Collective over the mesh; PlanError.
+// redistribution is the identity and the same modules are called; both in evaluation mode, since dropout would differ.
+// Collective over the mesh; PlanError.
 struct SideBySide {
   ShardedModel sharded;
   ShardedModel alone;

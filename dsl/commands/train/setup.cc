@@ -55,6 +55,18 @@ void ThrowTogether(const DeviceMesh& mesh, const std::string& what, const Diagno
   });
 }
 
+namespace {
+
+Diagnostic NotExportedForTraining(const std::string& file) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the program was exported in evaluation mode");
+  d.path = file;
+  d.declared = "--eval of the exporter: no dropout, and norms that keep their running statistics";
+  d.required = "a program that was exported without --eval, which follows the mode of the model";
+  return d;
+}
+
+}  // namespace
+
 // The model is made without storage, so that a rank never holds more than its shards. A plan without a section for data
 // parallelism on a mesh that has such an axis would train without an error: each replica would go its own way from its
 // own rows. So it is rejected here, where the plan and the mesh are both known.
@@ -62,9 +74,14 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
   ShardedLm out;
   {
     const nn::DeferInit defer;
-    const std::string program = ProgramPathOf(verb.model);
-    out.net = program.empty() ? MakeCausalLm(config.json(), config.file_name()).ValueOrThrow()
-                              : CausalLmOfProgram(Program::Open(program, StateType(verb))).ValueOrThrow();
+    const std::string file = ProgramPathOf(verb.model);
+    if (file.empty()) {
+      out.net = MakeCausalLm(config.json(), config.file_name()).ValueOrThrow();
+    } else {
+      const std::shared_ptr<Program> program = Program::Open(file, StateType(verb));
+      if (!program->exported().trains) throw PlanError({NotExportedForTraining(file)});
+      out.net = CausalLmOfProgram(program).ValueOrThrow();
+    }
   }
   const LiveTree live = ReadLiveTree(*out.net.module).ValueOrThrow();
   ApplyOptions apply;

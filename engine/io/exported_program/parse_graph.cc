@@ -264,6 +264,10 @@ class GraphParser {
         node.outputs.push_back(NewOutput(NameOf(output), graph, kind, scope));
       }
     }
+    if (node.kind == ProgramNode::Kind::kArithmetic &&
+        (node.outputs.size() != 1 || node.outputs[0] == ProgramNode::kNoValue)) {
+      Fail("the operator on sizes '" + target + "' does not make one number");
+    }
     if (handed_on) {
       const uint32_t from = node.inputs[0].second.value;
       const std::string& name = NameOf(List(json, "outputs")[0]);

@@ -73,6 +73,7 @@ int64_t Subtracted(int64_t a, int64_t b) {
 
 int64_t FloorDivided(int64_t a, int64_t b) {
   TORCH_CHECK(b != 0, "a size is divided by zero");
+  TORCH_CHECK(a != INT64_MIN || b != -1, "a size is beyond int64");
   return a / b - static_cast<int64_t>((a % b != 0) && ((a < 0) != (b < 0)));
 }
 
@@ -87,6 +88,7 @@ c10::IValue OfIntegers(int code, int64_t a, int64_t b) {
       return static_cast<double>(a) / static_cast<double>(b);
     case kMod: return a - FloorDivided(a, b) * b;
     case kPow: {
+      if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
       if (a >= -1 && a <= 1) return b == 0 ? 1 : (a == -1 && b % 2 == 0 ? 1 : a);
       int64_t power = 1;
       for (int64_t i = 0; i < b; ++i) power = Multiplied(power, a);  // 63 times at most
@@ -151,13 +153,18 @@ int ArithmeticCode(const std::string& name) {
   return -1;
 }
 
+bool TakesOne(int code) {
+  return code == kNeg || code == kNot || code == kInt || code == kFloat || code == kSqrt || code == kCeil ||
+         code == kFloor;
+}
+
 c10::IValue Arithmetic(int code, const c10::IValue& a, const c10::IValue& b) {
   if (code == kAnd) return a.toBool() && b.toBool();
   if (code == kOr) return a.toBool() || b.toBool();
   if (code == kNot) return !a.toBool();
   if (a.isInt() && (b.isInt() || b.isNone())) return OfIntegers(code, a.toInt(), b.isNone() ? 0 : b.toInt());
-  const auto real = [](const c10::IValue& value) {
-    if (value.isNone()) return 0.0;
+  const auto real = [&](const c10::IValue& value) {
+    if (value.isNone() && TakesOne(code)) return 0.0;
     return value.isDouble() ? value.toDouble() : static_cast<double>(value.isBool() ? value.toBool() : value.toInt());
   };
   return OfReals(code, real(a), real(b));

@@ -24,6 +24,7 @@ struct Operand {
     kList,       // Body::lists
     kDevice,     // of the model
     kTraining,   // whether the module is in training mode
+    kDropout,    // in training mode the number in Body::constants, in evaluation mode 0
   };
   Kind kind = Kind::kConstant;
   bool last = false;  // of a register: nothing reads it afterwards, so its value is moved out
@@ -54,6 +55,7 @@ struct Instruction {
   static constexpr uint32_t kNowhere = UINT32_MAX;
   Kind kind = Kind::kOperator;
   bool outputs_in_list = false;
+  bool in_training = false;  // in evaluation mode it is left out, and gives its first operand
   std::optional<c10::OperatorHandle> op;
   std::vector<Operand> operands;
   std::vector<uint32_t> outputs;  // registers; kNowhere: not kept

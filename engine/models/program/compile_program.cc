@@ -274,8 +274,8 @@ class BodyCompiler {
           instruction.arithmetic = node.target;
           instruction.arithmetic_code = ArithmeticCode(node.target);
           if (instruction.arithmetic_code < 0) throw Misfit{"arithmetic '" + node.target + "' is not supported"};
-          if (node.inputs.empty() || node.inputs.size() > 2)
-            throw Misfit{"arithmetic on other than one or two numbers"};
+          if (node.inputs.size() != (TakesOne(instruction.arithmetic_code) ? 1 : 2) || node.outputs.size() != 1)
+            throw Misfit{"arithmetic '" + node.target + "' with another number of operands or results"};
           for (const auto& [name, argument] : node.inputs) instruction.operands.push_back(Make(argument, nullptr));
           break;
         case ProgramNode::Kind::kEnterGradMode:
@@ -317,7 +317,8 @@ class BodyCompiler {
       throw Misfit{"operator '" + node.target + (node.overload.empty() ? "" : "." + node.overload) +
                    "' is not registered: load the library that has it before the program"};
     }
-    std::unordered_map<std::string, const ProgramArgument*> given;
+    Given given;
+    std::set<std::string> taken;
     for (const auto& [name, argument] : node.inputs) given[name] = &argument;
     for (const c10::Argument& formal : instruction.op->schema().arguments()) {
       const auto found = given.find(formal.name());
@@ -328,15 +329,22 @@ class BodyCompiler {
         instruction.operands.push_back(Constant(*formal.default_value(), "="));
         continue;
       }
-      if (IsTraining(node, formal.name(), *found->second)) {
+      if (FollowsMode(formal.name(), *found->second, given)) {
         text_ += "T";
         instruction.operands.push_back({Operand::Kind::kTraining, false, false, 0});
       } else {
         instruction.operands.push_back(Make(*found->second, formal.type().get()));
+        if (formal.name() == "dropout_p" && found->second->kind == Kind::kFloat) {
+          text_ += "D";
+          instruction.operands.back().kind = Operand::Kind::kDropout;
+        }
       }
-      given.erase(found);
+      taken.insert(formal.name());
     }
+    std::erase_if(given, [&](const auto& one) { return taken.contains(one.first); });
     if (!given.empty()) throw Misfit{"'" + node.target + "' has no argument '" + given.begin()->first + "'"};
+    instruction.in_training = CountsBatches(node, instruction);
+    if (instruction.in_training) text_ += "B";
     if (node.target == "aten::embedding" && instruction.operands[0].kind == Operand::Kind::kParameter) {
       instruction.kind = Instruction::Kind::kLookup;
     }
@@ -344,11 +352,22 @@ class BodyCompiler {
     return true;
   }
 
-  // Dropout that was exported in training follows the mode of the module from then on.
-  static bool IsTraining(const ProgramNode& node, const std::string& name, const ProgramArgument& argument) {
-    return name == "train" && argument.kind == Kind::kBool && argument.integer != 0 &&
-           (node.target == "aten::dropout" || node.target == "aten::feature_dropout" ||
-            node.target == "aten::alpha_dropout");
+  using Given = std::unordered_map<std::string, const ProgramArgument*>;
+
+  // What was exported in training follows the mode of the module from then on: dropouts and recurrent layers (`train`),
+  // rrelu and batch norm (`training`), instance norm (`use_input_stats`). What was off in the export stays off: the
+  // model decided so. A norm without running statistics takes those of its input in either mode.
+  static bool FollowsMode(const std::string& name, const ProgramArgument& argument, const Given& given) {
+    if (argument.kind != Kind::kBool || argument.integer == 0) return false;
+    if (name != "train" && name != "training" && name != "use_input_stats") return false;
+    const auto mean = given.find("running_mean");
+    return mean == given.end() || mean->second->kind != Kind::kNone;
+  }
+
+  // Batch norm counts its batches in training alone; the traced graph has the addition and not the condition.
+  bool CountsBatches(const ProgramNode& node, const Instruction& instruction) const {
+    if (node.target != "aten::add_" || instruction.operands[0].kind != Operand::Kind::kParameter) return false;
+    return body_.parameters[instruction.operands[0].index].ends_with(".num_batches_tracked");
   }
 
   bool AddSize(const ProgramNode& node, Instruction& instruction) {

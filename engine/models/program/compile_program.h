@@ -37,6 +37,8 @@ Result<CompiledProgram> CompileProgram(const ExportedProgram& program);
 
 // Codes of arithmetic on numbers; -1 where the name is not known.
 int ArithmeticCode(const std::string& name);
+// Whether it takes one number; all others take two.
+bool TakesOne(int code);
 // Of numbers as Python computes it. A result that is no int64, or a division by zero, throws c10::Error.
 c10::IValue Arithmetic(int code, const c10::IValue& a, const c10::IValue& b);
 

@@ -147,7 +147,7 @@ class ProgramBuilder {
         made.copy_(at::from_blob(data.data() + offset, tensor.shape, tensor.strides, stored));
       }
     }
-    if (tensor.kind == ProgramTensor::Kind::kParameter && at::isFloatingType(type)) {
+    if (tensor.kind == ProgramTensor::Kind::kParameter && (at::isFloatingType(type) || at::isComplexType(type))) {
       made.set_requires_grad(tensor.requires_grad);
     }
     return std::nullopt;

@@ -149,7 +149,10 @@ bool ProgramModule::SetLocalRows(int64_t first, int64_t rows, int64_t total) {
       }
     }
   }
-  if (looked_up) local_rows_ = nn::LocalRows{first, rows, total};
+  if (looked_up) {
+    local_rows_ = nn::LocalRows{first, rows, total};
+    local_table_ = *table;
+  }
   return looked_up;
 }
 

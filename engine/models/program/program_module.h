@@ -81,6 +81,7 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   bool torn_ = false;      // some call of it is part of the call around it (CallTree::torn)
   std::string held_back_;  // ".bias", as bodies name it; "": nothing
   std::optional<nn::LocalRows> local_rows_;
+  at::Tensor local_table_;  // that has them
 };
 
 }  // namespace moonshard

@@ -95,6 +95,7 @@ struct Frame {
       case Operand::Kind::kConstant: return body.constants[operand.index];
       case Operand::Kind::kDevice: return device;
       case Operand::Kind::kTraining: return training;
+      case Operand::Kind::kDropout: return training ? body.constants[operand.index] : c10::IValue(0.0);
       case Operand::Kind::kList: break;
     }
     return ListValue(body.lists[operand.index]);
@@ -134,6 +135,39 @@ void CheckHeads(const at::Tensor& query, const at::Tensor& key) {
 
 }  // namespace
 
+void BodyRunner::CallOperator(const ProgramModule& module, const Instruction& instruction, c10::Stack& stack) {
+  try {
+    if (!module.held_back_.empty() && stack[0].isNone() && instruction.op->schema().name() == "aten::addmm") {
+      // beta * bias + alpha * (a @ b) without its bias.
+      const at::Tensor product = at::mm(stack[1].toTensor(), stack[2].toTensor());
+      const c10::Scalar alpha = stack[4].toScalar();
+      stack.clear();
+      stack.emplace_back(alpha.equal(1) ? product : product * alpha);
+    } else if (instruction.kind == Instruction::Kind::kLookup && module.local_rows_ &&
+               stack[0].toTensor().is_same(module.local_table_)) {
+      const at::Tensor rows = nn::LookUpLocalRows(
+          stack[0].toTensor(), stack[1].toTensor(), *module.local_rows_,
+          stack[2].toInt() < 0 ? std::nullopt : std::optional<int64_t>(stack[2].toInt()), stack[4].toBool());
+      stack.clear();
+      stack.emplace_back(rows);
+    } else {
+      if (instruction.kind == Instruction::Kind::kAttention) CheckHeads(stack[0].toTensor(), stack[1].toTensor());
+      instruction.op->callBoxed(stack);
+    }
+    if (instruction.outputs_in_list) {
+      const c10::IValue list = std::move(stack[0]);
+      stack.clear();
+      for (const c10::IValue& one : list.toListRef()) stack.push_back(one);
+      TORCH_CHECK(stack.size() == instruction.outputs.size(), "it gives ", stack.size(), " tensors, and the graph has ",
+                  instruction.outputs.size(), ": the program was exported for other sizes");
+    }
+  } catch (c10::Error& error) {
+    error.add_context("in node '" + instruction.name + "' (" + instruction.op->schema().name() + ") of '" +
+                      module.path() + "'");
+    throw;
+  }
+}
+
 std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const ProgramModule::BoundBody& bound,
                                          std::vector<c10::IValue> inputs) {
   const Body& body = *bound.body;
@@ -150,32 +184,10 @@ std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const Prog
       case Instruction::Kind::kAttention: {
         stack.clear();
         for (const Operand& operand : instruction.operands) stack.push_back(frame.Value(operand));
-        try {
-          if (!module.held_back_.empty() && stack[0].isNone() && instruction.op->schema().name() == "aten::addmm") {
-            // beta * bias + alpha * (a @ b) without its bias.
-            const at::Tensor product = at::mm(stack[1].toTensor(), stack[2].toTensor());
-            const c10::Scalar alpha = stack[4].toScalar();
-            stack.clear();
-            stack.emplace_back(alpha.equal(1) ? product : product * alpha);
-          } else if (instruction.kind == Instruction::Kind::kLookup && module.local_rows_) {
-            const at::Tensor rows = nn::LookUpLocalRows(
-                stack[0].toTensor(), stack[1].toTensor(), *module.local_rows_,
-                stack[2].toInt() < 0 ? std::nullopt : std::optional<int64_t>(stack[2].toInt()), stack[4].toBool());
-            stack.clear();
-            stack.emplace_back(rows);
-          } else {
-            if (instruction.kind == Instruction::Kind::kAttention) CheckHeads(stack[0].toTensor(), stack[1].toTensor());
-            instruction.op->callBoxed(stack);
-          }
-        } catch (c10::Error& error) {
-          error.add_context("in node '" + instruction.name + "' (" + instruction.op->schema().name() + ") of '" +
-                            module.path() + "'");
-          throw;
-        }
-        if (instruction.outputs_in_list) {
-          const c10::IValue list = std::move(stack[0]);
-          stack.clear();
-          for (const c10::IValue& one : list.toListRef()) stack.push_back(one);
+        if (instruction.in_training && !frame.training) {
+          stack.resize(1);
+        } else {
+          CallOperator(module, instruction, stack);
         }
         for (size_t i = 0; i < instruction.outputs.size() && i < stack.size(); ++i) {
           if (instruction.outputs[i] != Instruction::kNowhere) {
@@ -191,11 +203,13 @@ std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const Prog
         frame.registers[instruction.outputs[0]] =
             module.shared_->shapes[instruction.tensor][static_cast<size_t>(instruction.dim)];
         break;
-      case Instruction::Kind::kArithmetic:
-        frame.registers[instruction.outputs[0]] =
-            program::Arithmetic(instruction.arithmetic_code, frame.Value(instruction.operands[0]),
-                                instruction.operands.size() > 1 ? frame.Value(instruction.operands[1]) : c10::IValue());
+      case Instruction::Kind::kArithmetic: {
+        // One after the other: of a register that is read twice the second read moves its value out.
+        const c10::IValue a = frame.Value(instruction.operands[0]);
+        const c10::IValue b = instruction.operands.size() > 1 ? frame.Value(instruction.operands[1]) : c10::IValue();
+        frame.registers[instruction.outputs[0]] = program::Arithmetic(instruction.arithmetic_code, a, b);
         break;
+      }
       case Instruction::Kind::kCall: {
         std::vector<c10::IValue> given;
         given.reserve(instruction.operands.size());

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
 
+#include "engine/models/program/body.h"
 #include "engine/models/program/program_module.h"
 
 namespace moonshard {
@@ -17,6 +19,10 @@ class BodyRunner {
   // operator's into its message.
   static std::vector<c10::IValue> Run(const ProgramModule& module, const ProgramModule::BoundBody& bound,
                                       std::vector<c10::IValue> inputs);
+
+ private:
+  // Replaces the operands on the stack by the results.
+  static void CallOperator(const ProgramModule& module, const program::Instruction& instruction, c10::Stack& stack);
 };
 
 }  // namespace moonshard

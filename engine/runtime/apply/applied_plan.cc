@@ -249,7 +249,7 @@ class Applier {
         nn::Materialize(s_.parameters[i].tensor, shards[i]);
         undo_.push_back(std::move(take_back));
       }
-      if (deferred && s_.values && !parameter.is_buffer) s_.values->Add(parameter.path, parameter.tensor);
+      if (deferred && s_.values) s_.values->Add(parameter.path, parameter.tensor, parameter.is_buffer);
     }
     std::ranges::sort(s_.parameters, {}, &LiveParameter::path);
   }

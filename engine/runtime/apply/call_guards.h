@@ -23,8 +23,9 @@ class DeferredValues {
   static std::shared_ptr<DeferredValues> Of(const LiveTree& live);
 
   // `tensor` has storage for this rank's shard. Of floating-point ones the first element becomes NaN, so that values
-  // written past autograd's counter of writes, through the memory, are noticed too; others are not marked.
-  void Add(const std::string& path, const at::Tensor& tensor);
+  // written past autograd's counter of writes, through the memory, are noticed too. Others (counts) become zeros, which
+  // is what they begin at.
+  void Add(const std::string& path, const at::Tensor& tensor, bool is_buffer);
 
   // Throws PlanError: kNoValues, one for each that has not been written to, the first ten; on the ranks where it is so.
   // Once all have values nothing is looked at any more.
@@ -35,6 +36,7 @@ class DeferredValues {
     std::string path;
     at::Tensor tensor;
     int64_t version;
+    bool is_buffer;
   };
   std::vector<Entry> entries_;
 };

@@ -23,11 +23,15 @@ std::shared_ptr<DeferredValues> DeferredValues::Of(const LiveTree& live) {
 // increments, and the NaN at its begin, which a write past LibTorch overwrites (a read from a file into data_ptr).
 // Either is enough. A check of the counter alone would miss the second, a search for NaN alone would take a NaN in a
 // checkpoint for missing values.
-void DeferredValues::Add(const std::string& path, const at::Tensor& tensor) {
-  if (!tensor.is_floating_point() || tensor.numel() == 0) return;
+void DeferredValues::Add(const std::string& path, const at::Tensor& tensor, bool is_buffer) {
+  if (tensor.numel() == 0) return;
   const c10::NoGradGuard no_grad;
+  if (!tensor.is_floating_point()) {
+    tensor.zero_();
+    return;
+  }
   tensor.detach().view(-1).narrow(0, 0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
-  entries_.push_back({path, tensor, static_cast<int64_t>(tensor._version())});
+  entries_.push_back({path, tensor, static_cast<int64_t>(tensor._version()), is_buffer});
 }
 
 void DeferredValues::Check() {
@@ -42,7 +46,8 @@ void DeferredValues::Check() {
     if (++count > kMost) continue;
     Diagnostic d = MakeDiagnostic(Finding::kNoValues, "'" + entry.path + "' was made without values and has none yet");
     d.path = entry.path;
-    d.required = "LoadCheckpoint or Initialize before the model is called";
+    d.required = entry.is_buffer ? "a checkpoint, or an archive (--weights of the exporter), that has this buffer"
+                                 : "LoadCheckpoint or Initialize before the model is called";
     missing.push_back(std::move(d));
   }
   if (count > kMost) missing.front().message += ", like " + std::to_string(count - 1) + " others";

@@ -73,6 +73,21 @@ TEST_CASE("operands with different layouts between modules are found") {
   CHECK_THAT(found[0].message, Catch::Contains("node 'mul' (aten::mul") && Catch::Contains("8 of 16 and 16"));
 }
 
+TEST_CASE("one tensor for two arguments has one redistribution") {
+  const auto found = [](const std::string& inputs) {
+    return OfFlow(ResolveRules("own_modules/sizes/program",
+                               "at(\"pair\", prepare_input { " + inputs + " }), default(replicated()),"));
+  };
+  const Diagnostics one = found("{ replicate, shared }, { replicate, replicate }");
+  INFO(ToText(one));
+  REQUIRE(one.size() == 1);
+  CHECK(one[0].message == "inputs 0 and 1 of 'pair' are one tensor, and are redistributed differently");
+  CHECK(one[0].declared == "replicate -> shared, and as it arrives");
+  CHECK(found("{ replicate, shared }, { replicate, shared }").empty());
+  CHECK(found("{ replicate, replicate }").empty());
+  CHECK(found("{ replicate, shared }").size() == 1);
+}
+
 // In whole models: one fault in one rule, one finding for all layers.
 TEST_CASE("faults in plans of models are found where they are") {
   struct Fault {

@@ -7,10 +7,11 @@ Each folder OUT/CASE holds config.json, model.safetensors, program.pt2 (engine/m
 (the program's inputs by name) and expected.safetensors: what the program returns by the names of its outputs, and grad.<parameter>
 of the loss. Weights are random, norms and biases too. Everything is float32 on the CPU, computed by the eager model with the
 attention that was exported. The case `dtypes`
-is a program exported in bfloat16, with what transformers computes of it in each dtype.
+is a program exported in bfloat16, with what transformers computes of it in each dtype; `modes` a module of one's own whose
+operators compute otherwise in training, with its weights in the archives; `sizes` one that computes with its sizes.
 
 OUT/deepseek_v3/program_float64.pt2 is exported in float64, which grouped_mm does not take, for curves of training.
-OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
+The cases `modes` and `sizes` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
 """
 
 import json
@@ -73,6 +74,7 @@ INPUTS = {"qwen2_5_vl": ["input_ids", "pixel_values", "image_grid_thw", "positio
 # A program that is exported in bfloat16, and what the model computes in each of these types.
 DTYPES = ("bfloat16", "float32", "float64")
 DTYPES_HERE = HERE / "dtypes"
+OWN_MODULES = HERE.parent / "own_modules"
 
 
 # Checkpoints of tests/parity, one of each architecture that has a C++ model.
@@ -196,6 +198,112 @@ def make_dtypes(folder: pathlib.Path) -> None:
         print(dtype, float(expected["loss"]), flush=True)
 
 
+class Frozen(torch.nn.BatchNorm1d):
+    """Batch norm that keeps its statistics in training too."""
+
+    def train(self, mode: bool = True):
+        return super().train(False)
+
+
+class Modes(torch.nn.Module):
+    """Everything that computes otherwise in training: dropouts, norms with statistics, attention, recurrence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(24, 8)
+        self.batch_norm = torch.nn.BatchNorm1d(8)
+        self.frozen = Frozen(8)
+        self.instance_norm = torch.nn.InstanceNorm1d(8, affine=True, track_running_stats=True)
+        self.dropout = torch.nn.Dropout(0.5)
+        self.in_place = torch.nn.Dropout(0.5, inplace=True)
+        self.alpha_dropout = torch.nn.AlphaDropout(0.5)
+        self.feature_dropout = torch.nn.Dropout1d(0.5)
+        self.rrelu = torch.nn.RReLU()
+        self.gru = torch.nn.GRU(8, 8, num_layers=2, dropout=0.5, batch_first=True)
+        self.lstm = torch.nn.LSTM(8, 8, num_layers=2, dropout=0.5, batch_first=True)
+        self.head = torch.nn.Linear(8, 24)
+
+    def forward(self, input_ids, labels):
+        x = self.embed(input_ids).transpose(1, 2)
+        x = self.instance_norm(self.frozen(self.batch_norm(x)))
+        x = self.rrelu(self.feature_dropout(self.alpha_dropout(self.in_place(self.dropout(x) * 2)))).transpose(1, 2)
+        x = x + self.gru(x)[0] + self.lstm(x)[0]
+        heads = x.unflatten(-1, (2, 4)).transpose(1, 2)
+        heads = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=0.5 if self.training else 0.0)
+        x = x + heads.transpose(1, 2).flatten(2)
+        logits = self.head(x)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return {"logits": logits, "loss": loss}
+
+
+class Pair(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, a, b):
+        return self.linear(a) + b
+
+
+class Sizes(torch.nn.Module):
+    """Arithmetic on one size twice, an operator whose number of results is a size, one tensor for two arguments, and a
+    complex parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(24, 8)
+        self.pair = Pair()
+        self.turn = torch.nn.Parameter(torch.tensor([0.8 + 0.6j, 1.2 - 0.5j], dtype=torch.complex64))
+
+    def forward(self, input_ids):
+        n = input_ids.shape[1]
+        x = self.embed(input_ids) * ((n * n + (n + n)) / 48)
+        x = torch.cat([part * (i + 1) for i, part in enumerate(torch.unsafe_split(x, 2, 1))], 1)
+        x = self.pair(x, x)
+        turned = torch.view_as_complex(x.unflatten(-1, (2, 2, 2)).contiguous()) * self.turn[:, None]
+        return {"made": torch.view_as_real(turned).flatten(2)}
+
+
+def make_sizes(folder: pathlib.Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = Sizes()
+    ids = {length: torch.arange(2 * length).reshape(2, length) % 24 for length in (5, 6)}
+    export_program.export(model, (), {"input_ids": ids[6]}, folder / "program.pt2", weights=True, shardable=False,
+                          kinds=lambda name: "ids")  # fmt: skip
+    slim(folder / "program.pt2", bare=True)
+    expected = {}
+    for length in ids:
+        model.zero_grad()
+        made = model(ids[length])["made"]
+        made.square().sum().backward()
+        expected |= {f"ids.{length}": ids[length], f"made.{length}": made.detach(),
+                     f"grad.{length}": torch.view_as_real(model.turn.grad).clone()}  # fmt: skip
+    save_file(expected, folder / "expected.safetensors")
+    print("sizes", made.sum().item(), flush=True)
+
+
+def make_modes(folder: pathlib.Path) -> None:
+    """A module of one's own, exported in training and in evaluation; expected: evaluation, and the statistics of one step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = Modes()
+    random_values(model)
+    ids = torch.arange(12).reshape(2, 6) % 24
+    inputs = {"input_ids": ids, "labels": (ids + 1) % 24}
+    save_file(inputs, folder / "inputs.safetensors")
+    for name, train in (("program", True), ("evaluation", False)):
+        export_program.export(model, (), inputs, folder / f"{name}.pt2", dynamic_shapes={}, train=train, weights=True,
+                              kinds=lambda name: {"input_ids": "ids", "labels": "labels"}[name])  # fmt: skip
+        slim(folder / f"{name}.pt2", bare=True)
+    with torch.no_grad():
+        expected = {name: tensor.clone() for name, tensor in model.eval()(**inputs).items()}
+        model.train()(**inputs)
+    save_file(expected, folder / "expected.safetensors")
+    save_file({name: buffer.clone() for name, buffer in model.named_buffers()}, folder / "statistics.safetensors")
+    print("modes", float(expected["loss"]), flush=True)
+
+
 def make_with_weights(out: pathlib.Path, case: str) -> None:
     """The program again, with the values of its parameters in the archive."""
     program = out / case / "with_weights.pt2"
@@ -227,10 +335,14 @@ def make_reference(out: pathlib.Path, name: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "dtypes", *(f"reference/{name}" for name in REFERENCE)):
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "dtypes", "modes", "sizes", *(f"reference/{name}" for name in REFERENCE)):
         try:
-            if case == "dtypes":
+            if case == "sizes":
+                make_sizes(OWN_MODULES / "sizes" if out == HERE else out / "sizes")
+            elif case == "dtypes":
                 make_dtypes(DTYPES_HERE if out == HERE else out / "dtypes")
+            elif case == "modes":
+                make_modes(OWN_MODULES / "modes" if out == HERE else out / "modes")
             elif case in CASES:
                 make(out, case)
                 if case == "deepseek_v3":

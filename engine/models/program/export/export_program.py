@@ -98,7 +98,9 @@ def export(
         restore()
         for one, mode in modes:
             one.training = mode
-    description["options"] = {"train": train, "weights": weights, **description.get("options", {}),
+    dtypes = {dtype_name(one.dtype) for one in module.parameters() if one.is_floating_point()}
+    own = {"dtype": dtypes.pop()} if len(dtypes) == 1 else {}
+    description["options"] = {"train": train, "weights": weights, **own, **description.get("options", {}),
                               "example": _example(inputs)}  # fmt: skip
     result = Exported(traced.program, description)
     if out is not None:

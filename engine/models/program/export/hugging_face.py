@@ -318,7 +318,9 @@ def default_inputs(model: PreTrainedModel) -> list[str]:
     names = [model.main_input_name]
     if model.config.is_encoder_decoder:
         names.append("decoder_input_ids")
-    return [*names, "labels"] if model.can_generate() or "ForCausalLM" in type(model).__name__ else names
+    kind = type(model).__name__
+    of_tokens = model.can_generate() or "ForCausalLM" in kind or "ForMaskedLM" in kind
+    return [*names, "labels"] if of_tokens else names
 
 
 def example_inputs(

@@ -111,6 +111,8 @@ TEST_CASE("inputs that a program does not take, or lacks, are named") {
              Contains("the program does not take 'attention_mask'") && Contains("--inputs input_ids attention_mask"));
   CHECK_THAT(eval(kPrograms + "llama", R"({"input_ids": [[3, 4]], "position_ids": [[1, 2]]})"),
              Contains("the program does not take 'position_ids'"));
+  CHECK_THAT(eval(kPrograms + "llama", R"({"input_ids": [[3, 4]], "labells": [[3, 4]], "types": [[0, 0]]})"),
+             Contains("the model does not take labells, types") && Contains("--inputs"));
   CHECK_THAT(RunHere({"train", t5, "--plan", kPrograms + "replicated.lua", "--program", t5 + "/program.pt2", "--data",
                       scratch.Write("x.bin", RawTokens<uint16_t>(SomeTokens(400, 48))), "--steps", "1"})
                  .err,
@@ -143,6 +145,41 @@ TEST_CASE("a program with its weights in the archive needs no other file") {
                       scratch / "out.safetensors", "--grads"}));
   const std::string recorded = kPrograms + "llama/expected.safetensors";
   ExpectNumbers(scratch / "out.safetensors", recorded, RecordedBound(recorded));
+}
+
+TEST_CASE("eval and verify run a program in evaluation mode, and train refuses one that has no other") {
+  const ScratchFolder scratch;
+  const std::string modes = SourcePath("tests/parity/own_modules/modes/");
+  for (const char* program : {"program.pt2", "evaluation.pt2"}) {
+    ExpectGood(RunHere(
+        {"eval", modes + program, "--input", modes + "inputs.safetensors", "--output", scratch / "out.safetensors"}));
+    ExpectNumbers(scratch / "out.safetensors", modes + "expected.safetensors", 1e-6);
+  }
+  // The head in shards, everything else on every rank: with dropout the ranks and the model alone would differ.
+  const std::string plan = scratch.Write(
+      "plan.lua", "return plan { at(\"head\", colwise { output = replicate }), default(replicated()) }\n");
+  ExpectGood(RunHere(
+      {"verify", modes + "program.pt2", "--mesh", "tp=2", "--plan", plan, "--input", modes + "inputs.safetensors"}));
+  // Its loss is one of the same position, and not of the next token.
+  const Outcome parts = RunHere({"eval", modes + "program.pt2", "--input", modes + "inputs.safetensors", "--output",
+                                 scratch / "parts.safetensors", "--micro-batches", "2"});
+  CHECK(parts.code != 0);
+  CHECK_THAT(parts.err, Contains("own loss is not the cross-entropy of the next token"));
+  const std::string data = scratch.Write("x.bin", RawTokens<uint16_t>(SomeTokens(200, 24)));
+  const Words run = {"--data", data, "--steps", "1", "--batch", "2", "--sequence", "6"};
+  Words words = {"train", kPrograms + "llama", "--program", modes + "evaluation.pt2", "--plan", plan};
+  words.insert(words.end(), run.begin(), run.end());
+  const Outcome refused = RunHere(words);
+  INFO(refused.ToText());
+  CHECK(refused.code != 0);
+  CHECK_THAT(refused.err, Contains("error[MS0506]: the program was exported in evaluation mode"));
+  CHECK_THAT(refused.err, Contains("without --eval"));
+  // No initial value is known of a buffer.
+  words = {"train", kPrograms + "deepseek_v3", "--program", kPrograms + "deepseek_v3/program.pt2", "--init", "1"};
+  words.insert(words.end(), run.begin(), run.end());
+  const Outcome no_buffer = RunHere(words);
+  CHECK(no_buffer.code != 0);
+  CHECK_THAT(no_buffer.err, Contains("MS0512") && Contains("e_score_correction_bias") && Contains("--weights"));
 }
 
 TEST_CASE("a program exported in bfloat16 computes in every dtype, one in float32 in its own") {

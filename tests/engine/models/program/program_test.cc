@@ -215,6 +215,9 @@ TEST_CASE("arithmetic on sizes is Python's") {
   CHECK(of("pow", -1, kMost).toInt() == -1);
   CHECK(of("pow", 0, 0).toInt() == 1);
   CHECK_THROWS_AS(of("pow", 2, kMost), c10::Error);
+  CHECK(of("pow", 2, -1).toDouble() == 0.5);
+  CHECK_THROWS_AS(of("floordiv", std::numeric_limits<int64_t>::min(), -1), c10::Error);
+  CHECK_THROWS_AS(Arithmetic(ArithmeticCode("add"), 1.5, c10::IValue()), c10::Error);
   CHECK_THROWS_AS(of("neg", std::numeric_limits<int64_t>::min(), 0), c10::Error);
   CHECK_THROWS_AS(Arithmetic(ArithmeticCode("floor"), 1e300, c10::IValue()), c10::Error);
   CHECK(ArithmeticCode("matmul") == -1);

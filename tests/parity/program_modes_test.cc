@@ -1,0 +1,74 @@
+// A program follows the mode of the model: what the module of programs/modes computes in evaluation is what PyTorch
+// computes, bit by bit the same each time, and leaves its statistics alone; in training everything that draws, draws,
+// and the statistics are those of PyTorch's step. On one rank, against numbers of programs/make_programs.py.
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include <ATen/ATen.h>
+
+#include "engine/models/program/program.h"
+#include "tests/engine/models/fixture.h"
+#include "tests/support/paths.h"
+#include "tests/support/rounding.h"
+
+namespace moonshard::test {
+namespace {
+
+const std::filesystem::path kModes = SourcePath("tests/parity/own_modules/modes");
+
+NamedTensors BuffersOf(const Program& program) {
+  NamedTensors out;
+  for (const auto& buffer : program.named_buffers()) out[buffer.key()] = buffer.value().clone();
+  return out;
+}
+
+at::Tensor Logits(Program& program, const NamedTensors& inputs) { return program.forward(inputs)["logits"].detach(); }
+
+TEST_CASE("a program exported in training computes in evaluation what the model computes there") {
+  const NamedTensors inputs = ReadTensors(kModes / "inputs.safetensors");
+  const NamedTensors expected = ReadTensors(kModes / "expected.safetensors");
+  constexpr double kBound = 1e-6;  // sums of a few float32
+  for (const char* file : {"program.pt2", "evaluation.pt2"}) {
+    CAPTURE(file);
+    const auto program = Program::Open(kModes / file);
+    CHECK(program->exported().trains == (std::string(file) == "program.pt2"));
+    program->eval();
+    const NamedTensors before = BuffersOf(*program);
+    const at::Tensor logits = Logits(*program, inputs);
+    CHECK(RelativeError(logits, expected.at("logits")) <= kBound);
+    CHECK(RelativeError(program->forward(inputs)["loss"].detach(), expected.at("loss")) <= kBound);
+    CHECK(at::equal(Logits(*program, inputs), logits));
+    for (const auto& [name, buffer] : BuffersOf(*program)) {
+      INFO(name);
+      CHECK(at::equal(buffer, before.at(name)));
+    }
+  }
+}
+
+TEST_CASE("a program exported in training draws in training, and keeps the statistics of the step") {
+  const NamedTensors inputs = ReadTensors(kModes / "inputs.safetensors");
+  const NamedTensors expected = ReadTensors(kModes / "statistics.safetensors");
+  const auto program = Program::Open(kModes / "program.pt2");
+  const NamedTensors before = BuffersOf(*program);
+  at::manual_seed(1);
+  const at::Tensor logits = Logits(*program, inputs);
+  CHECK_FALSE(at::equal(Logits(*program, inputs), logits));
+
+  const auto fresh = Program::Open(kModes / "program.pt2");
+  Logits(*fresh, inputs);
+  std::set<std::string> moved;
+  for (const auto& [name, buffer] : BuffersOf(*fresh)) {
+    INFO(name);
+    CHECK(RelativeError(buffer.to(at::kFloat), expected.at(name).to(at::kFloat)) <= 1e-6);
+    if (!at::equal(buffer, before.at(name))) moved.insert(name);
+  }
+  CHECK(moved == std::set<std::string>{"batch_norm.num_batches_tracked", "batch_norm.running_mean",
+                                       "batch_norm.running_var", "instance_norm.running_mean",
+                                       "instance_norm.running_var"});  // and not those of `frozen`
+}
+
+}  // namespace
+}  // namespace moonshard::test
