@@ -133,7 +133,7 @@ TEST_CASE("the missing alternatives are those that match nothing by themselves")
         }
       }
     }
-    const std::string glob = globs[random() % globs.size()];
+    const std::string& glob = globs[random() % globs.size()];
     auto plan = std::make_shared<Plan>(*PlanOf({glob}));
     plan->rules[0].optional = false;
     const Pattern pattern = TranslatePattern(glob, PatternSyntax::kGlob).ValueOrThrow();
