@@ -18,7 +18,7 @@ constexpr const char* kAbout =
     "Tensor-parallel plans as Lua scripts, applied by a C++ engine.\n"
     "MODEL is a directory in Hugging Face form: config.json and safetensors. stdout is data, stderr is diagnostics.\n"
     "Exit codes: 0 success;\n"
-    "1 check found errors (also in a plan or model that cannot be read), or the work failed;\n"
+    "1 `check` found errors (a plan or model that cannot be read counts as one), or the work failed;\n"
     "2 usage, or a bad plan or model under any other verb; 3 a bug in moonshard.";
 
 void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options, bool required = true) {

@@ -25,7 +25,7 @@ struct StepNumbers {
   CollectiveCount collectives;  // of this rank, of all kinds
 };
 
-// Of all kinds, each way.
+// The sum over all kinds of collectives, forward and backward.
 CollectiveCount Total(const CollectiveCounts& counts);
 
 class Report {
@@ -37,7 +37,7 @@ class Report {
   void Begin();
   // A line of its own on stderr.
   void PrintFindings(const std::string& text);
-  // The step that the run goes on from, and the options that are not as they were saved.
+  // Resumed reports the step that the run resumes from and its changes: the options that differ from the saved ones.
   struct Change {
     std::string option;  // "--eps"
     JsonValue saved;

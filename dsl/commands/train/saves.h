@@ -1,4 +1,5 @@
-// Saves: the steps of a run on disk, and resuming from them: how a host uses TrainingCheckpoints.
+// Saves: writes the checkpoints of a training run and resumes from them. It is also an example of how a host program
+// uses TrainingCheckpoints.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +13,21 @@
 
 namespace moonshard {
 
-// Does nothing without --save. `recipes`: CausalLm's. All other arguments outlive it; all functions are collective, and
-// throw PlanError.
+// Does nothing without --save. `recipes` are those of the CausalLm. All other arguments must outlive this object. All
+// functions are collective and throw PlanError.
 class Saves {
  public:
-  // Takes the directory: kRunTaken where another run has it.
+  // Claims the directory for this run. Throws kRunTaken if another run has claimed it.
   Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, const ModelConfig& config,
         const WeightRecipes& recipes, torch::optim::Optimizer& optimizer, Batches& data, Report& report);
 
-  // Loads the latest step, on the same mesh or another: returns its number of steps; nothing without a step. Where no
-  // file `latest` names one, the newest that is whole. What is saved and cannot be as it was is compared: kBadInput for
-  // another config.json and for other data, unless --accept-changes has it. Options of the optimizer are those of the
-  // command line; what differs is reported. kBadInput for a directory with a run without --resume.
+  // Loads the checkpoint that the file `latest` names, else the newest complete one, whether it was saved on this mesh
+  // or another. Returns its step, or nullopt if there is none. Throws kBadInput if config.json or the data differ from
+  // the saved ones, unless --accept-changes names them, and if the directory holds a run but --resume is not given.
+  // Options of the optimizer are those of the command line; differences from the saved ones are reported.
   std::optional<int64_t> Resume();
-  // Saves in the background. A failed save is reported at the next call, and the run continues.
+  // Saves in the background. A failed write (kWriteFailed) is reported as a warning at the next call, and the run
+  // continues; that call throws other errors.
   void Begin(int64_t step);
   // Saves the run's last step, unless it is saved, and waits for it.
   void End(int64_t step);

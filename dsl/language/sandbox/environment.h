@@ -1,7 +1,7 @@
 // Environment: the names of a plan, an allow list, read-only; reading any other name is an error with the nearest
 // match.
 //
-//   base     assert error ipairs next pairs require(eval) select tonumber tostring type
+//   base     assert error ipairs next pairs require (added by eval/) select tonumber tostring type
 //   string   byte char find format gmatch gsub len lower match rep reverse sub upper
 //   table    concat insert pack remove sort unpack
 //   math     abs ceil floor fmod huge max maxinteger min mininteger tointeger type
@@ -22,7 +22,7 @@
 
 namespace moonshard {
 
-// What a read of a missing key or a write to a read-only table is reported as.
+// What a read of a missing key is reported as. A write is kReadOnly for every kind.
 enum class ReadOnlyKind : int {
   kNames,    // the environment itself: kUnknownName
   kLibrary,  // string, table, math, a stdlib module: kUnknownKey
@@ -34,7 +34,7 @@ void OpenEnvironment(lua_State* L);
 // The environment, for LoadChunk. Leaves it on top of the stack.
 void PushEnvironment(lua_State* L);
 // The environment for the lines of a session: as above, but names can be assigned, which later lines see. The first
-// call creates it. Builtins cannot be assigned; a name of the session shadows a builtin.
+// call creates it. An assignment to a builtin is an error; a `local` of an earlier line may shadow one.
 void PushSessionEnvironment(lua_State* L);
 // The table of the session's own names, for the host alone. Leaves it on top of the stack.
 void PushSessionNames(lua_State* L);

@@ -20,7 +20,7 @@ constexpr const char* kNil = "in Lua it is nil; config:get(name, default) takes 
 constexpr const char* kOutside =
     "a plan has no access to files, the environment or the clock, so that it is the same on every rank";
 constexpr const char* kNotHere = "the plan language does not include this part of Lua; dsl/README.md lists its names";
-constexpr const char* kEach = "for i, value in ipairs(list) do iterates over a list, from 1";
+constexpr const char* kEach = "'for i, value in ipairs(list) do' iterates over a list, from 1";
 constexpr const char* kHuggingFace =
     "a style of Hugging Face: local hf <const> = require \"hugging_face\", then hf.at(key, hf.NAME)";
 constexpr const char* kSameEverywhere =
@@ -60,7 +60,7 @@ constexpr auto kForeignNames = std::to_array<ForeignName>({
     {"packed_colwise", kHuggingFace},
     {"pcall", kNotHere},
     {"print", "a plan prints nothing; explain shows what it does, and the REPL prints every expression"},
-    {"range", "for i = 0, n - 1 do counts from 0 to n - 1"},
+    {"range", "'for i = 0, n - 1 do' counts from 0 to n - 1"},
     {"rank", kSameEverywhere},
     {"rowwise_rep", kHuggingFace},
     {"setmetatable", kNotHere},

@@ -58,7 +58,7 @@ Diagnostic SyntaxError(ScriptState& state, const std::string& name, std::string_
   if (!placed && message == "C stack overflow") {
     Diagnostic d = MakeDiagnostic(Finding::kScriptLimit, "the text is nested too deeply",
                                   state.sources().SpanOf(name, state.parsed_line()));
-    d.required = "at most 200 brackets, operators, blocks and functions within each other";
+    d.required = "at most 200 nested brackets, operators, blocks and functions";
     return d;
   }
   std::string token;

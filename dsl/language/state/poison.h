@@ -9,8 +9,8 @@ struct lua_State;
 
 namespace moonshard {
 
-// Its name in Lua's own messages ("attempt to compare number with unknown value"): such an error follows from one that
-// was reported.
+// The type name of poison in Lua's own messages ("number expected, got unknown value"): such an error follows from one
+// that was already reported.
 inline constexpr std::string_view kPoisonName = "unknown value";
 
 // Pushes poison. Returns 1, so that a C function can end with it.

@@ -196,7 +196,7 @@ Result<std::string> SelectPlan(const JsonValue& config) {
   for (const auto& [name, plan] : index) known.push_back(name);
   Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, WhyNot(config));
   d.help = "there are plans for " + Join(known, ", ") +
-           "; for any other architecture moonshard suggest writes a first plan: name its file as the plan";
+           "; for any other architecture, moonshard suggest writes a first plan file, to be given as the plan";
   return d;
 }
 

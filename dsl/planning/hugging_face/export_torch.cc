@@ -70,7 +70,7 @@ Expression TorchRedistributions(const Role& role) {
            move->from[MeshAxis::kTp].kind == LayoutKind::kReplicate;
   };
   if (std::ranges::any_of(role.inputs, only_shared)) {
-    return {"", "a plain tensor whose gradient is summed has no placement there"};
+    return {"", "no style takes a replicated input as shared, with a gradient that is summed"};
   }
   if (role.route) return {"", "no style selects the chosen experts that a rank owns"};
   const auto share = [](const std::optional<Redistribution>& move) {

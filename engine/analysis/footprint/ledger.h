@@ -15,7 +15,7 @@
 
 namespace moonshard {
 
-// Where in a step, its operators and its modules the program is.
+// The point that execution has reached: the phase of the step, the operator and the module.
 struct StepPlace {
   enum class Phase : uint8_t { kBefore, kForward, kRecompute, kBackward };
   Phase phase = Phase::kBefore;

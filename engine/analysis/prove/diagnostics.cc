@@ -73,7 +73,8 @@ std::string HelpOf(const TypeFault& fault) {
       return "shard the replicated tensor at the input of the module (inputs = {{ replicate, shard(d) }}), or "
              "all-gather the sharded one";
     case SuggestedFix::kShare:
-      return "declare it shared at the input of the module (inputs = {{ replicate, shared }}); a parameter: shared in "
+      return "declare it shared at the input of the module (inputs = {{ replicate, shared }}), or, if it is a "
+             "parameter, in "
              "params";
   }
   return since;

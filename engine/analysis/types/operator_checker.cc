@@ -625,11 +625,11 @@ std::string OperatorChecker::MixedMisused(const Entry& entry, const Call& call, 
     if (!types[i].is_mixed()) continue;
     if (types[i].is_partial()) {
       return Phrase("a tensor that is partial in its last ", types[i].last,
-                    " features only is used as one; reduce those features first");
+                    " features only is used as a whole; reduce those features first");
     }
     if (call.place.backward || !call.operands[i].needs_gradient || !c10::GradMode::is_enabled()) continue;
     return Phrase("a tensor that is shared in its last ", types[i].last,
-                  " features only is used as one; split it there first, or make all of it shared");
+                  " features only is used as a whole; split it there first, or make all of it shared");
   }
   return {};
 }

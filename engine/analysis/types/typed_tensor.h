@@ -13,7 +13,8 @@ namespace moonshard {
 
 // Sets the type of the tensor's current values; a later write through another tensor of the same memory makes the type
 // void.
-// `version`: of its version counter, -1: read here. `rises`: autograd is about to increment it.
+// `version`: the value of the tensor's version counter that the type holds for; -1: the current one. `rises`: autograd
+// is about to increment the counter once, and the type holds after that too.
 void SetType(const at::Tensor& tensor, TensorType type, int64_t version = -1, bool rises = false);
 // Null if it has none, or its memory was written to since.
 const TensorType* TypeOf(const at::Tensor& tensor);

@@ -22,7 +22,7 @@ constexpr std::array kLimits = {
     SmallFileLimit{SmallFile::kManifest, "a manifest", 1024 * kMiB},
     SmallFileLimit{SmallFile::kProgramIndex, "an index of programs", 8 * kMiB},
     SmallFileLimit{SmallFile::kProgramEntry, "a JSON text of a program", 1024 * kMiB},
-    SmallFileLimit{SmallFile::kNote, "the note of a rank", 256 * kMiB},
+    SmallFileLimit{SmallFile::kNote, "a rank's record of its part of a saved step", 256 * kMiB},
     SmallFileLimit{SmallFile::kRandomStates, "a file of random states", 1024 * kMiB},
     SmallFileLimit{SmallFile::kStoredHeader, "the header of a safetensors file", 128 * kMiB},
     SmallFileLimit{SmallFile::kKeptFile, "a kept file", 1024 * kMiB},

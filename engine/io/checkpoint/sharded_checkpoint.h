@@ -15,7 +15,7 @@
 
 namespace moonshard {
 
-// Bytes that are neighbours in a rank file and in the wanted shard.
+// Bytes that are contiguous both in a rank file and in the wanted shard.
 struct ByteRange {
   size_t file = 0;      // index into Manifest::rank_files
   uint64_t offset = 0;  // in the file
@@ -24,7 +24,8 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-// Of the world rank's local tensor under a placement: what LocalIntervals gives, after TidyShard, is such a shard.
+// A shard to read is given as ShardDims. For a rank's local tensor under a placement these are TidyShard of
+// LocalIntervals.
 class ShardedCheckpoint {
  public:
   // Errors: kFileNotFound (no manifest: not a sharded checkpoint), and those of Manifest::Parse.
@@ -41,12 +42,12 @@ class ShardedCheckpoint {
   // Offsets; kNotSupported: a shard that begins or ends within a byte.
   Result<std::vector<ByteRange>> Locate(const ShardedTensor& tensor, const ShardDims& wanted);
 
-  // The shard, row-major, into ShardBytes bytes. A shard that a file has in exactly this form is compared with its
-  // hash (kCorruptData); one that is assembled from others is not. Memory: the wanted bytes, once more. Errors: as
-  // Locate.
+  // Reads the shard, row-major, into `destination`, which has ShardBytes bytes. A shard that a file has in exactly this
+  // form is compared with its hash (kCorruptData); one that is assembled from others is not. Needs a buffer of at most
+  // the size of the shard, besides `destination`. Errors: as Locate.
   Failure ReadShard(const ShardedTensor& tensor, const ShardDims& wanted, void* destination);
 
-  // Compares the shard of a tensor in a rank file with its hash, if the file has one; little memory. Errors:
+  // Compares the shard of a tensor in a rank file, if the file has one, with its hash; needs little memory. Errors:
   // kCorruptData, and those of Offsets.
   Failure CheckShard(const ShardedTensor& tensor, size_t file);
 

@@ -50,9 +50,10 @@ Result<CheckpointIndex> CheckpointIndexFrom(const JsonValue& json, const std::st
     } else if (StaysInFolder(file.AsString())) {
       index.file_of.emplace(tensor, file.AsString());
     } else if (refused.insert(file.AsString()).second) {
-      Diagnostic d =
-          BadIndex(path, "the index names the file " + QuotedName(file.AsString()) + ", which is not in its directory",
-                   "the name of a file beside the index");
+      Diagnostic d = BadIndex(path,
+                              "the index names the file " + QuotedName(file.AsString()) +
+                                  ", which is not a plain path within the index's directory",
+                              "a relative path within the index's directory, without '.' or '..'");
       d.path = tensor;
       errors.push_back(std::move(d));
     }

@@ -81,7 +81,7 @@ WeightRecipe RecipeJsonReader::Read(const JsonValue& json, int depth) {
     for (const JsonValue& size : List(json, "shape")) {
       out.shape.push_back(IntegerOf(size, "shape"));
       if (out.shape.back() < 0 || !MultiplySize(elements, out.shape.back())) {
-        Fail("a recipe makes the shape " + ShapeToString(out.shape) + ", which is not that of a tensor");
+        Fail("a recipe makes the shape " + ShapeToString(out.shape) + ", which is not a valid tensor shape");
       }
     }
     ReadPart(*reshape, depth, out);

@@ -275,7 +275,7 @@ class BodyCompiler {
           instruction.arithmetic_code = ArithmeticCode(node.target);
           if (instruction.arithmetic_code < 0) throw Misfit{"arithmetic '" + node.target + "' is not supported"};
           if (node.inputs.size() != (TakesOne(instruction.arithmetic_code) ? 1 : 2) || node.outputs.size() != 1)
-            throw Misfit{"arithmetic '" + node.target + "' with another number of operands or results"};
+            throw Misfit{"arithmetic '" + node.target + "' has the wrong number of operands or results"};
           for (const auto& [name, argument] : node.inputs) instruction.operands.push_back(Make(argument, nullptr));
           break;
         case ProgramNode::Kind::kEnterGradMode:

@@ -33,7 +33,7 @@ struct ModuleLayouts {
   std::vector<std::string> after;                      // parameters added after the first output's redistribution
   Lookup lookup = Lookup::kPlain;
   std::optional<Route> route;
-  int64_t experts = 0;        // that the route's ids count, on all ranks
+  int64_t experts = 0;        // number of experts that the route's ids choose from, over all ranks
   std::string missing;        // what of the style the engine cannot run yet; "": nothing
   int64_t in_features = -1;   // size of the first argument's last dim, full; -1 where the kind does not determine it
   int64_t out_features = -1;  // size of the result's last dim, full
@@ -43,25 +43,26 @@ struct ModuleLayouts {
   bool operator==(const ModuleLayouts&) const = default;
 };
 
-// Modules whose parameters are gathered and resharded together: one all-gather before it is used, one reduce-scatter of
-// their gradients.
+// A unit: modules whose parameters are gathered and resharded together: one all-gather before the unit is used, one
+// reduce-scatter of their gradients.
 struct ShardedUnit {
-  std::string path;              // of the module; "": the root
-  std::vector<ParamRef> params;  // of it and of what it holds, but for those of units within; ties once; tree order
-  bool reshard = true;           // goes back to shards after its forward
-  int64_t reshard_ranks = 0;     // those shards are over so many neighbours; 0: over all
+  std::string path;  // of the module; "": the root
+  // Of the module and its descendants, without nested units; tied ones once; in tree order.
+  std::vector<ParamRef> params;
+  bool reshard = true;        // goes back to shards after its forward
+  int64_t reshard_ranks = 0;  // number of neighbouring ranks that those shards are over; 0: all
   bool operator==(const ShardedUnit&) const = default;
 };
 
 // What all units of a plan have in common.
 struct UnitSettings {
-  int64_t ranks = 1;               // over which parameters of units are sharded; 1: units change dtypes alone
+  int64_t ranks = 1;               // number that parameters of units are sharded over; 1: units only change dtypes
   int64_t prefetch_forward = 0;    // how many units ahead of the one in use are gathered
   int64_t prefetch_backward = 0;   // the same in the backward, against the order of the forward
   bool keep_unsynced = false;      // units stay full after a backward without sync
-  bool accumulate_shards = false;  // gradients of micro-batches before the last are reduced to shards each
+  bool accumulate_shards = false;  // every micro-batch reduce-scatters its gradients, not only the last
   bool offload = false;            // shards of units are in host memory
-  std::string reduce_dtype;        // torch's name, of gradients while they are summed; "": that of the full parameter
+  std::string reduce_dtype;  // torch's name: dtype in which gradients are summed; "": that of the gathered parameter
   bool operator==(const UnitSettings&) const = default;
 };
 
@@ -78,20 +79,20 @@ struct CompiledPlan {
   MeshShape mesh;
   std::vector<ModuleLayouts> layouts;  // distinct ones
   std::vector<uint32_t> layouts_of;    // per module of the tree: index into layouts
-  std::vector<ShardedUnit> units;  // of fsdp, where dp_shard has ranks to share with, and of precision; in tree order
+  std::vector<ShardedUnit> units;      // of fsdp, where dp_shard has several ranks, and of precision; in tree order
   UnitSettings unit_settings;
   std::vector<std::string> recomputed;     // paths of modules whose activations are recomputed, sorted
   std::vector<int32_t> recompute_section;  // parallel: index into plan->recompute
   std::vector<std::string> kept_results;   // paths of modules whose results recomputation keeps, sorted
   std::vector<ModuleDType> kept_dtypes;    // sorted by path
   // Made by CompileSteps from all of the above.
-  std::vector<ModuleSteps> steps;       // distinct ones
-  std::vector<uint32_t> steps_of;       // per module of the tree: index into steps
-  std::vector<PlannedGroup> groups;     // in the order in which they are made
-  bool sums_gradients = false;          // some backward brings terms of sums: outermost calls listen
+  std::vector<ModuleSteps> steps;    // distinct ones
+  std::vector<uint32_t> steps_of;    // per module of the tree: index into steps
+  std::vector<PlannedGroup> groups;  // in the order in which they are made
+  bool sums_gradients = false;       // a backward may leave gradients to sum over ranks: outermost calls watch for them
   std::vector<GradientBucket> buckets;  // of ddp, in the order in which they begin
   double gradient_scale = 1;            // of gradients that are summed over data-parallel ranks
-  // Of activations, counted from the front, that some redistribution has in shards.
+  // Dims of activations that some redistribution is from or to shards along; only dims that are counted from the front.
   std::set<int64_t> sharded_dims;
   std::vector<int64_t> rule_matches;  // per rule: modules or parameters it claims
   Diagnostics findings;               // warnings and notes of all stages so far

@@ -174,8 +174,9 @@ class DataParallelCompiler {
       for (ParamRef ref : tie) {
         const size_t unit = UnitOf(unit_of_path, modules[ref.module].path);
         if (unit == first) continue;
-        Diagnostic d = Of(Finding::kTieConflict, "'" + plan_.tree->PathOf(tie.front()) + "' and '" +
-                                                     plan_.tree->PathOf(ref) + "' are one tensor of two units of fsdp");
+        Diagnostic d =
+            Of(Finding::kTieConflict, "'" + plan_.tree->PathOf(tie.front()) + "' and '" + plan_.tree->PathOf(ref) +
+                                          "' are tied (one tensor), but belong to two fsdp units");
         d.path = plan_.tree->PathOf(ref);
         const auto name = [&](size_t u) {
           const std::string& path = plan_.units[u].path;

@@ -13,7 +13,7 @@ namespace moonshard {
 struct PlanDifference {
   static constexpr int64_t kAbsent = -1;  // the plan has no such rule
 
-  // A rule that claims another number of modules, or that only one of the two plans has.
+  // A rule that claims a different number of modules in the two plans, or that only one of them has.
   struct RuleChange {
     std::string pattern;
     std::string source;  // in the second plan; in the first if the second does not have it

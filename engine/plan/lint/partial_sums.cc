@@ -45,7 +45,7 @@ void LintPartialSums(const Flow& flow, Diagnostics& diagnostics) {
     // Headers do not list modules without parameters, one of which may reduce it.
     if (!flow.plan().tree->complete() || flow.plan().plan->lenient) d.severity = Severity::kWarning;
     d.declared = declared ? "an output that leaves as partial, by style '" + group.layouts->style + "'"
-                          : "weight = shard(1) without an output: each rank computes a partial sum";
+                          : "weight = shard(1), and no layout of the output: each rank computes a partial sum";
     d.required =
         "an output that leaves as replicate or shard(d), or a module around it whose output arrives as partial";
     d.help = declared ? "output = replicate adds the all-reduce"

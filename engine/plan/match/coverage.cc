@@ -167,7 +167,7 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule,
                                     "'" + rule.pattern + "' matches no module that owns parameters", rule.source);
       d.severity = Severity::kNote;
-      d.help = "headers do not list modules without parameters: it is looked up in the live model";
+      d.help = "headers do not list modules without parameters: the pattern is matched against the live model";
       out.push_back(std::move(d));
       continue;
     }

@@ -4,10 +4,10 @@
 //   torch::optim::AdamW optimizer(model.parameters(), 3e-4);
 //   auto loss = model.forward(batch).sum(); loss.backward();
 //
-// Reads the live tree, resolves the plan against it (engine/plan/resolve) and applies it. All but the last step leaves
-// the model as it was and throws PlanError with the diagnostics of the stage that failed: of what `moonshard check`
-// refuses, and of dp ranks whose gradients nothing reduces (independent_replicas). Warnings and notes go to
-// ApplyOptions::on_findings:
+// Reads the live tree, resolves the plan against it (engine/plan/resolve) and applies it. Reading and resolving leave
+// the model unchanged. The stage that fails throws PlanError with its diagnostics: whatever `moonshard check` refuses,
+// and dp ranks whose gradients nothing reduces (ApplyOptions::independent_replicas allows them). Warnings and notes go
+// to ApplyOptions::on_findings:
 //
 //   moonshard::Parallelize(net, plan, mesh, {.on_findings = [&](const moonshard::Diagnostics& found) {
 //     if (mesh.rank() == 0) std::cerr << moonshard::ToText(found);

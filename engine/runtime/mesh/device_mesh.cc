@@ -240,7 +240,8 @@ void CheckMembers(const std::vector<std::shared_ptr<MeshGroup>>& groups, int64_t
   });
   if (!anyone) return;
   Fail(Finding::kBadMesh, "the groups are not the axes of a mesh",
-       wrong ? "a group of " + wrong->second + ", by the coordinates of its ranks" : "another rank has such a group",
+       wrong ? "the group " + wrong->second + ", with its ranks numbered by their coordinates"
+             : "a group of another rank, which that rank reports",
        wrong ? wrong->first->name : "groups that form a grid",
        "a rank's coordinate along an axis is its index in that group; the ranks of one group differ in that coordinate "
        "only");

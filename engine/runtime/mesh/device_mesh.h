@@ -2,12 +2,12 @@
 // every mesh axis of more than one rank (Gloo on a CPU, NCCL on GPUs) with an exchange of small records beside it
 // (rank_exchange.h). The
 // groups are made in one fixed order on every rank.
-// Stage before: plan/ (MeshShape). Stage after: collective/ (AxisGroup), then apply/.
+// Stage before: layout/ (MeshShape). Stage after: collective/ (AxisGroup), then apply/.
 //
 //   auto mesh = DeviceMesh::FromEnvironment({{"dp", 2}, {"tp", 4}});   // torchrun, srun, or MOONSHARD_STORE (launch.h)
 //
 // A mesh is a handle: copies share the groups, which close when the last copy goes. One thread at a time uses a mesh.
-// Every factory is collective (each rank of the mesh calls it) and throws PlanError:
+// Every factory except Recording is collective (each rank of the mesh calls it) and throws PlanError:
 //   kBadMesh    unknown axis, wrong number of ranks, missing or unusable environment variables, no such device
 //   kRankLost   a rank did not join within `rendezvous_timeout`
 #pragma once
@@ -91,8 +91,8 @@ class DeviceMesh {
 
   // This rank's group along `axis`; a group of one has no backend. Throws PlanError kBadMesh after Close.
   std::shared_ptr<const MeshGroup> Group(MeshAxis axis) const;
-  // Groups of `k` consecutive coordinates of `axis` (k divides its size): this rank's one. Made at the first request,
-  // by all ranks of the axis in the same order.
+  // Groups of `k` consecutive coordinates of `axis` (k divides its size): this rank's one. The first request creates
+  // them, so all ranks of the axis must make their first requests in the same order.
   std::shared_ptr<const MeshGroup> SubGroup(MeshAxis axis, int64_t k) const;
 
   // The store that all ranks of the mesh share (collective/store_group.h); its keys are the mesh's own. None in a
@@ -104,8 +104,8 @@ class DeviceMesh {
   // Releases groups and store, after waiting a few seconds for the other ranks to call it too: rank 0 may serve the
   // store that they still read. Groups that others hold stay open. After that FromEnvironment may make another mesh,
   // and the
-  // file MOONSHARD_STORE is removed unless a mesh is still open over it. Never throws. Without it the last copy's
-  // destructor closes without waiting, which is right when this rank failed; the file stays.
+  // file MOONSHARD_STORE is removed unless a mesh is still open over it. Never throws. Without Close, the destructor of
+  // the last copy releases them without waiting and leaves the file, which is right when this rank failed.
   void Close();
 
  private:

@@ -4,7 +4,7 @@
 //
 // Every rank starts the buckets in the order of the list, in whatever order gradients arrive: a complete bucket waits
 // for those before it, and a gradient that a rank never computed counts as zero when the backward ends. The last bucket
-// is always started at the end; it also carries one flag a bucket for gradients that arrived again after their bucket
+// is always started at the end; it also carries one flag per bucket: whether gradients arrived again after the bucket
 // was started (a parameter of a module that is recomputed and called twice). Those are summed by one more all-reduce,
 // and from then on their bucket waits for the end of the backward. So no order of arrival is wrong, and ranks need not
 // use the same parameters.
@@ -40,7 +40,8 @@ class BucketSum {
   // Sums over one group after the other. The arguments are the same on every rank.
   BucketSum(std::vector<Bucket> buckets, std::vector<std::shared_ptr<AxisGroup>> groups, CollectiveLabel label);
 
-  // A backward begins: drops what one that threw left behind, and reads which parameters need a gradient.
+  // A backward begins: drops what an earlier backward that threw has left behind, and reads which parameters need a
+  // gradient.
   void Begin();
   // A gradient of a member has arrived. May start collectives.
   void Arrived(size_t id, const Take& take);
@@ -59,7 +60,7 @@ class BucketSum {
   // Starts complete buckets, in order, up to the first that is not.
   void StartComplete(const Take& take);
   Gradients TakeAll(size_t bucket, const Take& take) const;
-  // `late`: further flags, behind the members' own.
+  // `late`: flags to append after those of the members (whether this rank has the gradient).
   PendingCollective Start(size_t bucket, Gradients gradients, const std::vector<float>& late);
   PendingCollective StartOver(AxisGroup& group, const at::Tensor& flat) const;
   void DeliverFrom(size_t bucket, const at::Tensor& flat, const Deliver& deliver) const;

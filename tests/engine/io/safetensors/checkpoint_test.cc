@@ -80,7 +80,7 @@ TEST_CASE("faults of a directory") {
       {"files outside the directory",
        {{index,
          Index(R"("a":"../x","b":"/etc/passwd","c":"","d":"s/../../y","e":"..","f":"./x","g":"sub/","h":"x\u0000")")}},
-       {{Finding::kBadIndex, "'../x', which is not in its directory"},
+       {{Finding::kBadIndex, "'../x', which is not a plain path within the index's directory"},
         {Finding::kBadIndex, "'/etc/passwd'"},
         {Finding::kBadIndex, "''"},
         {Finding::kBadIndex, "'s/../../y'"},
