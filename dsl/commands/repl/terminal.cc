@@ -1,11 +1,15 @@
 // A line editor over libedit that also waits for files to change. libedit's own reading would block in read(2), so it
-// is given a function for the next character, which waits with ppoll: for a key, for a signal, or for the idle time
+// is given a function for the next character, which waits with poll: for a key, for a signal, or for the idle time
 // after which watched files are looked at. Output during the wait goes below the typed line, and a key that no keyboard
 // sends redraws the line.
-// Signals are blocked except within ppoll, which unblocks them atomically. With a plain poll a Ctrl-C between the test
-// of the flag and the wait would have no effect until the next key.
+// The handler of the signals writes a byte to a pipe that the wait looks at as well. A flag alone would not do: where
+// the signal arrives between the test of the flag and the wait, or in another thread (LibTorch starts some), nothing
+// ends the wait, and a Ctrl-C would have no effect until the next key.
+// A key is read with VMIN 0, so that read never blocks: Linux discards the typed keys at a Ctrl-C, and a poll meanwhile
+// can report a key that is gone.
 #include "dsl/commands/repl/terminal.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #ifdef MOONSHARD_HAS_LIBEDIT
@@ -13,9 +17,11 @@
 #include <histedit.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <clocale>
 #include <csignal>
@@ -28,38 +34,25 @@
 namespace moonshard {
 namespace {
 
-// Set by the handler, read by the one terminal that waits.
-volatile sig_atomic_t interrupted = 0;
-volatile sig_atomic_t resized = 0;
-volatile sig_atomic_t continued = 0;
+// Set by the handler, in whichever thread the signal arrives; read by the one terminal that waits.
+std::atomic<bool> interrupted = false;
+std::atomic<bool> resized = false;
+std::atomic<bool> continued = false;
+std::atomic<int> wake_end = -1;  // of the pipe; -1: no terminal
 
 void OnSignal(int number) {
-  if (number == SIGINT) interrupted = 1;
-  if (number == SIGWINCH) resized = 1;
-  if (number == SIGCONT) continued = 1;
+  const int error = errno;
+  if (number == SIGINT) interrupted = true;
+  if (number == SIGWINCH) resized = true;
+  if (number == SIGCONT) continued = true;
+  // A full pipe ends the wait as well, so the result does not matter.
+  if (const int end = wake_end; end >= 0) [[maybe_unused]]
+    const ssize_t written = write(end, "", 1);
+  errno = error;
 }
 
 constexpr wchar_t kRedisplayKey = 0x1e;  // Ctrl-^, which is not used interactively
 constexpr std::array kSignals = {SIGINT, SIGWINCH, SIGCONT};
-
-// Blocks the signals outside of the wait.
-class SignalBlock {
- public:
-  // `waiting_mask`: set to what holds while waiting.
-  explicit SignalBlock(sigset_t& waiting_mask) {
-    sigset_t held;
-    sigemptyset(&held);
-    for (int number : kSignals) sigaddset(&held, number);
-    pthread_sigmask(SIG_BLOCK, &held, &old_);
-    waiting_mask = old_;
-  }
-  ~SignalBlock() { pthread_sigmask(SIG_SETMASK, &old_, nullptr); }
-  SignalBlock(const SignalBlock&) = delete;
-  SignalBlock& operator=(const SignalBlock&) = delete;
-
- private:
-  sigset_t old_;
-};
 
 class Terminal : public LineReader {
  public:
@@ -84,8 +77,11 @@ class Terminal : public LineReader {
     el_set(edit_, EL_BIND, "^^", "moonshard-redisplay", nullptr);
     el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
     el_source(edit_, nullptr);
+    if (pipe2(wake_.data(), O_CLOEXEC | O_NONBLOCK) != 0) wake_ = {-1, -1};
+    wake_end = wake_[1];
     struct sigaction action {};
-    action.sa_handler = &OnSignal;  // without SA_RESTART: a waiting read ends
+    action.sa_handler = &OnSignal;
+    action.sa_flags = SA_RESTART;  // for writes; poll is not restarted
     for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &old_[i]);
   }
 
@@ -93,21 +89,22 @@ class Terminal : public LineReader {
     el_end(edit_);
     history_end(history_);
     for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &old_[i], nullptr);
+    wake_end = -1;
+    for (int end : wake_) {
+      if (end >= 0) close(end);
+    }
   }
   Terminal(const Terminal&) = delete;
   Terminal& operator=(const Terminal&) = delete;
 
   ReadResult Read(const std::string& prompt) override {
     prompt_ = prompt;
-    interrupted = 0;
-    const SignalBlock block(waiting_mask_);
-    el_set(edit_, EL_PREP_TERM,
-           1);  // before the prompt is shown: what is typed then is for the line, not for the terminal
+    interrupted = false;
+    ReadKeys(edit_);  // before the prompt is shown, so that the terminal echoes nothing that is typed then
     int count = 0;
     const char* text = el_gets(edit_, &count);
     if (text == nullptr) {
-      if (interrupted == 0) return {};
-      interrupted = 0;
+      if (!interrupted.exchange(false)) return {};
       el_reset(edit_);
       std::fputs("^C\n", stdout);
       std::fflush(stdout);
@@ -130,6 +127,15 @@ class Terminal : public LineReader {
     return *self;
   }
 
+  // The terminal passes on keys, not lines, and a read without a key returns 0.
+  static void ReadKeys(EditLine* edit) {
+    el_set(edit, EL_PREP_TERM, 1);
+    termios mode{};
+    if (tcgetattr(STDIN_FILENO, &mode) != 0) return;
+    mode.c_cc[VMIN] = 0;
+    tcsetattr(STDIN_FILENO, TCSANOW, &mode);
+  }
+
   static char* Prompt(EditLine* edit) { return Self(edit).prompt_.data(); }
 
   static unsigned char Redisplay(EditLine*, int) { return CC_REDISPLAY; }
@@ -140,16 +146,21 @@ class Terminal : public LineReader {
     std::mbstate_t state{};
     while (true) {
       const bool idle = self.options_.idle.wanted && self.options_.idle.wanted();
-      pollfd wait{STDIN_FILENO, POLLIN, 0};
-      const timespec pause{0, kIdleMs * 1'000'000};
-      const int ready = ppoll(&wait, 1, idle ? &pause : nullptr, &self.waiting_mask_);
-      if (interrupted != 0) {
+      // poll passes over an end that is -1.
+      std::array<pollfd, 2> wait = {{{STDIN_FILENO, POLLIN, 0}, {self.wake_[0], POLLIN, 0}}};
+      const int ready = poll(wait.data(), wait.size(), idle ? kIdleMs : -1);
+      if (ready > 0 && wait[1].revents != 0) {
+        std::array<char, 64> bytes;
+        while (read(self.wake_[0], bytes.data(), bytes.size()) > 0) {
+        }
+      }
+      if (interrupted) {
         errno = EINTR;
         return -1;
       }
-      if (std::exchange(resized, 0) != 0) el_resize(edit);
-      if (std::exchange(continued, 0) != 0) {
-        el_set(edit, EL_PREP_TERM, 1);
+      if (resized.exchange(false)) el_resize(edit);
+      if (continued.exchange(false)) {
+        ReadKeys(edit);
         *out = kRedisplayKey;
         return 1;
       }
@@ -166,9 +177,12 @@ class Terminal : public LineReader {
         *out = kRedisplayKey;
         return 1;
       }
+      if (wait[0].revents == 0) continue;
+      const bool ended = (wait[0].revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
       char byte = 0;
       const ssize_t got = read(STDIN_FILENO, &byte, 1);
       if (got < 0 && errno == EINTR) continue;
+      if (got == 0 && !ended) continue;
       if (got <= 0) return static_cast<int>(got);
       const size_t used = std::mbrtowc(out, &byte, 1, &state);
       if (used == static_cast<size_t>(-2)) continue;  // more bytes of one character
@@ -230,7 +244,7 @@ class Terminal : public LineReader {
   std::string prompt_;
   History* history_ = nullptr;
   EditLine* edit_ = nullptr;
-  sigset_t waiting_mask_ = {};
+  std::array<int, 2> wake_ = {-1, -1};  // the pipe: its read end, its write end
   std::array<struct sigaction, kSignals.size()> old_ = {};
 };
 

@@ -58,7 +58,7 @@ std::string HelpForRaised(const std::string& message) {
     if (has("got nil") || has("got no value")) {
       return "the argument is nil: an absent or null field? config:get(\"name\", {}) takes a default";
     }
-    return has("got number") ? "for i = 0, n - 1 do counts" : "";
+    return has("got number") ? "'for i = 0, n - 1 do' counts from 0 to n - 1" : "";
   }
   if (!message.starts_with("attempt to ")) return "";
   if (has("index a plan value")) return "a plan cannot be modified: write its keys within plan { ... }";
