@@ -1,10 +1,12 @@
 #include "engine/graph/program_checks.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "engine/graph/call_tree.h"
 #include "engine/graph/data_flow_of.h"
 
 namespace moonshard {
@@ -239,6 +241,33 @@ void AddRepeatedArguments(const ExportedProgram& program, const CompiledPlan& pl
   }
 }
 
+// A call whose nodes are not contiguous (CallTree::torn) runs as a part of the call around it, so nothing of it is
+// redistributed.
+void AddTornCalls(const ExportedProgram& program, const CompiledPlan& plan, Diagnostics& found) {
+  if (plan.mesh.size(MeshAxis::kTp) == 1) return;
+  std::set<std::string> reported;
+  for (const std::string& call : program::FindCalls(program).torn) {
+    const std::string path = call.substr(0, call.rfind('@'));
+    const int64_t module = plan.tree->Find(path);
+    if (module < 0) continue;
+    const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(module));
+    const auto redistributes = [](const auto& one) { return one && one->from != one->to; };
+    if (std::ranges::none_of(layouts.inputs, redistributes) && std::ranges::none_of(layouts.outputs, redistributes)) {
+      continue;
+    }
+    if (!reported.insert(PathClassOf(path)).second) continue;
+    Diagnostic d =
+        MakeDiagnostic(Finding::kFlowDoesNotFit,
+                       "the operators of a call of " + Quote(path) +
+                           " are not contiguous in the graph, so its inputs and outputs are not redistributed",
+                       SourceOf(plan, layouts));
+    d.path = path;
+    d.required = "a rule without redistribution, or a call whose operators are contiguous";
+    d.help = "declare the redistributions at the module that calls it, or at the modules inside it";
+    found.push_back(std::move(d));
+  }
+}
+
 }  // namespace
 
 Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan) {
@@ -251,6 +280,7 @@ void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram
                    const SizeConflicts conflicts = FindSizeConflicts(*program, plan);
                    for (Diagnostic& one : ToDiagnostics(conflicts, *program, plan)) found.push_back(std::move(one));
                    AddRepeatedArguments(*program, plan, found);
+                   AddTornCalls(*program, plan, found);
                    std::string made = std::to_string(conflicts.nodes) + " nodes";
                    for (const auto& [name, count] : conflicts.unknown) {
                      made += (made.ends_with(" nodes") ? "; not followed: " : ", ") + name + " (" +

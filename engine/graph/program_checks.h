@@ -4,7 +4,8 @@
 //   kFixedSize       an integer of the graph holds for the full size of a dim that the plan makes local; or a part of a
 //                    sharded dim is taken as if the dim were full; or the size of a shard is used for a full tensor
 //   kFlowDoesNotFit  the input of a module has another layout than the plan declares, or the operands of an operator
-//                    between modules have layouts that do not fit together
+//                    between modules have layouts that do not fit together; or a module is redistributed whose calls
+//                    the graph does not keep together
 //
 // Each names the node, its module, the plan line that made the dim local, and what to change. Equal layers have one
 // finding.

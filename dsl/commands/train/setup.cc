@@ -80,6 +80,9 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
     } else {
       const std::shared_ptr<Program> program = Program::Open(file, StateType(verb));
       if (!program->exported().trains) throw PlanError({NotExportedForTraining(file)});
+      if (verb.run.dtype == "bfloat16" && !program->exported().autocast_regions) {
+        throw PlanError({NoAutocastRegions(program->exported())});
+      }
       out.net = CausalLmOfProgram(program).ValueOrThrow();
     }
   }
@@ -104,8 +107,10 @@ Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, const
     return LoadCheckpoint(model, Checkpoint::Open(verb.model.model).ValueOrThrow(), {.recipes = net.recipes});
   }
   const JsonValue* range = config.Get("initializer_range");
-  Initialize(model, *verb.init,
-             range != nullptr && range->is_number() ? DecoderInit(range->AsDouble()) : DecoderInit());
+  const InitialRule of_decoders =
+      range != nullptr && range->is_number() ? DecoderInit(range->AsDouble()) : DecoderInit();
+  const auto program = std::dynamic_pointer_cast<Program>(net.module);
+  Initialize(model, *verb.init, program != nullptr ? RecordedInit(program->exported(), of_decoders) : of_decoders);
   return {};
 }
 

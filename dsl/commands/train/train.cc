@@ -40,6 +40,9 @@ class TrainingRun {
         report_(verb, mesh_, world_),
         saves_(verb, mesh_, model_, config_, lm_.net.recipes, optimizer_, data_, report_) {
     report_.Warn(model_.plan().findings);
+    if (const auto program = std::dynamic_pointer_cast<Program>(lm_.net.module)) {
+      report_.Warn(NotKeptByTraining(program->exported()));
+    }
     if (!verb.eval_data.empty()) held_out_.emplace(OpenData(verb.eval_data, verb, mesh_, config_, 1));
     Agree(mesh_, "the training run",
           Describe(verb) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : ""));

@@ -245,7 +245,13 @@ Result<ModelForm> FormOfModel(const std::string& folder, const WeightRecipes& re
   }
   ShardReader reader(*checkpoint);
   const CheckpointSource source(*checkpoint, reader);
-  const std::map<std::string, const WeightRecipe*> hold = RecipesThatHold(recipes, source, found);
+  // A parameter whose conversion is not supported keeps its own name.
+  WeightRecipes supported = recipes;
+  std::erase_if(supported, [&](const auto& listed) {
+    const WeightRecipe* recipe = FirstThatHolds(listed.second, source);
+    return recipe != nullptr && recipe->kind == WeightRecipe::Kind::kUnsupported;
+  });
+  const std::map<std::string, const WeightRecipe*> hold = RecipesThatHold(supported, source, found);
   if (HasErrors(found)) return found;
   InvertedRecipes inverted = InvertRecipes(hold, source);
   form.made = std::move(inverted.recipes);

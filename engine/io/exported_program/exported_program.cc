@@ -141,6 +141,32 @@ bool HasWeights(const ExportedProgram& program) {
   });
 }
 
+Diagnostics NotKeptByTraining(const ExportedProgram& program) {
+  Diagnostics out;
+  for (const NotKept& one : program.not_kept) {
+    Diagnostic d;
+    switch (one.kind) {
+      case NotKept::Kind::kBackward:
+        d = MakeDiagnostic(Finding::kNotSupported,
+                           "the program does not have the backward that '" + one.name + "' defines");
+        d.help = "its gradients are those of the operators in its forward";
+        break;
+      case NotKept::Kind::kBuffer:
+        d = MakeDiagnostic(Finding::kNotSupported, "the program does not update the buffer '" + one.name + "'");
+        d.help = "forward assigns a new tensor to it: write in place (copy_, add_) and export the model again";
+        break;
+      case NotKept::Kind::kAttribute:
+        d = MakeDiagnostic(Finding::kNotSupported, "the program does not update the attribute '" + one.name + "'");
+        d.help = "it keeps the value of the first call: make it a buffer, write in place, and export the model again";
+        break;
+    }
+    d.severity = Severity::kWarning;
+    d.path = program.file;
+    out.push_back(std::move(d));
+  }
+  return out;
+}
+
 WeightRecipes RecipesOf(const ExportedProgram& program) {
   WeightRecipes out;
   for (const ProgramTensor& tensor : program.tensors) {

@@ -140,6 +140,15 @@ struct ProgramGraph {
   std::vector<ProgramArgument> outputs;
 };
 
+// What a parameter starts as where the model is trained from scratch.
+struct ProgramInitial {
+  enum class Kind : uint8_t { kConstant, kNormal, kUniform, kValues };
+  Kind kind = Kind::kConstant;
+  // The number; mean and standard deviation; the lowest and the highest number; the values of the full tensor,
+  // row-major.
+  std::vector<double> numbers;
+};
+
 // A tensor that the graph is given besides its inputs.
 struct ProgramTensor {
   enum class Kind : uint8_t { kParameter, kBuffer, kConstant };
@@ -158,6 +167,7 @@ struct ProgramTensor {
   int entry_dtype = 0;                // serialized, of the bytes there: `dtype`, but for a program in another dtype
   int32_t tied_to = -1;               // index of the first tensor of its group of ties; -1: not tied, or the first
   std::vector<WeightRecipe> recipes;  // the first one whose tensors exist holds; none: the tensor of its own name
+  std::optional<ProgramInitial> initial;
 };
 
 struct ExportedModule {
@@ -207,6 +217,17 @@ struct ProgramOutput {
   std::vector<SizeExpression> shape;
 };
 
+// Something that the model does and its program does not.
+struct NotKept {
+  enum class Kind : uint8_t {
+    kBackward,   // an autograd function's own backward: gradients are those of the operators in its forward
+    kBuffer,     // a buffer that forward assigns anew: the program leaves it as it is
+    kAttribute,  // an attribute that forward changes: the program has its value in the first call
+  };
+  Kind kind = Kind::kBackward;
+  std::string name;
+};
+
 struct ExportedProgram {
   std::string file;
   std::string torch_version;
@@ -222,10 +243,11 @@ struct ExportedProgram {
   std::map<std::string, SizeSymbol, std::less<>> symbols;
   std::vector<SizeGuard> guards;                                          // all must hold
   std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> valid;  // of symbols: ranges that hold, for messages
-  std::map<std::string, std::string> unsupported;  // tensors that cannot be made from a checkpoint: why
-  bool trains = true;                              // exported in training mode
-  std::string dtype;                               // of the model's computation, "bfloat16"; "": not recorded
-  std::optional<JsonValue> config;                 // config.json of the model
+  std::vector<NotKept> not_kept;
+  bool trains = true;               // exported in training mode
+  bool autocast_regions = false;    // where the model switches autocast off, the graph does too
+  std::string dtype;                // of the model's computation, "bfloat16"; "": not recorded
+  std::optional<JsonValue> config;  // config.json of the model
   // Of a directory of archives: the lengths that its index has for this one, and the archives of the same model behind
   // it. They have its modules, parameters and buffers, and other graphs.
   std::vector<std::pair<int64_t, int64_t>> lengths;
@@ -255,6 +277,9 @@ std::pair<int64_t, int64_t> FittingTokens(const ExportedProgram& program, std::p
 
 // Whether the archive holds the values of all parameters.
 bool HasWeights(const ExportedProgram& program);
+
+// What training a program does otherwise than training its model, as warnings (kNotSupported).
+Diagnostics NotKeptByTraining(const ExportedProgram& program);
 
 // How its tensors are made of a checkpoint's, of those that have recipes.
 WeightRecipes RecipesOf(const ExportedProgram& program);

@@ -104,6 +104,34 @@ const char* WhyNoPath(std::string_view path) {
   return dots >= kMostComponents ? "its path has more than 256 names" : nullptr;
 }
 
+// `elements`: of the tensor.
+ProgramInitial InitialOf(const JsonValue& json, int64_t elements) {
+  using Kind = ProgramInitial::Kind;
+  if (!json.is_object() || json.AsObject().size() != 1) Fail("'initial' is not an object with one key");
+  const auto& [name, value] = *json.AsObject().begin();
+  const auto number = [&](const JsonValue& one) {
+    if (!one.is_number()) FailKind("initial", "number", one);
+    return one.AsDouble();
+  };
+  ProgramInitial out;
+  if (name == "constant") {
+    out.numbers = {number(value)};
+    return out;
+  }
+  if (name != "normal" && name != "uniform" && name != "values") {
+    Fail("'initial' is '" + name + "', required: constant, normal, uniform or values");
+  }
+  out.kind = name == "normal" ? Kind::kNormal : (name == "uniform" ? Kind::kUniform : Kind::kValues);
+  for (const JsonValue& one : List(json, name)) out.numbers.push_back(number(one));
+  const int64_t wanted = out.kind == Kind::kValues ? elements : 2;
+  if (static_cast<int64_t>(out.numbers.size()) != wanted) {
+    Fail("'initial' has " + std::to_string(out.numbers.size()) + " numbers, required: " + std::to_string(wanted));
+  }
+  if (out.kind == Kind::kNormal && !(out.numbers[1] >= 0)) Fail("'initial' has a negative standard deviation");
+  if (out.kind == Kind::kUniform && !(out.numbers[0] <= out.numbers[1])) Fail("'initial' has an empty range");
+  return out;
+}
+
 class RecordParser {
  public:
   RecordParser(const Names& names, ExportedProgram& program, std::string& at)
@@ -123,6 +151,7 @@ class RecordParser {
     ReadSizes(record);
     ReadCalls(record);
     ReadWeights(record);
+    ReadNotKept(record);
   }
 
  private:
@@ -135,6 +164,8 @@ class RecordParser {
         program_.dtype = dtype->AsString();
       }
       program_.trains = train == nullptr || !train->is_bool() || train->AsBool();
+      const JsonValue* autocast = options->Find("autocast_regions");
+      program_.autocast_regions = autocast != nullptr && autocast->is_bool() && autocast->AsBool();
     }
     const JsonValue* config = model.Find("config");
     if (config == nullptr || config->is_null()) return;
@@ -207,6 +238,9 @@ class RecordParser {
       if (json.Find("symbolic") != nullptr) {
         tensor.symbolic = ShapeOf(json, "symbolic");
         if (tensor.symbolic.size() != tensor.shape.size()) Fail("'symbolic' and 'shape' have different lengths");
+      }
+      if (const JsonValue* initial = json.Find("initial"); initial != nullptr) {
+        tensor.initial = InitialOf(*initial, elements);
       }
       const size_t dot = name.rfind('.');
       const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
@@ -452,7 +486,35 @@ class RecordParser {
     at_ = "'weights'";
     if (const JsonValue* unsupported = weights->Find("unsupported");
         unsupported != nullptr && unsupported->is_object()) {
-      for (const auto& [name, why] : unsupported->AsObject()) program_.unsupported[name] = TextOf(why, name);
+      for (const auto& [name, why] : unsupported->AsObject()) {
+        at_ = "the conversion of '" + name + "'";
+        ProgramTensor& tensor = program_.tensors[TensorNamed(name)];
+        WeightRecipe recipe;
+        recipe.kind = WeightRecipe::Kind::kUnsupported;
+        recipe.reason = why.is_object() ? Text(why, "reason") : TextOf(why, name);
+        if (why.is_object()) {
+          for (const JsonValue& source : List(why, "sources")) {
+            recipe.parts.emplace_back();
+            recipe.parts.back().tensor = TextOf(source, "sources");
+          }
+        }
+        tensor.recipes.push_back(std::move(recipe));
+      }
+    }
+  }
+
+  void ReadNotKept(const JsonValue& record) {
+    at_ = "'not_kept'";
+    if (record.Find("not_kept") == nullptr) return;
+    static constexpr std::array kKinds = {std::pair{"backward", NotKept::Kind::kBackward},
+                                          std::pair{"buffer", NotKept::Kind::kBuffer},
+                                          std::pair{"attribute", NotKept::Kind::kAttribute}};
+    for (const JsonValue& json : List(record, "not_kept")) {
+      const std::string& kind = Text(json, "kind");
+      const auto* const known =
+          std::ranges::find(kKinds, kind, [](const auto& one) { return std::string_view(one.first); });
+      if (known == kKinds.end()) Fail("'kind' is '" + kind + "', required: backward, buffer or attribute");
+      program_.not_kept.push_back({known->second, Text(json, "name")});
     }
   }
 

@@ -227,6 +227,7 @@ class Inverter {
         }
         return;
       }
+      case Kind::kUnsupported: Check(false, "a recipe that makes nothing");
     }
   }
 

@@ -87,8 +87,9 @@ class Assembler {
       }
       case Kind::kPermute: return ReadPermuted(recipe, dims, to);
       case Kind::kReshape: return ReadReshaped(recipe, dims, to);
+      case Kind::kUnsupported: break;
     }
-    Check(false, "a recipe of an unknown kind");
+    Check(false, "a recipe that makes nothing");
     return std::nullopt;
   }
 
@@ -253,6 +254,10 @@ bool HasReshape(const WeightRecipe& recipe) {
 
 std::optional<RecipeTensor> MadeBy(const WeightRecipe& recipe, const RecipeSource& source, std::string& why) {
   if (recipe.kind == Kind::kTensor) return source.Find(recipe.tensor);
+  if (recipe.kind == Kind::kUnsupported) {
+    why = "the conversion is not supported: " + recipe.reason;
+    return std::nullopt;
+  }
   const bool joins = recipe.kind == Kind::kStack || recipe.kind == Kind::kConcatenate;
   if (recipe.parts.empty() || (!joins && recipe.parts.size() > 1)) {
     why = "a recipe of " + std::to_string(recipe.parts.size()) + " parts";
@@ -281,7 +286,8 @@ std::optional<RecipeTensor> MadeBy(const WeightRecipe& recipe, const RecipeSourc
   if (recipe.kind != Kind::kReshape && recipe.kind != Kind::kPermute && dim < 0)
     return wrong("dim " + std::to_string(recipe.dim));
   switch (recipe.kind) {
-    case Kind::kTensor: break;
+    case Kind::kTensor:
+    case Kind::kUnsupported: break;
     case Kind::kStack:
       for (const Shape& part : parts) {
         if (part != out) return wrong("a tensor of shape " + ShapeToString(part) + " is stacked on one");

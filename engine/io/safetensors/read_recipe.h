@@ -53,7 +53,8 @@ bool HasSources(const WeightRecipe& recipe, const RecipeSource& source);
 // The first of the recipes that has all of its tensors; nullptr where none has.
 const WeightRecipe* FirstThatHolds(const std::vector<WeightRecipe>& recipes, const RecipeSource& source);
 
-// Shape and type of what the recipe makes; nothing where its tensors do not fit each other, with the reason in `why`.
+// Shape and type of what the recipe makes; nothing where its tensors do not fit each other or the recipe is
+// kUnsupported, with the reason in `why`.
 // All of its tensors are there. Tensors of less than a byte an element have no recipe but their name.
 std::optional<RecipeTensor> MadeBy(const WeightRecipe& recipe, const RecipeSource& source, std::string& why);
 

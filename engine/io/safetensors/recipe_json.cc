@@ -133,6 +133,7 @@ JsonValue ToJson(const WeightRecipe& recipe) {
       return JsonValue::Object{{"permute", ToJson(recipe.parts[0])}, {"dims", NumbersToJson(recipe.shape)}};
     case Kind::kReshape:
       return JsonValue::Object{{"reshape", ToJson(recipe.parts[0])}, {"shape", NumbersToJson(recipe.shape)}};
+    case Kind::kUnsupported: break;
   }
   return nullptr;
 }

@@ -87,7 +87,6 @@ struct Body {
   std::vector<bool> tensor_inputs;  // parallel to the inputs: whether it is a tensor
   std::vector<Place> arguments;  // the inputs that are tensors: those without a known position come behind the others
   std::vector<Place> results;    // the outputs that the module returns
-  uint32_t escaping = 0;         // outputs that it does not return and that are used outside all the same
   std::vector<std::string> parameters;
   std::vector<ChildCall> children;
   std::vector<c10::IValue> constants;

@@ -431,8 +431,6 @@ class BodyCompiler {
       const auto found = result_of.find(call_->outputs[i]);
       if (recorded == nullptr || found != result_of.end()) {
         body_.results.push_back({recorded == nullptr ? static_cast<uint32_t>(body_.results.size()) : found->second, i});
-      } else {
-        ++body_.escaping;
       }
     }
     std::stable_sort(body_.results.begin(), body_.results.end(),

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include <ATen/Functions.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
 
 #include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
@@ -31,6 +33,15 @@ std::string TextOf(const std::vector<std::pair<int64_t, int64_t>>& ranges) {
 }
 
 }  // namespace
+
+Diagnostic NoAutocastRegions(const ExportedProgram& program) {
+  Diagnostic d = ProgramError(Finding::kNotSupported,
+                              "the program does not record where the model switches autocast off", program.file);
+  d.declared = "autocast; rotary angles and router scores, which the model computes in float32, would be in bfloat16";
+  d.required = "an archive of this version's exporter, or no autocast";
+  d.help = "export the model again";
+  return d;
+}
 
 const at::Tensor& ProgramOutputs::operator[](std::string_view name) const {
   for (size_t i = 0; i < names_.size(); ++i) {
@@ -377,6 +388,7 @@ const Program::Graph& Program::GraphFor(const std::vector<at::Tensor>& inputs) {
       if (!source.of_input) key.push_back(shared()->shapes[source.index][static_cast<size_t>(source.dim)]);
     }
   }
+  const std::lock_guard lock(mutex_);
   if (const auto known = checked_.find(key); known != checked_.end()) return graphs_[known->second];
   Diagnostics first;
   for (size_t i = 0; i < graphs_.size(); ++i) {
@@ -412,6 +424,7 @@ Diagnostic Program::NoGraphHolds(const std::vector<at::Tensor>& inputs) const {
 }
 
 void Program::SetDevice(const at::Device& device) {
+  const std::lock_guard lock(mutex_);
   if (shared()->device == device) return;
   shared()->device = device;
   for (at::Tensor& constant : constants_) {
@@ -427,13 +440,20 @@ ProgramOutputs Program::forward(std::vector<at::Tensor> inputs) {
     d.required = std::to_string(names.size()) + ": " + Join(names, ", ");
     throw PlanError({std::move(d)});
   }
+  const at::DeviceType device =
+      inputs.empty() || !inputs[0].defined() ? shared()->device.type() : inputs[0].device().type();
+  if (!exported_->autocast_regions && at::autocast::is_autocast_available(device) &&
+      at::autocast::is_autocast_enabled(device)) {
+    throw PlanError({NoAutocastRegions(*exported_)});
+  }
   const Graph& graph = GraphFor(inputs);
   if (!inputs.empty() && inputs[0].defined()) SetDevice(inputs[0].device());
   std::vector<c10::IValue> values;
   for (at::Tensor& input : inputs) values.emplace_back(std::move(input));
   inputs.clear();
   std::vector<at::Tensor> tensors;
-  for (c10::IValue& value : Call(graph.root, std::move(values))) tensors.push_back(std::move(value).toTensor());
+  for (c10::IValue& value : Call(graph.root, std::move(values), c10::GradMode::is_enabled()))
+    tensors.push_back(std::move(value).toTensor());
   std::vector<std::string> names;
   for (const ProgramOutput& output : exported_->outputs) names.push_back(output.name);
   return {std::move(names), std::move(tensors)};

@@ -20,6 +20,7 @@
 #include <concepts>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,9 @@ class ProgramOutputs {
   std::vector<at::Tensor> tensors_;
 };
 
+// Why the program does not run under autocast (ExportedProgram::autocast_regions is false).
+Diagnostic NoAutocastRegions(const ExportedProgram& program);
+
 class Program : public ProgramModule {
  public:
   // `path`: an archive, or a directory of archives with their index (ReadProgramPath).
@@ -66,7 +70,8 @@ class Program : public ProgramModule {
   Program(std::shared_ptr<const ExportedProgram> exported, std::shared_ptr<ProgramShared> shared);
 
   // One tensor for each of inputs(), in order. Throws PlanError: kBadInput for another number, and for sizes that the
-  // program does not take; kProgramGuard for sizes that break a guard, with those that hold.
+  // program does not take; kProgramGuard for sizes that break a guard, with those that hold; NoAutocastRegions under
+  // autocast.
   ProgramOutputs forward(std::vector<at::Tensor> inputs);
   template <class... Tensors>
   requires(sizeof...(Tensors) > 0 && (std::convertible_to<const Tensors&, at::Tensor> && ...)) ProgramOutputs
@@ -115,6 +120,7 @@ class Program : public ProgramModule {
   std::shared_ptr<const ExportedProgram> exported_;  // the first archive
   std::vector<Graph> graphs_;
   std::vector<at::Tensor> constants_;
+  std::mutex mutex_;                                // of `checked_` and the device, as calls may run on several threads
   std::map<std::vector<int64_t>, size_t> checked_;  // by sizes of inputs and of sharded dims: the graph that holds
   size_t distinct_bodies_ = 0;
   std::vector<std::string> torn_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <c10/core/GradMode.h>
+
 #include "engine/core/base/check.h"
 #include "engine/models/program/run_body.h"
 
@@ -19,11 +21,11 @@ const ProgramModule::BoundBody& ProgramModule::BodyOf(int32_t occurrence) const 
   return bodies_[static_cast<size_t>(occurrence)];
 }
 
-std::vector<c10::IValue> ProgramModule::Call(int32_t occurrence, std::vector<c10::IValue> inputs) {
+std::vector<c10::IValue> ProgramModule::Call(int32_t occurrence, std::vector<c10::IValue> inputs, bool gradients) {
   const BoundBody& bound = BodyOf(occurrence);
   if (boundary_ == nullptr) [[likely]]
-    return BodyRunner::Run(*this, bound, std::move(inputs));
-  return CallThrough(bound, std::move(inputs));
+    return BodyRunner::Run(*this, bound, std::move(inputs), gradients);
+  return CallThrough(bound, std::move(inputs), gradients);
 }
 
 namespace {
@@ -41,7 +43,8 @@ std::vector<TensorSlot> SlotsOf(const std::vector<Place>& places, std::vector<c1
 
 // As Hooked::CallThrough (engine/runtime/nn/hook.h) does for a class of C++: the arguments that the boundary sees are
 // the body's inputs, and what it replaces is seen inside of this call only.
-std::vector<c10::IValue> ProgramModule::CallThrough(const BoundBody& bound, std::vector<c10::IValue> inputs) {
+std::vector<c10::IValue> ProgramModule::CallThrough(const BoundBody& bound, std::vector<c10::IValue> inputs,
+                                                    bool gradients) {
   const std::shared_ptr<Boundary> boundary = shared_boundary();
   const Body& body = *bound.body;
   CountCall();
@@ -52,7 +55,7 @@ std::vector<c10::IValue> ProgramModule::CallThrough(const BoundBody& bound, std:
     if (boundary->runner() == nullptr) {
       InsideCall inside(*boundary);
       inside.Enter(SlotsOf(body.arguments, inputs));
-      outputs = BodyRunner::Run(*this, bound, std::move(inputs));
+      outputs = BodyRunner::Run(*this, bound, std::move(inputs), gradients);
       inside.Leave(SlotsOf(body.results, outputs));
     } else {
       // Tensors travel through the runner by themselves; numbers are kept for the second run.
@@ -67,14 +70,16 @@ std::vector<c10::IValue> ProgramModule::CallThrough(const BoundBody& bound, std:
       const auto kept = std::make_shared<const std::vector<c10::IValue>>(std::move(inputs));
       const auto first = std::make_shared<std::vector<c10::IValue>*>(&outputs);
       const std::vector<at::Tensor> made = boundary->runner()->Run(
-          [this, &bound, boundary, kept, tensor_at, first,
+          [this, &bound, boundary, kept, tensor_at, first, gradients,
            keep = this->weak_from_this().lock()](std::vector<at::Tensor> given) {
             std::vector<c10::IValue> values = *kept;
             for (size_t i = 0; i < tensor_at.size(); ++i) values[tensor_at[i]] = std::move(given[i]);
             given.clear();
             InsideCall inside(*boundary);
             inside.Enter(SlotsOf(bound.body->arguments, values));
-            std::vector<c10::IValue> results = BodyRunner::Run(*this, bound, std::move(values));
+            // A first run without gradients, which the backward repeats with them.
+            std::vector<c10::IValue> results =
+                BodyRunner::Run(*this, bound, std::move(values), gradients && c10::GradMode::is_enabled());
             inside.Leave(SlotsOf(bound.body->results, results));
             std::vector<at::Tensor> out;
             for (const c10::IValue& value : results) {

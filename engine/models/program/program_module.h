@@ -41,9 +41,10 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   const std::string& path() const { return path_; }
   std::string_view Kind() const override { return kind_; }
 
-  // One of the module's calls: `registers` begin with the inputs of its body and are used up; returns the outputs. Runs
-  // the boundary's steps where a plan has set one.
-  std::vector<c10::IValue> Call(int32_t occurrence, std::vector<c10::IValue> inputs);
+  // One of the module's calls. `inputs`: of its body, used up; returns the outputs. Runs the boundary's steps where a
+  // plan has set one. `gradients`: whether gradients were on where the program was called: a region of the graph that
+  // switches gradients on does so only then.
+  std::vector<c10::IValue> Call(int32_t occurrence, std::vector<c10::IValue> inputs, bool gradients);
 
   bool HoldBack(std::string_view parameter) override;
   void ReleaseBack(std::string_view parameter) override;
@@ -68,7 +69,7 @@ class ProgramModule : public torch::nn::Module, public Hookable {
 
   // Whether nothing of the program computes with its own tensors as its own.
   bool IsNeverCalled() const { return bodies_.empty() && !torn_; }
-  std::vector<c10::IValue> CallThrough(const BoundBody& bound, std::vector<c10::IValue> inputs);
+  std::vector<c10::IValue> CallThrough(const BoundBody& bound, std::vector<c10::IValue> inputs, bool gradients);
   const BoundBody& BodyOf(int32_t occurrence) const;
 
   std::string path_;

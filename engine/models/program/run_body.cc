@@ -31,14 +31,18 @@ class Modes {
     while (!saved_.empty()) Leave();
   }
 
-  // Gradients that the caller has switched off stay off.
   void EnterGradMode(bool enabled) {
     saved_.push_back({false, c10::GradMode::is_enabled()});
-    c10::GradMode::set_enabled(enabled && saved_.back().enabled);
+    c10::GradMode::set_enabled(enabled);
   }
 
-  void EnterAutocast(const std::string& device, const c10::IValue& dtype, bool enabled, bool cached) {
-    const c10::DeviceType type = c10::Device(device).type();
+  // The device is the model's, wherever it was exported; one without autocast (meta) has nothing to switch. The cache
+  // stays off where the caller has it off.
+  void EnterAutocast(c10::DeviceType type, const c10::IValue& dtype, bool enabled, bool cached) {
+    if (!at::autocast::is_autocast_available(type)) {
+      saved_.push_back({false, c10::GradMode::is_enabled()});
+      return;
+    }
     Saved saved{true, at::autocast::is_autocast_enabled(type)};
     saved.device = type;
     saved.dtype = at::autocast::get_autocast_dtype(type);
@@ -47,7 +51,7 @@ class Modes {
     at::autocast::increment_nesting();
     at::autocast::set_autocast_enabled(type, enabled);
     if (dtype.isInt()) at::autocast::set_autocast_dtype(type, static_cast<c10::ScalarType>(dtype.toInt()));
-    at::autocast::set_autocast_cache_enabled(cached);
+    at::autocast::set_autocast_cache_enabled(cached && saved.cached);
   }
 
   void Leave() {
@@ -169,7 +173,7 @@ void BodyRunner::CallOperator(const ProgramModule& module, const Instruction& in
 }
 
 std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const ProgramModule::BoundBody& bound,
-                                         std::vector<c10::IValue> inputs) {
+                                         std::vector<c10::IValue> inputs, bool gradients) {
   const Body& body = *bound.body;
   Check(inputs.size() == body.inputs, "a body is given another number of inputs");
   inputs.resize(body.registers);
@@ -215,15 +219,17 @@ std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const Prog
         given.reserve(instruction.operands.size());
         for (const Operand& operand : instruction.operands) given.push_back(frame.Value(operand));
         std::vector<c10::IValue> made = bound.children[instruction.child]->Call(
-            bound.first_call + body.children[instruction.child].occurrence, std::move(given));
+            bound.first_call + body.children[instruction.child].occurrence, std::move(given), gradients);
         for (size_t i = 0; i < instruction.outputs.size(); ++i) {
           frame.registers[instruction.outputs[i]] = std::move(made[i]);
         }
         break;
       }
-      case Instruction::Kind::kEnterGradMode: modes.EnterGradMode(frame.Value(instruction.operands[0]).toBool()); break;
+      case Instruction::Kind::kEnterGradMode:
+        modes.EnterGradMode(gradients && frame.Value(instruction.operands[0]).toBool());
+        break;
       case Instruction::Kind::kEnterAutocast:
-        modes.EnterAutocast(frame.Value(instruction.operands[0]).toStringRef(), frame.Value(instruction.operands[1]),
+        modes.EnterAutocast(frame.device.type(), frame.Value(instruction.operands[1]),
                             frame.Value(instruction.operands[2]).toBool(),
                             frame.Value(instruction.operands[3]).toBool());
         break;

@@ -15,10 +15,10 @@ namespace moonshard {
 // Runs what a ProgramModule binds.
 class BodyRunner {
  public:
-  // `inputs`: of the body, in its order. Returns the outputs. A c10::Error of an operator gets the node's name and the
-  // operator's into its message.
+  // `inputs`: of the body, in its order; `gradients` as ProgramModule::Call. Returns the outputs. A c10::Error of an
+  // operator gets the node's name and the operator's into its message.
   static std::vector<c10::IValue> Run(const ProgramModule& module, const ProgramModule::BoundBody& bound,
-                                      std::vector<c10::IValue> inputs);
+                                      std::vector<c10::IValue> inputs, bool gradients);
 
  private:
   // Replaces the operands on the stack by the results.

@@ -1,12 +1,16 @@
 #include "engine/runtime/sharded_model/initialize.h"
 
+#include <map>
 #include <string>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 
+#include "engine/core/base/check.h"
 #include "engine/core/base/hash.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/apply/local_shard.h"
@@ -29,6 +33,26 @@ InitialRule DecoderInit(double deviation) {
   };
 }
 
+InitialRule RecordedInit(const ExportedProgram& program, InitialRule otherwise) {
+  using Recorded = ProgramInitial::Kind;
+  std::map<std::string, InitialValue, std::less<>> values;
+  for (const ProgramTensor& tensor : program.tensors) {
+    if (!tensor.initial) continue;
+    const std::vector<double>& numbers = tensor.initial->numbers;
+    switch (tensor.initial->kind) {
+      case Recorded::kConstant: values[tensor.name] = InitialValue::Constant(numbers[0]); break;
+      case Recorded::kNormal: values[tensor.name] = InitialValue::Normal(numbers[1], numbers[0]); break;
+      case Recorded::kUniform: values[tensor.name] = InitialValue::Uniform(numbers[0], numbers[1]); break;
+      case Recorded::kValues: values[tensor.name] = InitialValue::Values(numbers); break;
+    }
+  }
+  return [values = std::move(values), otherwise = std::move(otherwise)](const LiveParameter& parameter,
+                                                                        const torch::nn::Module& module) {
+    const auto found = values.find(parameter.path);
+    return found == values.end() ? otherwise(parameter, module) : found->second;
+  };
+}
+
 // The full tensor is drawn on every rank and sliced, instead of drawing the shard: what an element gets then depends on
 // its place in the full tensor and not on the mesh. The generator is seeded by the path, so adding a module changes the
 // numbers of no other, and always on the CPU, since generators of devices draw other numbers.
@@ -38,13 +62,23 @@ void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule) {
     if (parameter.is_buffer) continue;
     const InitialValue value = rule(parameter, model.ModuleOf(parameter));
     at::Tensor target = parameter.tensor.detach();
+    const std::vector<double>& numbers = value.numbers;
     if (value.kind == InitialValue::Kind::kConstant) {
-      target.fill_(value.number);
+      target.fill_(numbers.at(0));
       continue;
     }
     const uint64_t own = HashOf(std::to_string(seed) + " " + parameter.path);
-    at::Tensor full = at::empty(parameter.shape, at::kFloat);
-    full.normal_(0, value.number, at::make_generator<at::CPUGeneratorImpl>(own));
+    at::Tensor full;
+    if (value.kind == InitialValue::Kind::kValues) {
+      full = at::tensor(numbers, at::kDouble);
+      Check(full.numel() == c10::multiply_integers(parameter.shape), "initial values for another shape");
+      full = full.view(parameter.shape);
+    } else {
+      full = at::empty(parameter.shape, at::kFloat);
+      const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(own);
+      if (value.kind == InitialValue::Kind::kNormal) full.normal_(numbers.at(0), numbers.at(1), generator);
+      if (value.kind == InitialValue::Kind::kUniform) full.uniform_(numbers.at(0), numbers.at(1), generator);
+    }
     target.copy_(
         SliceShard(full, LocalIntervals(parameter.shape, parameter.placement, model.plan().mesh, model.mesh().rank())));
   }

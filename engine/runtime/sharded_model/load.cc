@@ -30,7 +30,7 @@ struct LoadSource {
   std::string file;  // for diagnostics; "" in memory
   std::string type;  // "float32", for diagnostics
   std::vector<int64_t> shape;
-  bool has_values = true;  // of a type that tensors have, and not without storage
+  std::optional<c10::ScalarType> dtype;  // nothing: of a type that tensors do not have, or without values
 };
 
 struct LoadMatch {
@@ -106,6 +106,23 @@ std::set<std::string> TransposedPaths(const AppliedPlan& model, const NameRules&
   return out;
 }
 
+// Whether values of the one type may be stored into a tensor of the other: those of a quantized type without their
+// scales are other numbers, and a fraction is not an integer.
+bool Converts(c10::ScalarType from, c10::ScalarType to) {
+  const auto computes = [](c10::ScalarType type) {
+    return c10::isFloatingType(type) && !c10::isFloat8Type(type) && c10::elementSize(type) > 1;
+  };
+  const auto counts = [](c10::ScalarType type) { return c10::isIntegralType(type, /*includeBool=*/true); };
+  return from == to || (computes(from) && (computes(to) || c10::isComplexType(to))) ||
+         (c10::isComplexType(from) && c10::isComplexType(to)) || (counts(from) && counts(to));
+}
+
+std::string HelpForType(c10::ScalarType from, c10::ScalarType to) {
+  if (Converts(from, to)) return "";
+  return "values of " + std::string(c10::toString(from)) + " are not converted to " + c10::toString(to) +
+         (c10::isFloatingType(to) ? ": where the checkpoint is quantized, dequantize it first" : "");
+}
+
 Diagnostic MissingTensor(const LiveParameter& parameter, const std::map<std::string, size_t>& by_name,
                          const std::string& from) {
   Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, from + " has no tensor '" + parameter.path + "'");
@@ -161,7 +178,8 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
     std::vector<int64_t> required = parameter.shape;
     const bool swapped = transposed.contains(parameter.path);
     if (swapped) std::ranges::reverse(required);
-    if (source.shape == required && source.has_values) {
+    const c10::ScalarType type = parameter.tensor.scalar_type();
+    if (source.shape == required && source.dtype && Converts(*source.dtype, type)) {
       matches.push_back({&parameter, found->second, swapped});
       continue;
     }
@@ -170,8 +188,11 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
     d.path = source.file;
     d.declared = source.type + " " + ShapeToString(source.shape);
     d.required = ShapeToString(required);
-    if (source.shape.size() == 2 && required.size() == 2 && source.shape[0] == required[1] &&
-        source.shape[1] == required[0]) {
+    if (source.shape == required && source.dtype) {
+      d.required = std::string(c10::toString(type)) + " " + d.required;
+      d.help = HelpForType(*source.dtype, type);
+    } else if (source.shape.size() == 2 && required.size() == 2 && source.shape[0] == required[1] &&
+               source.shape[1] == required[0]) {
       d.help = swapped ? "it is stored as the model has it: take '" + parameter.path + "' out of NameRules::transposed"
                        : "its dims are swapped: name '" + parameter.path + "' in NameRules::transposed";
     }
@@ -241,9 +262,11 @@ std::vector<RecipeMatch> MatchRecipes(const AppliedPlan& model, const Checkpoint
     if (recipe == nullptr) continue;
     std::string why;
     const std::optional<RecipeTensor> made = MadeBy(*recipe, source, why);
-    const std::optional<c10::ScalarType> type = made ? ScalarTypeOf(made->dtype) : std::nullopt;
-    if (made && type && made->shape == parameter.shape) {
-      matches.push_back({&parameter, recipe, *type});
+    constexpr c10::ScalarType kNone = c10::ScalarType::Undefined;
+    const c10::ScalarType type = made ? ScalarTypeOf(made->dtype).value_or(kNone) : kNone;
+    const c10::ScalarType own = parameter.tensor.scalar_type();
+    if (made && made->shape == parameter.shape && Converts(type, own)) {
+      matches.push_back({&parameter, recipe, type});
       continue;
     }
     Diagnostic d =
@@ -251,6 +274,10 @@ std::vector<RecipeMatch> MatchRecipes(const AppliedPlan& model, const Checkpoint
     d.path = checkpoint.path();
     d.declared = made ? std::string(ToString(made->dtype)) + " " + ShapeToString(made->shape) : why;
     d.required = ShapeToString(parameter.shape);
+    if (type != kNone && made->shape == parameter.shape) {
+      d.required = std::string(c10::toString(own)) + " " + d.required;
+      d.help = HelpForType(type, own);
+    }
     errors.push_back(std::move(d));
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
@@ -264,7 +291,7 @@ Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, con
   std::vector<LoadSource> sources;
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     sources.push_back({tensor.name, checkpoint.files()[tensor.file].path, std::string(ToString(tensor.dtype)),
-                       tensor.shape, ScalarTypeOf(tensor.dtype).has_value()});
+                       tensor.shape, ScalarTypeOf(tensor.dtype)});
   }
   Diagnostics warnings;
   ShardReader reader(checkpoint);
@@ -303,7 +330,8 @@ Diagnostics LoadFullState(AppliedPlan& model, const std::map<std::string, at::Te
   for (const auto& [name, tensor] : state) {
     const bool defined = tensor.defined();
     sources.push_back({name, "", defined ? c10::toString(tensor.scalar_type()) : "undefined",
-                       defined ? tensor.sizes().vec() : std::vector<int64_t>(), defined && !tensor.is_meta()});
+                       defined ? tensor.sizes().vec() : std::vector<int64_t>(),
+                       defined && !tensor.is_meta() ? std::optional(tensor.scalar_type()) : std::nullopt});
     tensors.push_back(tensor);
   }
   Diagnostics warnings;

@@ -88,6 +88,38 @@ TEST_CASE("one tensor for two arguments has one redistribution") {
   CHECK(found("{ replicate, shared }").size() == 1);
 }
 
+// The product of q and k, as if it was made in a second part of q's call.
+TEST_CASE("a call that the graph does not keep together is not redistributed, which is an error") {
+  auto program =
+      std::make_shared<ExportedProgram>(ReadProgramPath(kParityTests + "fixed_sizes/none.pt2").ValueOrThrow());
+  const auto of_q = std::ranges::find_if(program->graph.nodes, [&](const ProgramNode& node) {
+    return node.stack >= 0 && program->stacks[static_cast<size_t>(node.stack)].back().path == "q";
+  });
+  REQUIRE(of_q != program->graph.nodes.end());
+  const auto found = [&](const std::string& rules) {
+    auto tree = std::make_shared<ModuleTree>(ProgramTree(*program));
+    AddProgramKnowledge(*tree, program);
+    ModelOptions options;
+    options.mesh = "tp=2";
+    options.model = kParityTests + "fixed_sizes/none.pt2";
+    const ModelFolder folder = OpenModelFolder(options, true).ValueOrThrow();
+    const Result<Plan> plan = EvaluatePlan("return plan {\n" + rules + "}\n", "plan.lua",
+                                           InputsOf(options, folder.config, folder.mesh, *tree));
+    return OfFlow(RunPasses(std::make_shared<const Plan>(plan.value()), tree, folder.mesh));
+  };
+  const std::string colwise = R"(at("{q,k}", colwise {}), at("out", rowwise {}))";
+  CHECK(found(colwise).empty());
+  for (ProgramNode& node : program->graph.nodes) {
+    if (node.target == "aten::mul") node.stack = of_q->stack;
+  }
+  const Diagnostics torn = found(colwise);
+  INFO(ToText(torn));
+  REQUIRE(torn.size() == 1);
+  CHECK_THAT(torn[0].message, Catch::Contains("a call of 'q' are not contiguous in the graph"));
+  CHECK(torn[0].where.line == 2);
+  CHECK(found(R"(at("k", replicated {}))").empty());
+}
+
 // In whole models: one fault in one rule, one finding for all layers.
 TEST_CASE("faults in plans of models are found where they are") {
   struct Fault {

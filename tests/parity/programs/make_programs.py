@@ -8,10 +8,11 @@ Each folder OUT/CASE holds config.json, model.safetensors, program.pt2 (engine/m
 of the loss. Weights are random, norms and biases too. Everything is float32 on the CPU, computed by the eager model with the
 attention that was exported. The case `dtypes`
 is a program exported in bfloat16, with what transformers computes of it in each dtype; `modes` a module of one's own whose
-operators compute otherwise in training, with its weights in the archives; `sizes` one that computes with its sizes.
+operators compute otherwise in training, with its weights in the archives; `sizes` one that computes with its sizes;
+`lengths` recurrence and attention of torch.nn.
 
 OUT/deepseek_v3/program_float64.pt2 is exported in float64, which grouped_mm does not take, for curves of training.
-The cases `modes` and `sizes` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
+The cases `modes`, `sizes` and `lengths` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
 """
 
 import json
@@ -246,13 +247,14 @@ class Pair(torch.nn.Module):
 
 
 class Sizes(torch.nn.Module):
-    """Arithmetic on one size twice, an operator whose number of results is a size, one tensor for two arguments, and a
-    complex parameter."""
+    """Arithmetic on one size twice, an operator whose number of results is a size, one tensor for two arguments, a
+    complex parameter, and gradients that are switched off and on again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embed = torch.nn.Embedding(24, 8)
         self.pair = Pair()
+        self.scale = torch.nn.Parameter(torch.linspace(0.5, 1.5, 8))
         self.turn = torch.nn.Parameter(torch.tensor([0.8 + 0.6j, 1.2 - 0.5j], dtype=torch.complex64))
 
     def forward(self, input_ids):
@@ -260,8 +262,47 @@ class Sizes(torch.nn.Module):
         x = self.embed(input_ids) * ((n * n + (n + n)) / 48)
         x = torch.cat([part * (i + 1) for i, part in enumerate(torch.unsafe_split(x, 2, 1))], 1)
         x = self.pair(x, x)
+        with torch.no_grad():
+            x = x * 2
+            with torch.enable_grad():
+                x = x * self.scale
         turned = torch.view_as_complex(x.unflatten(-1, (2, 2, 2)).contiguous()) * self.turn[:, None]
         return {"made": torch.view_as_real(turned).flatten(2)}
+
+
+class Lengths(torch.nn.Module):
+    """Recurrence and attention of torch.nn, for every batch and length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = torch.nn.LSTM(8, 6, num_layers=2, bidirectional=True, batch_first=True)
+        self.gru = torch.nn.GRU(12, 8, batch_first=True)
+        self.rnn = torch.nn.RNN(8, 8)
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def forward(self, x):
+        x = self.gru(self.lstm(x)[0])[0]
+        x = self.rnn(x.transpose(0, 1))[0].transpose(0, 1)
+        return {"made": self.layer(x + self.attention(x, x, x, need_weights=False)[0])}
+
+
+def make_lengths(folder: pathlib.Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = Lengths()
+    export_program.export(model, (), {"x": torch.randn(2, 5, 8)}, folder / "program.pt2", weights=True, shardable=False)
+    slim(folder / "program.pt2", bare=True)
+    expected = {}
+    for batch, length in ((2, 5), (1, 1), (1, 4), (3, 1), (3, 7)):
+        model.zero_grad()
+        x = torch.randn(batch, length, 8)
+        made = model(x)["made"]
+        (made * torch.linspace(-1, 1, 8)).sum().backward()
+        name = f"{batch}x{length}"
+        expected |= {f"x.{name}": x, f"made.{name}": made.detach(), f"grad.{name}": model.lstm.weight_hh_l0.grad.clone()}
+    save_file(expected, folder / "expected.safetensors")
+    print("lengths", made.sum().item(), flush=True)
 
 
 def make_sizes(folder: pathlib.Path) -> None:
@@ -278,7 +319,9 @@ def make_sizes(folder: pathlib.Path) -> None:
         made = model(ids[length])["made"]
         made.square().sum().backward()
         expected |= {f"ids.{length}": ids[length], f"made.{length}": made.detach(),
-                     f"grad.{length}": torch.view_as_real(model.turn.grad).clone()}  # fmt: skip
+                     f"grad.{length}": torch.view_as_real(model.turn.grad).clone(),
+                     f"scale_grad.{length}": model.scale.grad.clone()}  # fmt: skip
+        assert model.embed.weight.grad is None
     save_file(expected, folder / "expected.safetensors")
     print("sizes", made.sum().item(), flush=True)
 
@@ -335,10 +378,12 @@ def make_reference(out: pathlib.Path, name: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "dtypes", "modes", "sizes", *(f"reference/{name}" for name in REFERENCE)):
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "dtypes", "modes", "sizes", "lengths", *(f"reference/{name}" for name in REFERENCE)):
         try:
             if case == "sizes":
                 make_sizes(OWN_MODULES / "sizes" if out == HERE else out / "sizes")
+            elif case == "lengths":
+                make_lengths(OWN_MODULES / "lengths" if out == HERE else out / "lengths")
             elif case == "dtypes":
                 make_dtypes(DTYPES_HERE if out == HERE else out / "dtypes")
             elif case == "modes":

@@ -79,7 +79,7 @@ _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 _FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def _convert(model, own: dict[str, torch.Tensor], shapes: dict) -> tuple[dict[str, Recipe], list[str], dict[str, str]]:
+def _convert(model, own: dict[str, torch.Tensor], shapes: dict) -> tuple[dict[str, Recipe], list[str], dict[str, Any]]:
     """transformers' convert_and_load_state_dict_in_model on tensors without values."""
     transforms = get_model_conversion_mapping(model)
     renamings = [one for one in transforms if isinstance(one, loading.WeightRenaming)]
@@ -88,7 +88,8 @@ def _convert(model, own: dict[str, torch.Tensor], shapes: dict) -> tuple[dict[st
     prefix, recorder = model.base_model_prefix, _Recorder()
     pending: dict[str, Any] = {}
     unused: list[str] = []
-    unsupported: dict[str, str] = {}
+    unsupported: dict[str, dict[str, Any]] = {}
+    sources: dict[str, list[str]] = {}
     for original in sorted(shapes, key=loading.dot_natural_key):
         name, pattern = loading.rename_source_key(original, renamings, converters, prefix, own)
         if name not in own and original in own:
@@ -102,7 +103,8 @@ def _convert(model, own: dict[str, torch.Tensor], shapes: dict) -> tuple[dict[st
         transform = pending[name]
         shape, dtype = shapes[original]
         if own[name].is_floating_point() and dtype not in _FLOATING:
-            unsupported[name] = f"{original} is quantized ({dtype_name(dtype)})"
+            unsupported[name] = {"reason": f"{original} is quantized ({dtype_name(dtype)})"}
+        sources.setdefault(name, []).append(original)
         tensor = torch.empty(shape, dtype=dtype, device="meta")
         recorder.recipes[id(tensor)] = ({"tensor": original}, tensor)
         transform.add_tensor(name, original, pattern or original, lambda tensor=tensor: tensor)
@@ -120,7 +122,9 @@ def _convert(model, own: dict[str, torch.Tensor], shapes: dict) -> tuple[dict[st
                 made[target] = recorder.recipe_of(tensor)
         except Exception as error:
             operations = ", ".join(type(one).__name__ for one in getattr(transform, "operations", ()))
-            unsupported[name] = f"{operations or 'renaming'}: {str(error).strip() or type(error).__name__}"
+            unsupported[name] = {"reason": f"{operations or 'renaming'}: {str(error).strip() or type(error).__name__}"}
+    for name, one in unsupported.items():
+        one["sources"] = sources[name]
     return made, unused, unsupported
 
 

@@ -16,6 +16,7 @@ import inspect
 import json
 import pathlib
 import sys
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from torch.export.graph_signature import InputKind  # noqa: E402
 
 from expressions import evaluate, symbols_in, to_json, to_python  # noqa: E402
+from initial_values import initial_values, reset  # noqa: E402
 from tracing import Trace, dtype_name, input_names, shape_of, trace, without_values  # noqa: E402
 
 FORMAT = 1
@@ -49,9 +51,13 @@ class Exported:
             longest_first = sorted(state.items(), key=lambda one: -one[1].numel() * one[1].element_size())
             state.clear()
             state.update(longest_first)
-        with warnings.catch_warnings():
+        # Under its own name, after which torch names the folder in the archive, and complete before it is at `path`.
+        path = pathlib.Path(path)
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=path.absolute().parent) as staging:
             warnings.simplefilter("ignore")
-            torch.export.save(self.program, path, extra_files={"moonshard.json": json.dumps(self.description)})
+            made = pathlib.Path(staging) / path.name
+            torch.export.save(self.program, made, extra_files={"moonshard.json": json.dumps(self.description)})
+            made.replace(path)
 
 
 def export(
@@ -67,6 +73,7 @@ def export(
     constants: Mapping[str, Any] | None = None,
     kinds: Callable[[str], str] = lambda name: "other",
     extra: Mapping[str, Any] | None = None,
+    initialise: Callable[[str, torch.nn.Module], None] = reset,
 ) -> Exported:
     """Exports `module(*args, **kwargs)` and, with `out`, writes the archive.
 
@@ -77,6 +84,7 @@ def export(
     weights          whether the archive holds the values of parameters and buffers
     constants        further arguments that are no inputs of the program: flags, numbers
     kinds, extra     for the description: the kind of an input, and keys that replace those made here
+    initialise       fills the own parameters of a module, which is given with its path, as before a training from scratch
     """
     signature = inspect.signature(module.forward)
     inputs = dict(signature.bind_partial(*args, **(kwargs or {})).arguments)
@@ -94,13 +102,17 @@ def export(
         notes: list[str] = []
         traced = _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes)
         description = {**_describe(module, traced, inputs, kinds, notes), **(extra or {})}
+        keep = without_values(module)
+        for name, value in initial_values(module, initialise).items():
+            description["tensors"][name]["initial"] = value
+        keep()
     finally:
         restore()
         for one, mode in modes:
             one.training = mode
     dtypes = {dtype_name(one.dtype) for one in module.parameters() if one.is_floating_point()}
     own = {"dtype": dtypes.pop()} if len(dtypes) == 1 else {}
-    description["options"] = {"train": train, "weights": weights, **own, **description.get("options", {}),
+    description["options"] = {"train": train, "weights": weights, "autocast_regions": True, **own, **description.get("options", {}),
                               "example": _example(inputs)}  # fmt: skip
     result = Exported(traced.program, description)
     if out is not None:
@@ -193,9 +205,9 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
         notes.append(f"{len(fixed)} parameters have no symbolic dim")
     elif fixed:
         notes.append("No parameter has a symbolic dim: sizes in the graph do not follow shards")
-    if traced.functions:
-        names = ", ".join(traced.functions)
-        notes.append(f"Gradients of {names} follow from its forward: the backward that it defines is not in the graph")
+    not_kept = [{"kind": "backward", "name": name} for name in traced.functions]
+    not_kept += [{"kind": kind, "name": name} for kind, name in traced.assigned]
+    notes += [_NOT_KEPT[one["kind"]].format(one["name"]) for one in not_kept]
     custom = sorted(
         {name for name in _operators(traced) if not name.startswith(("aten::", "higher_order::", "number::"))}
     )
@@ -219,8 +231,16 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
         "calls": traced.calls,
         "weights": {"source": "module", "files": [], "tensors": {}, "unused": [], "missing": [], "unsupported": {}},
         "operators": _operators(traced),
+        "not_kept": not_kept,
         "notes": notes,
     }  # fmt: skip
+
+
+_NOT_KEPT = {
+    "backward": "Gradients of {} follow from its forward: the backward that it defines is not in the graph",
+    "buffer": "{} is assigned anew by forward: the program leaves it as it is (a write in place would be kept)",
+    "attribute": "{} is changed by forward: the program has the value of the first call",
+}
 
 
 def _value(name: str, node: Any, value: Any) -> dict[str, Any]:
@@ -383,7 +403,8 @@ def export_model(model: pathlib.Path | Any, options: Options, out: pathlib.Path 
     with hugging_face.traceable(packed="position_ids" in inputs):
         exported = export(module, (), inputs, dynamic_shapes=varying, shardable=options.shardable, train=options.train,
                           weights=options.weights, constants={**hugging_face.forward_options(module), **known},
-                          kinds=hugging_face.kind_of, extra=extra)  # fmt: skip
+                          kinds=hugging_face.kind_of, extra=extra,
+                          initialise=lambda path, one: hugging_face.owner_of(module, path)._init_weights(one))  # fmt: skip
     exported.description["notes"] += hugging_face.notes(module)
     if out is not None:
         exported.save(out)
@@ -582,8 +603,8 @@ def _export_one(given: argparse.Namespace, options: Options, out: pathlib.Path) 
     for note in description["notes"]:
         print(f"  note: {note}")
     weights = description["weights"]
-    for name, reason in weights["unsupported"].items():
-        print(f"  {name} cannot be loaded: {reason}")
+    for name, one in weights["unsupported"].items():
+        print(f"  {name} cannot be loaded: {one['reason']}")
     for name in weights["missing"]:
         print(f"  {name} is not in the checkpoint")
     if not given.check:

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from transformers import initialization, masking_utils, modeling_rope_utils
 from transformers.integrations import moe, sdpa_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.utils import generic
 
 from tracing import without_values
 
@@ -96,6 +97,16 @@ def build_fake(config: transformers.PreTrainedConfig, dtype: torch.dtype, **opti
     return model
 
 
+def owner_of(model: PreTrainedModel, path: str) -> PreTrainedModel:
+    """The model, or the model inside of it, whose `_init_weights` is for the module of that path."""
+    parts = path.split(".")
+    for i in range(len(parts), -1, -1):
+        owner = model.get_submodule(".".join(parts[:i]))
+        if isinstance(owner, PreTrainedModel):
+            return owner
+    return model
+
+
 def _restore_buffers(model: PreTrainedModel) -> list[str]:
     """Computes the buffers that checkpoints do not hold, and gives the names of those that have no values then."""
     own: dict[str, torch.Tensor] = {}
@@ -105,13 +116,11 @@ def _restore_buffers(model: PreTrainedModel) -> list[str]:
                 unset = torch.zeros_like(module._buffers[name], device="cpu")
                 unset = unset.fill_(torch.nan if unset.is_floating_point() else 77)
                 own[f"{path}.{name}" if path else name] = module._buffers[name] = unset
-    owners = {path: module for path, module in model.named_modules() if isinstance(module, PreTrainedModel)}
     for path, module in model.named_modules():
-        if path in owners or any(module._buffers.get(name) is not None for name in module._non_persistent_buffers_set):
-            parts = path.split(".")
-            owner = next(owners[p] for i in range(len(parts), -1, -1) if (p := ".".join(parts[:i])) in owners)
+        own_model = isinstance(module, PreTrainedModel)
+        if own_model or any(module._buffers.get(name) is not None for name in module._non_persistent_buffers_set):
             try:
-                owner._init_weights(module)
+                owner_of(model, path)._init_weights(module)
             except (NotImplementedError, RuntimeError):
                 continue  # an initialisation that looks at values
     return [name for name, b in own.items()
@@ -258,7 +267,31 @@ def traceable(packed: bool = False) -> Iterator[None]:
                 stack.enter_context(_attribute(module, "torch_compilable_check", lambda *_, **__: None))
         stack.enter_context(without_dropped_layers())
         stack.enter_context(_attribute(moe, "_can_use_grouped_mm", lambda *_: False))
+        stack.enter_context(_autocast_regions())
         yield
+
+
+@contextlib.contextmanager
+def _autocast_regions() -> Iterator[None]:
+    """Keeps in the graph where a model switches autocast off: outside of autocast transformers enters no region there,
+    and the program would compute rotary angles and routers in bfloat16 under autocast.
+
+    The function's code is replaced, as all modules have imported the function by its name.
+    """
+    own = getattr(generic, "maybe_autocast", None)
+    if own is None:
+        yield
+        return
+    with _attribute(own, "__code__", _autocast.__code__):
+        yield
+
+
+def _autocast(
+    device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
+) -> Any:
+    import torch
+
+    return torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from typing import Any
 import sympy
 import torch
 from sympy.logic.boolalg import Boolean
+from torch._C import DispatchKey
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
@@ -38,6 +39,8 @@ _TRANSPARENT = ("__init__.py", "fx/experimental/symbolic_shapes.py", "fx/experim
 # Code of torch that a model runs as if it were its own. All other code of torch computes shapes of operators.
 _LIBRARY = ("nn/", "functional.py", "_tensor.py", "utils/checkpoint.py", "distributions/", "fft/")
 _ASSERTING = ("embedding",)  # functions of torch that look at sizes only to refuse wrong ones
+# Methods of SymNode by which operators in C++ ask; Python's `if` and `bool` go through SymBool.
+_OF_OPERATORS = ("guard_bool", "guard_or_false", "guard_or_true", "guard_size_oblivious", "statically_known_true")
 _MARK = "moonshard_value"  # the key of Node.meta by which recorded values are found in the finished graph
 
 
@@ -50,7 +53,8 @@ class Trace:
     calls: list[dict[str, Any]]
     guards: list[dict[str, Any]]
     symbols: dict[str, dict[str, Any]]
-    functions: list[str]
+    functions: list[str]  # autograd functions whose own backward is not in the graph
+    assigned: list[tuple[str, str]]  # what forward assigns anew, which the graph does not keep: "buffer" or "attribute", name
 
 
 def shape_of(value: Any) -> list:
@@ -100,6 +104,11 @@ class _Conditions:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
+        with _recurrent_shapes(), self._watching():
+            yield
+
+    @contextlib.contextmanager
+    def _watching(self) -> Iterator[None]:
         evaluate = ShapeEnv.evaluate_sym_node
 
         def recorded(env, node, *args, **kwargs):
@@ -142,7 +151,7 @@ class _Conditions:
             fake_impls._view_has_unbacked_input = views
 
     def _record(self, expression: sympy.Basic, result: Any) -> None:
-        if isinstance(expression, Boolean):
+        if isinstance(expression, Boolean) and not expression.is_Symbol:
             condition = expression if result else sympy.Not(expression)
         else:
             condition = sympy.Eq(expression, result, evaluate=False)
@@ -160,6 +169,32 @@ class _Conditions:
                 guard = {"condition": to_json(condition), "text": str(condition), "place": place, "origin": origin}
                 guards.setdefault(str(condition), guard)
         return list(guards.values())
+
+
+@contextlib.contextmanager
+def _recurrent_shapes() -> Iterator[None]:
+    """Shape functions of the recurrent operators. torch's own run the recurrence, which fixes its length."""
+    aten = torch.ops.aten
+    before = []
+    for op in (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input):
+        for key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd):
+            before.append((op, key, op.py_kernels.get(key)))
+            op.py_kernels[key] = functools.partial(_recurrent_results, op is aten.lstm.input)
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, key, kernel in before:
+            del op.py_kernels[key]
+            if kernel is not None:
+                op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
+
+
+def _recurrent_results(with_cells: bool, x, hidden, _parameters, _biases, _layers, _dropout, _train, bidirectional, *_):
+    states = hidden if with_cells else [hidden]
+    features = states[0].shape[-1] * (2 if bidirectional else 1)
+    return (x.new_empty(*x.shape[:2], features), *(one.new_empty(one.shape) for one in states))
 
 
 def _counts_of_results(program: ExportedProgram) -> Iterator[tuple[sympy.Basic, str]]:
@@ -185,7 +220,7 @@ def _of_example(env: ShapeEnv, node: Any) -> sympy.Basic | None:
     Torch would prove the condition or add it to what it takes for granted, which makes exports ten times slower and
     tells nothing that the operators do not find out for themselves. It has to know which sizes are equal, though.
     """
-    if not isinstance(node.expr, Boolean) or node.hint is None:
+    if not isinstance(node.expr, Boolean) or node.expr.is_Symbol or node.hint is None:  # a Symbol counts as a Boolean
         return None
     if node.hint and isinstance(node.expr, sympy.Eq):
         left, right = _without_common_factors(*node.expr.args)
@@ -250,14 +285,15 @@ def _in_torch(filename: str) -> str | None:
 
 def _of_model() -> bool:
     """Whether the code that looks at a size is the model's, rather than the shape function of an operator."""
-    frame = sys._getframe(2)
+    frame, asked_by = sys._getframe(2), None
     while frame is not None:
         name = _in_torch(frame.f_code.co_filename)
         if name is None or name.startswith(_LIBRARY):
-            return frame.f_code.co_filename != __file__ and frame.f_code.co_name not in _ASSERTING
+            of_operator = asked_by is not None and asked_by.co_name in _OF_OPERATORS
+            return not of_operator and frame.f_code.co_filename != __file__ and frame.f_code.co_name not in _ASSERTING
         if not name.startswith(_TRANSPARENT):
             return False
-        frame = frame.f_back
+        asked_by, frame = frame.f_code, frame.f_back
     return False
 
 
@@ -426,24 +462,47 @@ class _Whole(torch.nn.Module):
     """The module as a function of its inputs and its parameters, which gives a flat tuple of its results."""
 
     def __init__(
-        self, module: torch.nn.Module, fixed: Mapping[str, Any], conditions: _Conditions, outputs: list[str]
+        self,
+        module: torch.nn.Module,
+        fixed: Mapping[str, Any],
+        conditions: _Conditions,
+        outputs: list[str],
+        assigned: list[tuple[str, str]],
     ) -> None:
         super().__init__()
         self.module = module
+        self._assigned = lambda found: assigned.__setitem__(slice(None), found)
         self._arguments = functools.partial(_arguments, inspect.signature(module.forward), fixed)
         self._outputs = lambda names: outputs.__setitem__(slice(None), names)  # torch.export resets attributes
         self._conditions = conditions
 
     def forward(self, inputs: dict[str, Any], parameters: dict[str, torch.Tensor]) -> tuple:
         args, kwargs = self._arguments(inputs)
+        before = _attributes(self.module)
         self._conditions.active = True
         try:
             result = torch.func.functional_call(self.module, parameters, args, kwargs)
         finally:
             self._conditions.active = False
+        self._assigned(_changed(before, _attributes(self.module)))
         named = dict(_named_results(result))
         self._outputs(list(named))
         return tuple(named.values())
+
+
+def _attributes(module: torch.nn.Module) -> dict[tuple[str, str], Any]:
+    """Buffers, by identity, and attributes that are numbers or texts."""
+    found: dict[tuple[str, str], Any] = {}
+    for path, one in module.named_modules():
+        prefix = f"{path}." if path else ""
+        found |= {("buffer", prefix + name): id(value) for name, value in one._buffers.items() if value is not None}
+        found |= {("attribute", prefix + name): value for name, value in vars(one).items()
+                  if name != "training" and type(value) in (bool, int, float, str)}  # fmt: skip
+    return found
+
+
+def _changed(before: Mapping[tuple[str, str], Any], after: Mapping[tuple[str, str], Any]) -> list[tuple[str, str]]:
+    return [key for key, value in before.items() if key in after and after[key] != value]
 
 
 def _arguments(signature: inspect.Signature, fixed: Mapping[str, Any], inputs: dict[str, Any]) -> tuple[tuple, dict]:
@@ -485,8 +544,8 @@ def trace(
     all that Python computes from configs is a constant, and a dim that it pins down becomes an integer; with `follow`
     not the numbers that sizes.py knows.
     """
-    conditions, calls, outputs = _Conditions(), _Calls(module, follow), []
-    whole = _Whole(module, fixed, conditions, outputs)
+    conditions, calls, outputs, assigned = _Conditions(), _Calls(module, follow), [], []
+    whole = _Whole(module, fixed, conditions, outputs, assigned)
     parameters = dict(module.named_parameters())
     dims = {name: {dim: Dim.AUTO for dim in cut[name]} or None if name in cut else None for name in parameters}
     shapes = {name: dynamic_shapes.get(name) for name in inputs}
@@ -502,7 +561,7 @@ def trace(
     env = _shape_env(program)
     found = conditions.finished(program, env) if env else []
     return Trace(program, outputs, calls.finished(program), found, _symbols(program, env, found),
-                 sorted(conditions.functions))  # fmt: skip
+                 sorted(conditions.functions), assigned)  # fmt: skip
 
 
 def _shape_env(program: ExportedProgram) -> ShapeEnv | None:

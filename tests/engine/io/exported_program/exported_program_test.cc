@@ -166,6 +166,19 @@ TEST_CASE("an exported program is read as its tree, tensors, sizes, calls and no
   CHECK(ProgramText(ReadEntries(SmallEntries()).ValueOrThrow()) == ProgramText(program));
 }
 
+TEST_CASE("what a program does not keep of its model is a warning of training") {
+  const ExportedProgram program =
+      ReadEntries(Edited(R"(record: not_kept = [{"kind": "backward", "name": "GELU"}, {"kind": "buffer", "name": "n"},)"
+                         R"( {"kind": "attribute", "name": "count"}])"))
+          .ValueOrThrow();
+  const std::string text = ToText(NotKeptByTraining(program));
+  INFO(text);
+  CHECK(text.find("the program does not have the backward that 'GELU' defines") != std::string::npos);
+  CHECK(text.find("the program does not update the buffer 'n'") != std::string::npos);
+  CHECK(text.find("the program does not update the attribute 'count'") != std::string::npos);
+  CHECK_FALSE(HasErrors(NotKeptByTraining(program)));
+}
+
 TEST_CASE("a size has its value as in Python, and none where it has none") {
   const std::map<std::string, int64_t, std::less<>> symbols = {
       {"a", 7}, {"z", 0}, {"n", -7}, {"big", INT64_MAX}, {"low", INT64_MIN}};

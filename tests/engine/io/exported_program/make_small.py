@@ -1,7 +1,7 @@
 """Writes small.pt2, the program of exported_program_test.cc: python make_small.py FOLDER_OF_EXPORT_PROGRAM
 
 Two layers with norms that cast, a region without gradients inside of another mode, tied weights, a constant, a buffer that
-checkpoints hold and one that they do not, sizes that vary.
+checkpoints hold and one that they do not, sizes that vary, and what the graph does not keep.
 """
 
 import json
@@ -44,12 +44,14 @@ class Layer(nn.Module):
 class Small(nn.Module):
     def __init__(self):
         super().__init__()
+        self.calls = 0
         self.embed = nn.Embedding(32, 8, dtype=torch.bfloat16)
         self.layers = nn.ModuleList(Layer() for _ in range(2))
         self.head = nn.Linear(8, 32, bias=False, dtype=torch.bfloat16)
         self.head.weight = self.embed.weight
 
     def forward(self, ids, weight):
+        self.calls += 1
         x = self.embed(ids)
         with torch.no_grad():
             signs = torch.tensor([1.0, -1.0]).repeat(4)
@@ -94,8 +96,9 @@ RECIPES = {
     ],
     "layers.1.norm.weight": [{"stack": [{"tensor": f"n{i}"} for i in range(2)], "dim": -1}],
 }
+UNSUPPORTED = {"layers.0.seen": "Seen: aten.cos", "layers.1.seen": {"reason": "Seen: aten.sin", "sources": ["a", "b"]}}
 torch.manual_seed(1)
 out = pathlib.Path(__file__).parent / "small.pt2"
-extra = {"guards": GUARDS, "weights": {"tensors": RECIPES, "unsupported": {"layers.0.seen": "Seen: aten.cos"}}}
+extra = {"guards": GUARDS, "weights": {"tensors": RECIPES, "unsupported": UNSUPPORTED}}
 export(Small(), (torch.zeros(2, 6, dtype=torch.int64), torch.ones(2, 6, 1)), out=out, extra=extra)
 without_traces(out)

@@ -41,7 +41,10 @@ class Printer {
         Line("valid " + name + " " + std::to_string(first) + " to " + std::to_string(last));
       }
     }
-    for (const auto& [name, why] : program_.unsupported) Line("unsupported " + name + ": " + why);
+    if (program_.autocast_regions) Line("autocast regions are in the graph");
+    for (const NotKept& one : program_.not_kept) {
+      Line("not kept: " + std::string(one.kind == NotKept::Kind::kBackward ? "backward " : "value ") + one.name);
+    }
     for (const RecordedCall& call : program_.calls) Call(call);
     for (const ProgramNode& node : program_.graph.nodes) Node(node);
     return text_;
@@ -84,6 +87,12 @@ class Printer {
     if (!tensor.entry.empty()) line += ", in " + tensor.entry + " by " + ShapeToString(tensor.strides);
     Line(line);
     for (const WeightRecipe& recipe : tensor.recipes) Line("  made of " + RecipeText(recipe));
+    if (tensor.initial) {
+      static constexpr std::array kNames = {"constant", "normal", "uniform", "values"};
+      std::string text = kNames.at(static_cast<size_t>(tensor.initial->kind));
+      for (const double number : tensor.initial->numbers) text += " " + std::to_string(number);
+      Line("  begins as " + text);
+    }
   }
 
   void Call(const RecordedCall& call) {
@@ -148,6 +157,11 @@ std::string ExpressionText(const SizeExpression& expression) {
 std::string RecipeText(const WeightRecipe& recipe) {
   static constexpr std::array kNames = {"", "stack", "concatenate", "slice", "select", "permute", "reshape"};
   if (recipe.kind == WeightRecipe::Kind::kTensor) return recipe.tensor;
+  if (recipe.kind == WeightRecipe::Kind::kUnsupported) {
+    std::vector<std::string> sources;
+    recipe.AddSources(sources);
+    return "nothing: " + recipe.reason + (sources.empty() ? "" : ", of " + Join(sources, ", "));
+  }
   std::vector<std::string> parts;
   for (const WeightRecipe& part : recipe.parts) parts.push_back(RecipeText(part));
   return std::string(kNames.at(static_cast<size_t>(recipe.kind))) + "(" + Join(parts, ", ") + ", dim " +

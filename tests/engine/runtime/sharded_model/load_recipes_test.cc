@@ -88,7 +88,8 @@ class RecipeMaker {
     used_.insert(kind);
     const auto part = [&](const Shape& its) { return Make(its, depth - 1, stored); };
     switch (dims == 0 && kind != Kind::kSelect && kind != Kind::kReshape ? Kind::kTensor : kind) {
-      case Kind::kTensor: break;
+      case Kind::kTensor:
+      case Kind::kUnsupported: break;
       case Kind::kStack: {
         const int64_t dim = Below(dims);
         Shape inner = shape;
@@ -323,6 +324,10 @@ TEST_CASE("what does not fit has no shape but a reason") {
   CHECK(shape(Made(Kind::kSlice, {a, a})) == "a recipe of 2 parts");
   CHECK(shape(Made(Kind::kStack, {Made(Kind::kSelect, {a}, 5)})) == "dim 5 of a tensor of shape [4, 6]");
   CHECK_FALSE(HasSources(Made(Kind::kStack, {a, Source("c")}), source));
+  WeightRecipe computes = Made(Kind::kUnsupported, {a, b});
+  computes.reason = "Merge: aten.mul";
+  CHECK(shape(computes) == "the conversion is not supported: Merge: aten.mul");
+  CHECK(shape(Made(Kind::kStack, {Made(Kind::kUnsupported, {a})})) == "the conversion is not supported: ");
   CHECK(shape(Made(Kind::kStack, {a, Source("h")})) == "tensors of types float32 and float16 are joined");
 }
 
@@ -393,6 +398,17 @@ TEST_CASE("a sharded model loads what recipes make, of the shards' bytes or in f
       text = error.what();
     }
     Expect(text.find("the tensors that make 'layer_0.up.weight' do not fit") != std::string::npos, text);
+    // A conversion that computes holds where its tensors are there, and then nothing is loaded in its place.
+    wrong = rules;
+    wrong.recipes["layer_0.up.weight"][1].kind = Kind::kUnsupported;
+    wrong.recipes["layer_0.up.weight"][1].reason = "Merge: aten.mul";
+    text.clear();
+    try {
+      LoadCheckpoint(model, checkpoint, wrong);
+    } catch (const PlanError& error) {
+      text = error.what();
+    }
+    Expect(text.find("the conversion is not supported: Merge: aten.mul") != std::string::npos, text);
     const Stored after = FullState(model);
     for (const auto& [path, tensor] : before) ExpectEqual(after.at(path), tensor, path);
   });

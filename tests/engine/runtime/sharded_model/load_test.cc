@@ -1,6 +1,7 @@
 // Values from full tensors and from checkpoints of other programs reach every rank's shards.
 #include <catch2/catch.hpp>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -102,6 +103,71 @@ TEST_CASE("what of a state does not fit is reported at once, before a parameter 
     state["layer_3.up.weight"] = torch::zeros({2});
     const Diagnostics warnings = LoadFullState(model, state);
     Expect(warnings.size() == 1 && Contains(ToText(warnings), "'layer_3.up.weight'"), ToText(warnings));
+  });
+}
+
+TEST_CASE("parameters begin as the rule says, alike on every mesh") {
+  const InitialRule rule = [](const LiveParameter& parameter, const torch::nn::Module&) {
+    if (parameter.path == "layer_0.up.weight") return InitialValue::Uniform(2, 5);
+    if (parameter.path == "layer_0.up.bias") {
+      std::vector<double> values(static_cast<size_t>(parameter.shape[0]));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = 0.5 * static_cast<double>(i);
+      return InitialValue::Values(std::move(values));
+    }
+    return parameter.shape.size() > 1 ? InitialValue::Normal(0.1, 3) : InitialValue::Constant(7);
+  };
+  State want;
+  for (const char* mesh_text : {"tp=1", "tp=2", "tp=4", "dp=2,tp=2"}) {
+    RunRanks(mesh_text, [&](DeviceMesh& mesh) {
+      auto model = Parallelize(MakeNet({}), LoadedPlan(mesh), mesh);
+      Initialize(model, 5, rule);
+      if (want.empty()) {
+        want = FullState(model);
+      } else {
+        ExpectState(model, want);
+      }
+    });
+  }
+  const at::Tensor uniform = want.at("layer_0.up.weight");
+  CHECK((uniform.ge(2) & uniform.lt(5)).all().item<bool>());
+  CHECK(std::abs(uniform.mean().item<double>() - 3.5) < 0.4);
+  const at::Tensor values = want.at("layer_0.up.bias");
+  CHECK(at::equal(values, at::arange(values.size(0), values.options()) * 0.5));
+  CHECK(std::abs(want.at("layer_1.up.weight").mean().item<double>() - 3) < 0.1);
+  CHECK(want.at("layer_1.up.bias").eq(7).all().item<bool>());
+}
+
+TEST_CASE("quantized values are not loaded as numbers, nor fractions as integers") {
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    auto model = Parallelize(MakeNet({}), LoadedPlan(mesh), mesh);
+    const State before = FullState(model);
+    const std::string path = "layer_0.up.weight";
+    for (const at::ScalarType type : {at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kChar, at::kLong}) {
+      State state = before;
+      state[path] = state.at(path).to(type);
+      const std::string text = LoadError([&] { LoadFullState(model, state); });
+      Expect(Contains(text, "tensor 'layer_0.up.weight'") && Contains(text, "dequantize it first"), text);
+      ExpectState(model, before);
+    }
+    for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
+      State state = before;
+      state[path] = state.at(path).to(type);
+      LoadFullState(model, state);
+    }
+  });
+  const ScratchFolder folder;
+  State stored = StateOf(MakeNet({}));
+  stored["layer_0.up.weight"] = stored.at("layer_0.up.weight").to(at::kFloat8_e4m3fn);
+  SaveState(folder / "x.safetensors", stored);
+  RunRanks("tp=2", [&](DeviceMesh& mesh) {
+    auto model = Parallelize(MakeNet({}), LoadedPlan(mesh), mesh);
+    const Checkpoint checkpoint = Checkpoint::OpenFile(folder / "x.safetensors").ValueOrThrow();
+    const std::string text = LoadError([&] { LoadCheckpoint(model, checkpoint); });
+    Expect(Contains(text, "values of Float8_e4m3fn are not converted"), text);
+    NameRules rules;  // nor where a recipe makes the tensor
+    rules.recipes["layer_0.up.weight"].emplace_back().tensor = "layer_0.up.weight";
+    const std::string made = LoadError([&] { LoadCheckpoint(model, checkpoint, rules); });
+    Expect(Contains(made, "values of Float8_e4m3fn are not converted"), made);
   });
 }
 
