@@ -1,7 +1,6 @@
 #include "engine/models/causal_lm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <ATen/Functions.h>
@@ -158,26 +157,6 @@ Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program) {
     };
   }
   return made;
-}
-
-std::optional<Diagnostic> OwnLossDiffers(const CausalLm& model, const at::Tensor& ids) {
-  if (!model.own_loss || ids.size(1) < 2) return std::nullopt;
-  const at::NoGradGuard no_grad;
-  const bool training = model.module->is_training();
-  model.module->eval();
-  const auto [logits, loss] = model.own_loss(ids, ids, std::nullopt, std::nullopt);
-  model.module->train(training);
-  const double own = loss.item<double>();
-  const double next_token = CausalLmLoss(logits, ids).item<double>();
-  // Both are sums of the same terms in float32, where the model's loss is this one; an auxiliary term or other targets
-  // are parts in a hundred.
-  constexpr double kRounding = 1e-3;
-  if (std::abs(own - next_token) <= kRounding * std::abs(next_token)) return std::nullopt;
-  Diagnostic d =
-      MakeDiagnostic(Finding::kNotSupported, "the program's own loss is not the cross-entropy of the next token");
-  d.declared = "on one batch the program computes " + std::to_string(own) + ", and the next token's cross-entropy is " +
-               std::to_string(next_token);
-  return d;
 }
 
 at::Tensor CausalLmLoss(const at::Tensor& logits, const at::Tensor& labels) {

@@ -65,10 +65,4 @@ Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program);
 // -100 are ignored. NaN if all are. As transformers' ForCausalLMLoss.
 at::Tensor CausalLmLoss(const at::Tensor& logits, const at::Tensor& labels);
 
-// The error (kNotSupported, without a path) of a model whose own loss is not CausalLmLoss of its logits, because its
-// targets are not shifted or it adds auxiliary terms: both are computed on `ids` [B, T], in evaluation mode without
-// gradients. Nothing where they agree, or where the model has no loss of its own. The logits must be full on this rank;
-// collective as a forward is.
-std::optional<Diagnostic> OwnLossDiffers(const CausalLm& model, const at::Tensor& ids);
-
 }  // namespace moonshard

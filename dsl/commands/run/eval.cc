@@ -107,6 +107,7 @@ void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const Collecti
       {"plan", applied.plan().plan->name},
       {"plan_hash", applied.plan().Hash()},
       {"mesh", applied.plan().mesh.ToString()},
+      {"loss", result.loss_of.empty() ? JsonValue() : JsonValue(result.loss_of)},
       {"per_rank", std::move(ranks)},
       {"seconds",
        JsonValue::Object{{"load", timing.load_s}, {"forward", result.forward_s}, {"backward", result.backward_s}}},

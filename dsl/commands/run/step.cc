@@ -17,6 +17,7 @@
 #include "dsl/commands/run/tensor_file.h"
 #include "engine/core/base/join_first.h"
 #include "engine/core/base/text.h"
+#include "engine/models/own_loss.h"
 #include "engine/models/program/compile_program.h"
 #include "engine/runtime/dtype/scalar_type.h"
 #include "engine/runtime/nn/defer_init.h"
@@ -401,6 +402,7 @@ StepResult RunByName(Program& program, const Inputs& inputs, const StepOptions& 
   begin = Clock::now();
   if (options.grads) LossIn(outputs, program).backward();
   result.backward_s = SecondsSince(begin);
+  if (outputs.Has("loss")) result.loss_of = "model";
   for (size_t i = 0; i < outputs.names().size(); ++i) {
     const at::Tensor tensor = outputs.tensors()[i].detach();
     result.outputs.emplace_back(outputs.names()[i],
@@ -418,6 +420,7 @@ StepResult RunOwnLoss(const CausalLm& model, const Inputs& inputs, const StepOpt
   begin = Clock::now();
   if (options.grads) loss.backward();
   result.backward_s = SecondsSince(begin);
+  result.loss_of = "model";
   result.outputs = {{"logits", logits.detach().to(c10::kFloat)}, {"loss", loss.detach().to(c10::kFloat)}};
   return result;
 }
@@ -440,13 +443,15 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
   const CausalLm& model = sharded.model;
   const FullLogits full(*sharded.applied, sharded.vocabulary);
   if (model.own_loss && !full.moves() && options.micro_batches == 1) return RunOwnLoss(model, inputs, options);
-  if (model.own_loss && !full.moves()) {
-    if (std::optional<Diagnostic> differs = OwnLossDiffers(model, inputs.ids)) {
-      differs->path = "--micro-batches";
-      differs->required = "--micro-batches 1: that loss is one of the whole batch";
+  if (model.own_loss) {
+    if (std::optional<Diagnostic> differs = OwnLossDiffers(*sharded.program)) {
+      differs->path = full.moves() ? "logits" : "--micro-batches";
+      differs->required = full.moves() ? "a plan that gathers the logits: output = replicate at the head"
+                                       : "--micro-batches 1: that loss is one of the whole batch";
       throw PlanError({*std::move(differs)});
     }
   }
+  result.loss_of = "next tokens";
   const int64_t micro_batches = options.micro_batches;
   const int64_t rows = inputs.ids.size(0) / micro_batches;
   std::vector<at::Tensor> logits;

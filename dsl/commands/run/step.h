@@ -96,6 +96,9 @@ struct StepResult {
   // What the model returned, by name: logits float32 [B, S, V] and loss float32 []; of a program by name all of its
   // outputs, floating-point ones in float32.
   std::vector<std::pair<std::string, at::Tensor>> outputs;
+  // "model": the loss is the one that the model returned; "next tokens": the mean cross-entropy of the next tokens,
+  // computed of its logits; "": there is none.
+  std::string loss_of;
   double forward_s = 0;
   double backward_s = 0;
 

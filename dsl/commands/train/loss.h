@@ -23,7 +23,6 @@ class NextTokenLoss {
   std::pair<double, int64_t> Sum(const Batch& batch) const;
 
   // Whether a rank has the logits of some of the vocabulary alone.
-  bool sharded_logits() const { return vocabulary_.shard().length < vocabulary_.size(); }
   // Of the loss alone: the model's own are in AppliedPlan::counts.
   const CollectiveCounts& counts() const { return vocabulary_.group().counts(); }
   void ClearCounts() const { vocabulary_.group().ClearCounts(); }

@@ -86,6 +86,14 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
       out.net = CausalLmOfProgram(program).ValueOrThrow();
     }
   }
+  // A program with another loss would be trained towards something else.
+  if (const auto program = std::dynamic_pointer_cast<Program>(out.net.module)) {
+    if (std::optional<Diagnostic> differs = OwnLossDiffers(program->exported())) {
+      differs->path = program->exported().file;
+      differs->required = "a causal language model whose loss is the mean over the next tokens; train others in C++";
+      throw PlanError({*std::move(differs)});
+    }
+  }
   const LiveTree live = ReadLiveTree(*out.net.module).ValueOrThrow();
   ApplyOptions apply;
   if (ProgramPathOf(verb.model).empty())

@@ -93,7 +93,6 @@ class TrainingRun {
     ReadTogether([&] {
       for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) batches.push_back(data_.Next(micro));
     });
-    if (!loss_checked_) CheckOwnLoss(batches.front());
     for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) {
       model_.SetGradientSync(micro + 1 == verb_.micro_batches);  // the last backward reduces the gradients
       const Batch& batch = batches[static_cast<size_t>(micro)];
@@ -127,21 +126,6 @@ class TrainingRun {
     }
     const int64_t any = world_.Max(errors.empty() ? 0 : 1, CollectiveLabel("whether the data is read"));
     if (any != 0) ThrowTogether(mesh_, "read the data", errors);
-  }
-
-  // A program that computes another loss than this trainer would train towards something else. Where the plan leaves
-  // the logits in shards its own loss cannot be computed.
-  void CheckOwnLoss(const Batch& batch) {
-    loss_checked_ = true;
-    if (!lm_.net.own_loss || loss_.sharded_logits()) return;
-    std::optional<Diagnostic> differs = OwnLossDiffers(lm_.net, batch.ids);
-    model_.ClearCounts();
-    if (world_.Max(differs ? 1 : 0, CollectiveLabel("whether the program's loss is that of train")) == 0) return;
-    Diagnostic d = differs ? *std::move(differs)
-                           : MakeDiagnostic(Finding::kNotSupported, "another rank's own loss is a different one");
-    d.path = verb_.model.program.empty() ? verb_.model.model : verb_.model.program;
-    d.required = "a causal language model whose loss is the mean over the next tokens; train others in C++";
-    throw PlanError({std::move(d)});
   }
 
   at::Tensor LossOf(const Batch& batch) const {
@@ -221,7 +205,6 @@ class TrainingRun {
   int64_t step_ = 0;  // taken so far
   int64_t evaluated_ = -1;
   bool checked_ = false;
-  bool loss_checked_ = false;
   int64_t skips_ = 0;  // in a row
   int stopped_ = 0;    // the signal that stopped the run
 };

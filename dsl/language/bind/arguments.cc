@@ -100,6 +100,12 @@ const BuiltinInfo* BuiltinOf(lua_State* L, int index) {
   return nullptr;
 }
 
+void ReportOldName(ScriptState& state, const std::string& message, const SourceSpan& where) {
+  Diagnostic d = MakeDiagnostic(Finding::kDeprecatedName, message, where);
+  d.help = "a later version removes the old name";
+  state.Report(std::move(d));
+}
+
 int BadArgument(lua_State* L, const std::string& builtin, const std::string& what, int index) {
   return BadArgument(L, builtin, what, index, {}, "");
 }

@@ -25,6 +25,9 @@ int BadArgument(lua_State* L, const std::string& builtin, const std::string& wha
 int BadArgument(lua_State* L, const std::string& builtin, const std::string& what, int index, SourceSpan where,
                 std::string help);
 
+// Warns (kDeprecatedName) with `message`, which has the old name and the new one, at the place of the old one.
+void ReportOldName(ScriptState& state, const std::string& message, const SourceSpan& where);
+
 // The builtin that the function at `index` is; null for another function.
 const BuiltinInfo* BuiltinOf(lua_State* L, int index);
 

@@ -71,12 +71,6 @@ struct Renamed {
   std::map<std::pair<std::string, std::string>, JsonValue> values;
 };
 
-void ReportRenamed(ScriptState& state, const std::string& message, const SourceSpan& where) {
-  Diagnostic d = MakeDiagnostic(Finding::kDeprecatedName, message, where);
-  d.help = "a later version removes the old name";
-  state.Report(std::move(d));
-}
-
 // The table at `index`. A row that is none is reported.
 Renamed ReadRenamed(lua_State* L, int index) {
   Renamed out;
@@ -114,12 +108,12 @@ std::optional<JsonValue> GivenValue(Evaluation& evaluation, const std::string& n
   if (old == renamed.names.end()) return std::nullopt;
   const std::string message = "option '" + old->second + "' is now called '" + name + "'";
   if (const auto found = evaluation.options().find(old->second); found != evaluation.options().end()) {
-    ReportRenamed(evaluation.state(), message, found->second.source);
+    ReportOldName(evaluation.state(), message, found->second.source);
     return found->second.value;
   }
   const auto found = given.find(old->second);
   if (found == given.end()) return std::nullopt;
-  ReportRenamed(evaluation.state(), message, here);
+  ReportOldName(evaluation.state(), message, here);
   return found->second;
 }
 
@@ -128,7 +122,7 @@ JsonValue WithoutOldValue(Evaluation& evaluation, const std::string& name, const
                           const SourceSpan& where) {
   const auto now = value.is_string() ? renamed.values.find({name, value.AsString()}) : renamed.values.end();
   if (now == renamed.values.end()) return value;
-  ReportRenamed(evaluation.state(), Quoted(value) + " of option '" + name + "' is now " + Quoted(now->second), where);
+  ReportOldName(evaluation.state(), Quoted(value) + " of option '" + name + "' is now " + Quoted(now->second), where);
   return now->second;
 }
 

@@ -273,22 +273,10 @@ bool ReadDeclaredKeys(lua_State* L, int index, std::vector<DeclaredKey>& keys) {
   return true;
 }
 
-void ReportRenamed(lua_State* L, const std::string& what, const std::string& old, const std::string& now,
-                   bool is_value) {
-  ScriptState& state = ScriptState::From(L);
-  const SourceSpan call = state.UserSpan();
-  const std::string quoted_old = is_value ? "\"" + old + "\"" : "'" + old + "'";
-  const std::string quoted_now = is_value ? "\"" + now + "\"" : "'" + now + "'";
-  Diagnostic d = MakeDiagnostic(
-      Finding::kDeprecatedName, quoted_old + " of '" + what + "' is now " + (is_value ? "" : "called ") + quoted_now,
-      is_value ? state.UserSpanOfText(old) : state.sources().SpanOfKey(call.file, call.line, old));
-  d.help = "a later version removes the old name";
-  state.Report(std::move(d));
-}
-
 // Old names in the table at 2 are reported, and give way to the new ones: of keys (type "now new"), and of values (key
 // "key=old", type "now new"). What the table has under the new name already stays.
 void RenameOld(lua_State* L, const std::string& name, std::vector<DeclaredKey>& keys) {
+  ScriptState& state = ScriptState::From(L);
   for (const DeclaredKey& key : keys) {
     if (!key.type.starts_with(kNow)) continue;
     const std::string now = key.type.substr(kNow.size());
@@ -298,12 +286,14 @@ void RenameOld(lua_State* L, const std::string& name, std::vector<DeclaredKey>& 
     if (equals != std::string::npos) {
       const std::string old = key.key.substr(equals + 1);
       if (StringAt(L, -1) == old) {
-        ReportRenamed(L, field, old, now, true);
+        ReportOldName(state, "\"" + old + "\" of '" + field + "' is now \"" + now + "\"", state.UserSpanOfText(old));
         lua_pushstring(L, now.c_str());
         lua_setfield(L, 2, field.c_str());
       }
     } else if (!lua_isnil(L, -1)) {
-      ReportRenamed(L, name, field, now, false);
+      const SourceSpan call = state.UserSpan();
+      ReportOldName(state, "'" + field + "' of '" + name + "' is now called '" + now + "'",
+                    state.sources().SpanOfKey(call.file, call.line, field));
       if (lua_getfield(L, 2, now.c_str()) == LUA_TNIL) {
         lua_pushvalue(L, -2);
         lua_setfield(L, 2, now.c_str());

@@ -48,6 +48,7 @@ TEST_CASE("two ranks compute what was recorded, with two sums per layer each way
   CHECK(stats.Find("forward")->AsObject().size() == 2);
   CHECK(stats.Find("backward")->AsObject().size() == 1);
   CHECK(stats.Find("forward")->Find("all_reduce")->Find("bytes")->AsInt() > 0);
+  CHECK(stats.Find("loss")->AsString() == "next tokens");
   REQUIRE(stats.Find("per_rank")->AsArray().size() == 2);
   for (const JsonValue& rank : stats.Find("per_rank")->AsArray()) {
     CHECK(rank.Find("parameter_bytes")->AsInt() == 140544);

@@ -141,8 +141,10 @@ TEST_CASE("a program with its weights in the archive needs no other file") {
   CHECK(losses == train("apart", {kPrograms + "llama", "--program", kPrograms + "llama/program.pt2"}));
   ExpectGood(RunHere({"merge", scratch / "whole/step_00000003", scratch / "merged"}));
   CHECK(std::filesystem::exists(scratch / "merged/model.safetensors"));
-  ExpectGood(RunHere({"eval", whole, "--mesh", "tp=2", "--input", kPrograms + "llama/inputs.safetensors", "--output",
-                      scratch / "out.safetensors", "--grads"}));
+  const Outcome done = RunHere({"eval", whole, "--mesh", "tp=2", "--input", kPrograms + "llama/inputs.safetensors",
+                                "--output", scratch / "out.safetensors", "--grads", "--stats", "-"});
+  ExpectGood(done);
+  CHECK_THAT(done.out, Contains("\"loss\": \"model\""));  // the plan gathers the logits
   const std::string recorded = kPrograms + "llama/expected.safetensors";
   ExpectNumbers(scratch / "out.safetensors", recorded, RecordedBound(recorded));
 }
@@ -151,8 +153,10 @@ TEST_CASE("eval and verify run a program in evaluation mode, and train refuses o
   const ScratchFolder scratch;
   const std::string modes = SourcePath("tests/parity/own_modules/modes/");
   for (const char* program : {"program.pt2", "evaluation.pt2"}) {
-    ExpectGood(RunHere(
-        {"eval", modes + program, "--input", modes + "inputs.safetensors", "--output", scratch / "out.safetensors"}));
+    const Outcome done = RunHere({"eval", modes + program, "--input", modes + "inputs.safetensors", "--output",
+                                  scratch / "out.safetensors", "--stats", "-"});
+    ExpectGood(done);
+    CHECK_THAT(done.out, Contains("\"loss\": \"model\""));
     ExpectNumbers(scratch / "out.safetensors", modes + "expected.safetensors", 1e-6);
   }
   // The head in shards, everything else on every rank: with dropout the ranks and the model alone would differ.

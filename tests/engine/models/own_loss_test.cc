@@ -1,0 +1,66 @@
+// What the loss of an exported program is: of every program of tests/parity that has one, and of changed ones.
+#include "engine/models/own_loss.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "engine/io/exported_program/program_archive.h"
+#include "tests/support/paths.h"
+
+namespace moonshard::test {
+namespace {
+
+const std::filesystem::path kParityFolder = SourcePath("tests/parity");
+
+ExportedProgram ReadParity(const std::string& path) { return ReadProgramPath(kParityFolder / path).ValueOrThrow(); }
+
+TEST_CASE("the loss of causal language models is recognised as that of the next tokens") {
+  int programs = 0;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(kParityFolder / "programs")) {
+    if (file.path().extension() != ".pt2") continue;
+    const std::string name = file.path().lexically_relative(kParityFolder).string();
+    CAPTURE(name);
+    CHECK(OwnLossOf(ReadParity(name)) == (name == "programs/t5/program.pt2" ? OwnLoss::kOther : OwnLoss::kNextTokens));
+    ++programs;
+  }
+  CHECK(programs > 25);
+}
+
+TEST_CASE("a loss of the same position is another one, and a program may have none") {
+  const ExportedProgram same_position = ReadParity("own_modules/modes/program.pt2");
+  CHECK(OwnLossOf(same_position) == OwnLoss::kOther);
+  CHECK(OwnLossDiffers(same_position));
+  const ExportedProgram without = ReadParity("own_modules/sizes/program.pt2");
+  CHECK(OwnLossOf(without) == OwnLoss::kNone);
+  CHECK_FALSE(OwnLossDiffers(without));
+}
+
+// The loss plus a value of a layer, as a balance of experts is.
+TEST_CASE("an auxiliary term makes the loss depend on more than logits") {
+  ExportedProgram program = ReadParity("programs/llama/program.pt2");
+  const auto loss = std::ranges::find(program.outputs, "loss", &ProgramOutput::name) - program.outputs.begin();
+  ProgramArgument& returned = program.graph.outputs[static_cast<size_t>(loss)];
+  const auto hidden = std::ranges::find(program.graph.nodes, "aten::rsqrt", &ProgramNode::target);
+  REQUIRE(hidden != program.graph.nodes.end());
+  ProgramNode sum;
+  sum.name = "with_balance";
+  sum.target = "aten::add";
+  sum.overload = "Tensor";
+  ProgramArgument term = returned;
+  term.value = hidden->outputs[0];
+  sum.inputs = {{"self", returned}, {"other", term}};
+  ProgramValue value = program.values[returned.value];
+  value.name = sum.name;
+  returned.value = static_cast<uint32_t>(program.values.size());
+  sum.outputs = {returned.value};
+  program.values.push_back(value);
+  program.graph.nodes.push_back(sum);
+  CHECK(OwnLossOf(program) == OwnLoss::kOfMore);
+  CHECK(OwnLossDiffers(program)->declared.find("auxiliary terms") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace moonshard::test
