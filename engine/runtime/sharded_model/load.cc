@@ -117,9 +117,14 @@ bool Converts(c10::ScalarType from, c10::ScalarType to) {
          (c10::isComplexType(from) && c10::isComplexType(to)) || (counts(from) && counts(to));
 }
 
+std::string NameOf(c10::ScalarType type) {
+  const std::optional<DType> dtype = DTypeOf(type);
+  return dtype ? ToString(*dtype) : c10::toString(type);
+}
+
 std::string HelpForType(c10::ScalarType from, c10::ScalarType to) {
   if (Converts(from, to)) return "";
-  return "values of " + std::string(c10::toString(from)) + " are not converted to " + c10::toString(to) +
+  return "values of " + NameOf(from) + " are not converted to " + NameOf(to) +
          (c10::isFloatingType(to) ? ": where the checkpoint is quantized, dequantize it first" : "");
 }
 
@@ -189,7 +194,7 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
     d.declared = source.type + " " + ShapeToString(source.shape);
     d.required = ShapeToString(required);
     if (source.shape == required && source.dtype) {
-      d.required = std::string(c10::toString(type)) + " " + d.required;
+      d.required = NameOf(type) + " " + d.required;
       d.help = HelpForType(*source.dtype, type);
     } else if (source.shape.size() == 2 && required.size() == 2 && source.shape[0] == required[1] &&
                source.shape[1] == required[0]) {
@@ -275,7 +280,7 @@ std::vector<RecipeMatch> MatchRecipes(const AppliedPlan& model, const Checkpoint
     d.declared = made ? std::string(ToString(made->dtype)) + " " + ShapeToString(made->shape) : why;
     d.required = ShapeToString(parameter.shape);
     if (type != kNone && made->shape == parameter.shape) {
-      d.required = std::string(c10::toString(own)) + " " + d.required;
+      d.required = NameOf(own) + " " + d.required;
       d.help = HelpForType(type, own);
     }
     errors.push_back(std::move(d));
@@ -329,7 +334,7 @@ Diagnostics LoadFullState(AppliedPlan& model, const std::map<std::string, at::Te
   std::vector<at::Tensor> tensors;
   for (const auto& [name, tensor] : state) {
     const bool defined = tensor.defined();
-    sources.push_back({name, "", defined ? c10::toString(tensor.scalar_type()) : "undefined",
+    sources.push_back({name, "", defined ? NameOf(tensor.scalar_type()) : "undefined",
                        defined ? tensor.sizes().vec() : std::vector<int64_t>(),
                        defined && !tensor.is_meta() ? std::optional(tensor.scalar_type()) : std::nullopt});
     tensors.push_back(tensor);
