@@ -156,7 +156,7 @@ class Applier {
   const at::Tensor& TensorAt(size_t m, const std::string& name) const {
     const ModuleTree::Signature& signature = s_.plan.tree->parameters(ModuleAt(m));
     const auto found = std::ranges::find(signature, name, &Parameter::name);
-    Check(found != signature.end(), "a compiled step names a parameter that is not there");
+    Check(found != signature.end(), "a compiled step names a parameter that does not exist");
     return s_.live.tensors[m][static_cast<size_t>(found - signature.begin())];
   }
 
@@ -181,7 +181,7 @@ class Applier {
       if (hook->SetLocalRows(rows.begin, rows.length, total)) {
         undo_.emplace_back([hook, total] { hook->SetLocalRows(0, total, total); });
       } else {
-        Refuse(m, "cannot look up in some of its rows only",
+        Refuse(m, "cannot look up ids in some rows of its table only",
                "moonshard::nn::Embedding without max_norm and scale_grad_by_freq, or a class with "
                "bool SetLocalRows(int64_t, int64_t, int64_t)");
       }

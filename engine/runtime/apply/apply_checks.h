@@ -1,4 +1,4 @@
-// Apply checks: a compiled plan against a live model, before the first collective and after a step.
+// Apply checks: compare a compiled plan with a live model, before the first collective and after a step.
 // Stage before: compile, live_tree.h. Stage after: applied_plan.h.
 #pragma once
 
@@ -8,13 +8,14 @@
 
 namespace moonshard {
 
-// Before: the same on every rank. kNotHookable: a parameter that is sharded over tp in a module whose calls cannot be
-// intercepted, and no module around it redistributes anything. kNotSupported: layouts on axes that cannot be applied, a
-// style of which something is missing, a model that has a plan already.
+// Before a plan is applied. Returns the same errors on every rank. kNotHookable: a parameter is sharded over tp, the
+// calls of its module cannot be intercepted, and no module around it or inside it redistributes activations.
+// kNotSupported: a layout on an axis that cannot be applied, a style with a part that the engine cannot run yet,
+// recomputation of a module whose calls cannot be repeated (Hookable::CanRunThrough), a model that already has a plan.
 Diagnostics CheckApplicable(const LiveTree& live, const CompiledPlan& plan);
 
-// After: planned modules whose calls never came. kUnusedHook for each, or kBypassedHook where a parameter of it got a
-// gradient all the same (AppliedPlan::Findings).
+// After a step. Returns one finding for each planned module that was never called: kUnusedHook, or kBypassedHook if one
+// of its parameters has a gradient all the same (AppliedPlan::Findings).
 Diagnostics FindUncalled(const CompiledPlan& plan, const LiveTree& live);
 
 }  // namespace moonshard

@@ -189,10 +189,10 @@ class RouteStep final : public BoundaryStep {
     }
     if (!ids->defined() || !weights->defined()) {
       Diagnostic d = MakeDiagnostic(Finding::kBadInput,
-                                    "'" + path_ + "' was called without the ids or weights that its route names");
+                                    "'" + path_ + "' was called without the ids or weights that its route declares");
       d.path = path_;
       d.declared = "route=" + ToText(route_);
-      d.required = "a tensor of ids and one of weights at these positions, counted from 0";
+      d.required = "a tensor of expert ids and a tensor of weights at these positions, counted from 0";
       throw PlanError({std::move(d)});
     }
     experts_.Keep(*ids, *weights, path_);
@@ -293,7 +293,7 @@ class BoundaryMaker {
       case StepKind::kReshardUnit:
       case StepKind::kEndStep: break;  // no object of their own
     }
-    Check(false, "a step ends what none began");
+    Check(false, "a step of `leave` ends a step that `enter` does not have");
     return nullptr;
   }
 
@@ -327,7 +327,7 @@ class BoundaryMaker {
 
   DrawFrom StreamAfter() const {
     const auto after = std::ranges::find(steps_.leave, StepKind::kDrawAfter, &ModuleStep::kind);
-    Check(after != steps_.leave.end(), "steps that draw inside and nothing after");
+    Check(after != steps_.leave.end(), "a module has a step draw_inside and no step draw_after");
     return after->stream;
   }
   std::shared_ptr<BoundaryStep> MakeDraw(DrawFrom inside, DrawFrom after) const {
@@ -337,7 +337,7 @@ class BoundaryMaker {
 
   const std::shared_ptr<Unit>& OwnUnit() const {
     const auto unit = std::ranges::find(plan_.units, path_, &ShardedUnit::path);
-    Check(unit != plan_.units.end(), "a step that gathers a unit that is not there");
+    Check(unit != plan_.units.end(), "a step gathers a unit that does not exist");
     return parts_.units.at(static_cast<size_t>(unit - plan_.units.begin()));
   }
 

@@ -1,6 +1,6 @@
-// Call guards: what the outermost call of a model checks before it computes: parameters have values, and are still this
-// rank's shards.
-// Stage before: applied_plan.cc, which fills them. Stage after: boundary_steps.h, which calls it.
+// Call guards: checks that the outermost call of a model runs before it computes: every parameter has values, and every
+// parameter still holds this rank's shard.
+// Stage before: applied_plan.cc, which registers the parameters. Stage after: boundary_steps.h, which runs the checks.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,22 @@
 
 namespace moonshard {
 
-// DeferredValues: parameters that were made without values (nn::DeferInit) and have storage now, until the first call
-// of the model: one that was neither loaded nor initialised is an error, in place of training from what the memory
-// held.
+// DeferredValues: the parameters that were made without values (nn::DeferInit) and got storage when the plan was
+// applied. A call of the model is an error until all of them have been loaded or initialised: otherwise the model would
+// train from uninitialised memory.
 class DeferredValues {
  public:
-  // Null where none of the model's tensors waits for storage.
+  // Returns null if no tensor of the model is on the meta device.
   static std::shared_ptr<DeferredValues> Of(const LiveTree& live);
 
-  // `tensor` has storage for this rank's shard. Of floating-point ones the first element becomes NaN, so that values
-  // written past autograd's counter of writes, through the memory, are noticed too. Others (counts) become zeros, which
-  // is what they begin at.
+  // Registers `tensor`, which has storage for this rank's shard and no values. Sets the first element of a
+  // floating-point tensor to NaN, so that Check also recognises values written directly into the memory, which leave
+  // the version counter unchanged. Fills a tensor of another dtype (a counter) with zeros, its usual initial value, and
+  // does not register it.
   void Add(const std::string& path, const at::Tensor& tensor, bool is_buffer);
 
-  // Throws PlanError: kNoValues, one for each that has not been written to, the first ten; on the ranks where it is so.
-  // Once all have values nothing is looked at any more.
+  // Throws PlanError kNoValues, with one diagnostic for each registered tensor that was not written to, at most ten.
+  // Throws only on ranks where values are missing. After a check without errors later calls check nothing.
   void Check();
 
  private:
@@ -41,21 +42,22 @@ class DeferredValues {
   std::vector<Entry> entries_;
 };
 
-// ShardGuard: finds a parameter whose registered tensor is no longer this rank's shard, before the model computes with
-// it.
+// ShardGuard: finds parameters whose registered tensor is no longer this rank's shard, before the model computes with
+// them.
 //
-// LibTorch's functions know no layouts: torch::load gives a parameter the full tensor of an archive, and a hand-written
-// `parameter.set_data(full)` does the same. A forward over such a weight is wrong without an error wherever the sizes
-// still fit (a rowwise weight would not, a vocabulary or a norm would). The guard compares sizes, so it finds every
-// full tensor in the place of a shard, and does not find: a full tensor of a replicated parameter, which is right;
-// another shard of the same sizes; values written in place. Parameters of fsdp's units change their sizes by themselves
-// (engine/runtime/fsdp/unit.h, which compares its own shards before it gathers them), and are not watched here.
+// LibTorch's functions do not support layouts: torch::load gives a parameter the full tensor of an archive, and so does
+// a hand-written `parameter.set_data(full)`. The forward is then wrong, without an error wherever the sizes still fit
+// (they do not fit for a rowwise weight, they do for a vocabulary or a norm). The guard compares sizes, so it finds
+// every full tensor in place of a shard. It does not find a full tensor of a replicated parameter (which is correct),
+// another shard of the same sizes, or values written in place. The guard does not check parameters of fsdp units, whose
+// sizes change during a step (engine/runtime/fsdp/unit.h compares the shards of a unit before it gathers them).
 class ShardGuard {
  public:
-  // `parameter` holds this rank's shard of a tensor of `shape`. Nothing is kept of one that is not sharded.
+  // `parameter` holds this rank's shard of a tensor of shape `shape`. Parameters that are not sharded are not
+  // registered.
   void Add(const std::string& path, const at::Tensor& parameter, const std::vector<int64_t>& shape);
-  // Throws PlanError: kUnshardedFunction, one for each parameter of other sizes, the first ten. A comparison of sizes a
-  // parameter, a few nanoseconds each.
+  // Throws PlanError kUnshardedFunction, with one diagnostic for each parameter of other sizes, at most ten. Costs a
+  // few nanoseconds per parameter.
   void Check() const;
 
  private:

@@ -44,13 +44,14 @@ void DeferredValues::Check() {
     if (static_cast<int64_t>(entry.tensor._version()) != entry.version) continue;
     if (!at::isnan(entry.tensor.detach()).any().item<bool>()) continue;
     if (++count > kMost) continue;
-    Diagnostic d = MakeDiagnostic(Finding::kNoValues, "'" + entry.path + "' was made without values and has none yet");
+    Diagnostic d = MakeDiagnostic(
+        Finding::kNoValues, "'" + entry.path + "' was made without values and has not been loaded or initialised");
     d.path = entry.path;
     d.required = entry.is_buffer ? "a checkpoint, or an archive (--weights of the exporter), that has this buffer"
                                  : "LoadCheckpoint or Initialize before the model is called";
     missing.push_back(std::move(d));
   }
-  if (count > kMost) missing.front().message += ", like " + std::to_string(count - 1) + " others";
+  if (count > kMost) missing.front().message += ", and the same holds for " + std::to_string(count - 1) + " others";
   if (!missing.empty()) throw PlanError(std::move(missing));
   entries_.clear();
 }

@@ -64,13 +64,13 @@ JsonValue Judge(const std::vector<JsonValue>& digests, const std::vector<Distinc
     }
     if (differ.empty()) continue;
     Diagnostic d =
-        MakeDiagnostic(Finding::kInitialValuesDiffer, "'" + tensors[i].path + "' begins with other values on rank " +
+        MakeDiagnostic(Finding::kInitialValuesDiffer, "'" + tensors[i].path + "' has other initial values on rank " +
                                                           Join(differ, ", ") + " than on rank 0");
     d.path = tensors[i].path;
-    d.required = "the same values on every rank before they are sharded";
+    d.required = "the same values on every rank before the plan shards them";
     d.help =
-        "seed every rank alike before the model is built (torch::manual_seed), or set ApplyOptions::initial to "
-        "InitialValues::kBroadcast to take rank 0's values; kUnchecked where all of them are loaded afterwards";
+        "give every rank the same seed before it builds the model (torch::manual_seed), or set ApplyOptions::initial "
+        "to InitialValues::kBroadcast to use rank 0's values, or to kUnchecked if all values are loaded afterwards";
     throw PlanError({std::move(d)});
   }
   return {};

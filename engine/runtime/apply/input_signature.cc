@@ -125,7 +125,7 @@ const CollectiveLabel& InputSignature::Of(std::span<const TensorSlot> arguments)
   }
   values_ = values.value_or(0);
   all_values_ = all;
-  const std::string kind = all ? " with the values " : " with the integers ";
+  const std::string kind = all ? ", hash of the values " : ", hash of the integers ";
   label_ = CollectiveLabel(values ? shapes_ + kind + Hex(values_) : shapes_);
   return label_;
 }

@@ -40,7 +40,7 @@ class Reader {
       if (!dtype) {
         Diagnostic d = MakeDiagnostic(
             Finding::kNotSupported,
-            "a tensor of type " + std::string(c10::toString(tensor.scalar_type())) + " cannot be part of a plan");
+            "a tensor of dtype " + std::string(c10::toString(tensor.scalar_type())) + " is not supported in a plan");
         d.path = (path.empty() ? "" : path + ".") + name;
         diagnostics_.push_back(std::move(d));
         return;
@@ -61,13 +61,13 @@ class Reader {
           MakeDiagnostic(Finding::kStaleMember, "member '" + name + "' of '" + path +
                                                     "' is not the tensor that is registered as '" + name + "'");
       d.path = path;
-      d.declared = "two tensors: forward uses one, optimizers and plans see the other";
-      d.required = "one tensor under both names";
+      d.declared = "two tensors: forward uses the member, optimizers and plans use the registered tensor";
+      d.required = "the same tensor as member and as registered tensor";
       d.help =
           nn::KindOf(module) == "Linear"
-              ? "tie it with TieWeight(tensor) of this moonshard::nn::Linear in place of the assignment"
-              : "do not assign to the member. To share one tensor: where the other layer is a "
-                "moonshard::nn::Linear, tie that layer with TieWeight(" +
+              ? "call TieWeight(tensor) of this moonshard::nn::Linear instead of the assignment"
+              : "do not assign to the member. To share one tensor: if the other layer is a "
+                "moonshard::nn::Linear, call its TieWeight(" +
                     name +
                     "); in a class of your own, pass the tensor to the constructor and register it there: " + name +
                     " = register_parameter(\"" + name + "\", given)";

@@ -1,4 +1,4 @@
-// LiveTree: the ModuleTree of a live model, and the live things behind its indices.
+// LiveTree: the ModuleTree of a live model, with the modules, hooks and tensors that the indices of the tree refer to.
 // Stage after: match.
 #pragma once
 
@@ -19,17 +19,18 @@ namespace moonshard {
 
 struct LiveTree {
   std::shared_ptr<const ModuleTree> tree;
-  // Parallel to tree->modules(). The model owns the modules; `hooks` holds nullptr where calls cannot be intercepted.
+  // `modules` and `hooks` are parallel to tree->modules(). The model owns the modules. hooks[m] is nullptr if the calls
+  // of module m cannot be intercepted.
   std::vector<torch::nn::Module*> modules;
   std::vector<Hookable*> hooks;
   // tensors[m][p] is the registered tensor of parameter p of module m: a handle to the same TensorImpl.
   std::vector<std::vector<at::Tensor>> tensors;
 };
 
-// Modules in registration order, each with its own parameters, then its buffers. Parameters that are one TensorImpl are
-// a tie. Shapes are those the tensors have now: call it before a plan is applied.
-// Errors: kNotSupported for a tensor whose type no checkpoint can hold; kStaleMember for a module whose member is not
-// the tensor it has registered.
+// Reads modules in registration order, and of each module its own parameters and then its own buffers. Parameters with
+// the same TensorImpl are a tie. Shapes are the current ones: call it before a plan is applied. Errors: kNotSupported
+// for a tensor of a dtype that a plan cannot contain (one without a DType, scalar_type.h); kStaleMember for a module
+// whose member `weight` or `bias` is not the tensor registered under that name.
 Result<LiveTree> ReadLiveTree(torch::nn::Module& root);
 
 }  // namespace moonshard

@@ -1,13 +1,13 @@
-// Parallelize: the public way to put a plan to work in a model.
+// Parallelize: the public function that applies a plan to a model.
 //
 //   auto model = moonshard::Parallelize(net, plan, mesh);       // net: a holder or shared_ptr of a torch::nn::Module
 //   torch::optim::AdamW optimizer(model.parameters(), 3e-4);
 //   auto loss = model.forward(batch).sum(); loss.backward();
 //
-// Reads the live tree, resolves the plan against it (engine/plan/resolve) and applies it. Reading and resolving leave
-// the model unchanged. The stage that fails throws PlanError with its diagnostics: whatever `moonshard check` refuses,
-// and dp ranks whose gradients nothing reduces (ApplyOptions::independent_replicas allows them). Warnings and notes go
-// to ApplyOptions::on_findings:
+// Reads the live tree, resolves the plan against it (engine/plan/resolve) and applies the plan. Reading and resolving
+// leave the model unchanged. The first stage that fails throws PlanError with its diagnostics: everything that
+// `moonshard check` reports as an error, and a dp axis over which the plan reduces no gradients
+// (ApplyOptions::independent_replicas allows it). Warnings and notes go to ApplyOptions::on_findings:
 //
 //   moonshard::Parallelize(net, plan, mesh, {.on_findings = [&](const moonshard::Diagnostics& found) {
 //     if (mesh.rank() == 0) std::cerr << moonshard::ToText(found);
@@ -25,8 +25,8 @@
 
 namespace moonshard {
 
-// What ParallelModel::parameters() returns: a vector of tensors with a type of its own, so that functions which are
-// wrong for shards can be refused by the compiler.
+// What ParallelModel::parameters() returns: a vector of tensors with a type of its own, so that the compiler can reject
+// functions that are wrong for shards.
 class ShardedParameters : public std::vector<at::Tensor> {
   using std::vector<at::Tensor>::vector;
 };
@@ -34,21 +34,23 @@ class ShardedParameters : public std::vector<at::Tensor> {
 }  // namespace moonshard
 
 namespace torch::nn::utils {
-// On shards it would take this rank's norm for that of the model: each rank would scale by a number of its own, and
-// what is replicated would drift apart. Use moonshard::ClipGradNorm(model, max_norm). The compiler sees this for
-// model.parameters() alone. No run-time check is possible for other lists of the same tensors (net->parameters()):
-// LibTorch scales through grad().data(), which leaves no trace in the gradient, not even in its version. TypeScope
-// finds the norm of shards in a step that it watches, FindDrift the replicated parameters that have drifted.
+// LibTorch's clip_grad_norm_ would use the norm of this rank's shards instead of the norm of the full gradients: each
+// rank would scale by a different factor, and replicated parameters would drift apart. Use
+// moonshard::ClipGradNorm(model, max_norm). The compiler rejects only the type of model.parameters(). A list of the
+// same tensors from elsewhere (net->parameters()) cannot be checked at run time either: LibTorch scales through
+// grad().data(), which does not even change the gradient's version counter. TypeScope reports a norm of shards in a
+// step that it checks; FindDrift reports replicated parameters that have drifted.
 double clip_grad_norm_(const moonshard::ShardedParameters&, double, double = 2.0, bool = false) = delete;
 }  // namespace torch::nn::utils
 
 namespace moonshard {
 
-// Without the wrapper, for callers that keep the model themselves. Collective over the mesh; PlanError.
+// Parallelize without the wrapper, for callers that keep the model themselves. Collective over the mesh. Throws
+// PlanError.
 std::shared_ptr<AppliedPlan> ParallelizeModule(torch::nn::Module& root, const Plan& plan, const DeviceMesh& mesh,
                                                const ApplyOptions& options = {});
 
-// A model under a plan. A handle: copies share the model and the plan.
+// A model with a plan. A handle: copies share the model and the plan.
 template <class Net>
 class ParallelModel {
  public:
@@ -62,8 +64,8 @@ class ParallelModel {
   Net& net() { return net_; }
   auto operator->() { return net_.operator->(); }
 
-  // This rank's shards of the parameters, tied ones once (LibTorch's own parameters() repeats them, and an optimizer
-  // would step them twice). What an optimizer is made with.
+  // This rank's shards of the parameters, for an optimizer. Tied parameters are listed once: LibTorch's own
+  // parameters() repeats them, and an optimizer would step them twice.
   ShardedParameters parameters() const {
     ShardedParameters out;
     for (const LiveParameter& parameter : applied_->parameters()) {
@@ -73,7 +75,7 @@ class ParallelModel {
   }
 
   AppliedPlan& applied() const { return *applied_; }
-  operator AppliedPlan&() const { return *applied_; }  // NOLINT: so that free functions take a model
+  operator AppliedPlan&() const { return *applied_; }  // NOLINT: a model is accepted as an AppliedPlan
 
  private:
   Net net_;

@@ -51,8 +51,8 @@ class Preflight {
     Diagnostic d = NotSupported("calls of '" + path + "' cannot be recomputed", path,
                                 plan_.plan->recompute[static_cast<size_t>(plan_.recompute_section[i])].source);
     d.declared =
-        "a forward with arguments that cannot be copied or that it may change, or without a tensor in its result";
-    d.required = "arguments by value or const reference that can be copied, and tensors in the result";
+        "a forward with an argument that cannot be copied or is a non-const reference, or with no tensor in its result";
+    d.required = "arguments that can be copied, by value or by const reference, and a tensor in the result";
     out_.push_back(std::move(d));
   }
 
@@ -122,8 +122,9 @@ class Preflight {
       const ModuleLayouts& layouts = plan_.LayoutsOf(m);
       const SourceSpan& where = SourceOf(plan_, layouts, p);
       const std::string name = plan_.tree->parameters(module)[p].name;
-      Diagnostic d = NotSupported("parameters are applied on axis tp, and by fsdp or ddp on the data-parallel axes",
-                                  module.path + "." + name, where);
+      Diagnostic d = NotSupported(
+          "layouts of parameters are supported on axis tp, and under fsdp or ddp on the data-parallel axes",
+          module.path + "." + name, where);
       d.declared = placement.ToText();
       d.required = "replicate on axis " + std::string(ToString(axis));
       out_.push_back(std::move(d));

@@ -1,8 +1,10 @@
-// Random numbers: the streams of random/random_streams.h that the ranks of a run have. From which of them operators
-// draw, by where in a forward they are, is part of the plan's steps (compile/module_steps.h).
+// Random numbers: makes the random streams of this rank (random/random_streams.h). The plan's steps select the stream
+// from which the operators of each part of a forward draw (compile/module_steps.h).
 //
-// Half: key and value heads that several ranks hold are shards, so dropout on them alone draws differently on these
-// ranks; and operators between two outermost calls (of a model whose root cannot be intercepted) draw common numbers.
+// Limitations: key/value heads that several ranks hold count as shards, so dropout on them alone draws different
+// numbers on these ranks. Operators between two outermost calls (of a model whose root cannot be intercepted) draw from
+// the common stream.
+//
 // Stage before: compile. Stage after: boundary_steps.h.
 #pragma once
 
@@ -13,8 +15,8 @@
 
 namespace moonshard {
 
-// Those of this rank of tp. Null where values are full, and for ranks that are threads of one process: they draw from
-// one generator, which cannot be switched for one of them. Collective over `tp`.
+// Returns the random streams of this rank of `tp`. Returns null on a tp axis of one rank, and if ranks are threads of
+// one process: they share the process's generator, which cannot be switched for one rank only. Collective over `tp`.
 std::shared_ptr<RandomStreams> MakeStreams(AxisGroup& tp);
 
 }  // namespace moonshard

@@ -36,10 +36,10 @@ void ShardGuard::Check() const {
     const bool full = entry.parameter.sizes() == at::IntArrayRef(entry.shape);
     Diagnostic d = MakeDiagnostic(Finding::kUnshardedFunction,
                                   full ? "'" + entry.path + "' holds the full tensor in place of this rank's shard"
-                                       : "'" + entry.path + "' is not this rank's shard any more");
+                                       : "'" + entry.path + "' does not hold this rank's shard any more");
     d.path = entry.path;
-    d.declared = SizesText(entry.parameter.sizes()) + " since Parallelize, as torch::load or set_data leave it";
-    d.required = SizesText(entry.shard) + ", a shard of " + SizesText(entry.shape);
+    d.declared = SizesText(entry.parameter.sizes()) + ", set after Parallelize, for example by torch::load or set_data";
+    d.required = SizesText(entry.shard) + ", this rank's shard of " + SizesText(entry.shape);
     d.help = "load before Parallelize, or use LoadCheckpoint(model, checkpoint), which reads this rank's shards";
     changed.push_back(std::move(d));
   }

@@ -42,7 +42,7 @@ Diagnostics FindUncalled(const CompiledPlan& plan, const LiveTree& live) {
     const bool used = std::ranges::any_of(live.tensors[m], [](const at::Tensor& t) { return t.grad().defined(); });
     const std::string& path = plan.tree->modules()[m].path;
     Diagnostic d = used ? MakeDiagnostic(Finding::kBypassedHook,
-                                         "'" + path + "' was used, but never through a call that the plan sees")
+                                         "'" + path + "' was used, but never through a call that the plan intercepts")
                         : MakeDiagnostic(Finding::kUnusedHook, "'" + path + "' has a rule and was never called");
     d.path = path;
     d.where = SourceOf(plan, layouts);

@@ -40,7 +40,7 @@ void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& pa
     std::map<std::string, GradientSum::Bucket> by_type;
     for (ParamRef ref : planned.params) {
       const auto found = by_ref.find(ref);
-      Check(found != by_ref.end(), "a bucket's parameter is not there");
+      Check(found != by_ref.end(), "a gradient bucket names a parameter that does not exist");
       const at::Tensor& tensor = found->second->tensor;
       GradientSum::Bucket& bucket = by_type[std::string(at::toString(tensor.scalar_type())) + tensor.device().str()];
       bucket.at_end = planned.after_tp;
@@ -76,7 +76,7 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
     options.scale = plan.gradient_scale;
     for (ParamRef ref : planned.params) {
       const auto found = by_ref.find(ref);
-      Check(found != by_ref.end(), "a unit's parameter is not there");
+      Check(found != by_ref.end(), "a unit names a parameter that does not exist");
       const LiveParameter& live = *found->second;
       const c10::ScalarType used = UsedType(plan, live);
       if (settings.ranks == 1 && used == live.tensor.scalar_type()) continue;  // nothing to gather or to cast

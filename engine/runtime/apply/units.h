@@ -1,5 +1,5 @@
-// Makes the fsdp units and the gradient buckets of a compiled plan from the parameters of a live model.
-// Stage before: parameters hold this rank's shards. Stage after: fsdp/unit_step.h around the modules' calls.
+// Units: makes the fsdp units and the gradient buckets of a compiled plan from the parameters of a live model.
+// Stage before: parameters hold this rank's shards. Stage after: fsdp/unit_step.h, around the modules' calls.
 #pragma once
 
 #include <memory>
@@ -15,21 +15,22 @@
 
 namespace moonshard {
 
-// " (line 12)", of the plan's fsdp or ddp; "" without one. For the errors of their collectives.
+// Returns " (line 12)" with the line of the plan's fsdp or ddp section, or "" if there is no section or no line. For
+// labels of collectives in errors.
 std::string LineOfSection(const CompiledPlan& plan);
 
-// Makes `sum` sum in the plan's gradient buckets (plan.buckets), after everything was added to it. Parameters whose
-// dtype or device differs from the tree's (DeferInit) get buckets of their own. `groups`: the groups of all sums of the
-// plan.
+// Makes `sum` reduce the gradients in the plan's buckets (plan.buckets). Call it after everything was added to `sum`.
+// Parameters whose dtype or device differs from the others of their bucket (DeferInit, offload) get a bucket of their
+// own. `groups`: all process groups of the plan.
 void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const PlanGroups& groups,
                   GradientSum& sum);
 
-// One unit for each of plan.units, and their order. The units pass their parameters' gradients to `sum`: call this
-// before anything is added to `sum`.
+// Makes one unit for each of plan.units, and the order of their calls. The units pass their parameters' gradients to
+// `sum`: call MakeUnits before anything is added to `sum`.
 struct PlannedUnits {
   std::vector<std::shared_ptr<Unit>> units;
   std::shared_ptr<UnitOrder> order;
-  std::set<ParamRef> params;  // that a unit holds
+  std::set<ParamRef> params;  // parameters that belong to a unit
 };
 PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, int64_t rank,
                        const PlanGroups& groups, const std::shared_ptr<BackwardEnd>& end,

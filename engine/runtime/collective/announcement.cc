@@ -26,8 +26,8 @@ std::string ToText(const Announcement& announcement) {
                      c10::toString(static_cast<c10::ScalarType>(announcement.dtype)) + " " +
                      ShapeToString(std::span(announcement.shape).first(dims));
   if (announcement.mismatched_size >= 0) {
-    text +=
-        ", with a shard of size " + std::to_string(announcement.mismatched_size) + ", which is not this rank's size";
+    text += ", with a shard of size " + std::to_string(announcement.mismatched_size) +
+            ", which is not the size of this rank's shard";
   }
   return text;
 }
@@ -54,7 +54,7 @@ Diagnostic MismatchError(const std::string& group, std::span<const int64_t> rank
   std::vector<std::string> lines;
   for (const auto& [text, who] : calls) lines.push_back("rank " + Join(who, ", ") + ": " + text);
   d.declared = Join(lines, "; ");
-  d.required = mismatched_size ? "shards of one tensor, as torch.chunk makes them"
+  d.required = mismatched_size ? "shards of one tensor, of the sizes that torch.chunk gives them"
                                : "the same kind, dtype and shape in the same order on every rank";
   return d;
 }

@@ -1,5 +1,6 @@
-// Announcement: the record of fixed size that a rank sends before a collective. The ranks of a group exchange and
-// compare them, because Gloo aborts the process on unequal shapes and mixes up data in silence where the order differs.
+// Announcement: a record of fixed size that describes the collective that a rank is about to run. The ranks of a group
+// exchange and compare their records before the collective, because Gloo aborts the process if shapes differ, and
+// silently mixes up data if the order of the collectives differs.
 #pragma once
 
 #include <array>
@@ -16,27 +17,27 @@ namespace moonshard {
 struct Announcement {
   static constexpr size_t kMaxDims = 5;
 
-  uint32_t sequence = 0;  // collectives of the group so far
+  uint32_t sequence = 0;  // number of collectives of the group before this one
   uint8_t kind = 0;       // CollectiveKind, or kInputsKind
   uint8_t direction = 0;
   int8_t dtype = 0;  // c10::ScalarType
   uint8_t dims = 0;
-  std::array<int64_t, kMaxDims> shape = {};  // of the logical tensor; of more dims the product of the last ones
+  std::array<int64_t, kMaxDims> shape = {};  // of the logical tensor; shape[4]: product of the sizes from dim 4 on
   uint64_t label = 0;                        // CollectiveLabel::hash
-  int64_t mismatched_size = -1;              // size of a local shard that the shape does not allow; -1: it fits
+  int64_t mismatched_size = -1;              // CollectiveUse::mismatched_size; -1: the local shard fits the shape
 
-  // Whether the two ranks may run the collective together.
+  // Whether the two ranks run the same collective. A record with a mismatched_size agrees with no record.
   bool Agrees(const Announcement& other) const;
 };
 static_assert(sizeof(Announcement) == 64);
 
 inline constexpr uint8_t kInputsKind = 255;
 
-// "all_gather (backward, call 3) of Double [2, 6]", or "the inputs of a call".
+// "all_gather (backward, call 3) of Double [2, 6]", or "the inputs of a call" for kInputsKind.
 std::string ToText(const Announcement& announcement);
 
-// kCollectiveMismatch with the call of each rank; `labels` are the ranks' own label texts, truncated to a fixed length,
-// and `ranks` the mesh ranks. Equal on every rank of the group.
+// Returns kCollectiveMismatch with the collective of each rank, the same on every rank of the group. `labels`: the
+// label texts that the ranks sent, truncated to a fixed length. `ranks`: their mesh ranks.
 Diagnostic MismatchError(const std::string& group, std::span<const int64_t> ranks,
                          std::span<const Announcement> announcements, std::span<const std::string> labels);
 

@@ -32,8 +32,8 @@ Diagnostic RankLost(const std::string& group, const std::string& label, const st
       MakeDiagnostic(Finding::kRankLost, "a rank of " + group + " exited or did not respond within the timeout");
   d.path = label;
   d.declared = why;
-  d.required = "every rank of the group in every collective";
-  d.help = "look at the output of the other ranks: the first failure is theirs";
+  d.required = "every rank of the group takes part in every collective";
+  d.help = "look at the output of the other ranks: one of them failed first";
   return d;
 }
 
@@ -208,7 +208,7 @@ PendingCollective AxisGroup::StartAllReduce(const at::Tensor& buffer, const Coll
   PendingCollective pending;
   pending.output_ = buffer;
   if (size_ == 1) return pending;
-  Check(buffer.is_contiguous(), "all-reduce of a tensor with strides");
+  Check(buffer.is_contiguous(), "all-reduce of a tensor that is not contiguous");
   pending.label_ = *use.label;
   pending.what_ = Run(CollectiveKind::kAllReduce, buffer, use, [&] {
     std::vector<at::Tensor> shared = {WithoutHistory(buffer)};
@@ -223,7 +223,7 @@ PendingCollective AxisGroup::StartAllGather(const at::Tensor& shard, const Colle
   PendingCollective pending;
   pending.output_ = shard;
   if (size_ == 1) return pending;
-  Check(shard.is_contiguous(), "all-gather of a tensor with strides");
+  Check(shard.is_contiguous(), "all-gather of a tensor that is not contiguous");
   std::vector<int64_t> shape = shard.sizes().vec();
   shape.at(0) *= size_;
   pending.output_ = at::empty(shape, shard.options());
@@ -252,7 +252,7 @@ PendingCollective AxisGroup::StartReduceScatter(const at::Tensor& blocks, const 
 }
 
 at::Tensor AxisGroup::Finish(PendingCollective pending) {
-  Check(pending.started(), "the end of a collective that was not begun");
+  Check(pending.started(), "Finish of a collective that was not started");
   if (pending.wait_) GuardCollective(*pending.label_, pending.what_, pending.wait_);
   return std::move(pending.output_);
 }

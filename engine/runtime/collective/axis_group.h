@@ -1,16 +1,15 @@
-// AxisGroup: the collectives of one group of ranks on plain local tensors, each with its result when it returns. Has no
-// layouts and no autograd (redistribute has); counts its collectives, and compares the ranks' calls before c10d sees
-// them.
+// AxisGroup: the collectives of one process group on plain local tensors. It has no layouts and no autograd
+// (redistribute adds them). It counts its collectives, and compares the calls of the ranks before c10d runs them.
 // Stage before: mesh (MeshGroup). Stage after: redistribute (TensorRedistribution, GradientSum).
 //
 // Errors are thrown as PlanError:
-//   kCollectiveMismatch  the ranks call with different kinds, dtypes or shapes, or are at different places of the
-//                        program; every rank of the group throws it, with the call of each, and the group stays usable
-//   kRankLost            c10d failed: a peer died or did not join within the mesh's timeout. The group is then broken
-//                        and every later call throws without waiting
-// Kinds, shapes and labels are compared on the first `checked` collectives of a group (a small exchange on the CPU
-// before each, by position and so the same on every rank); after these StartCheckInputs keeps a cheap watch once a
-// call.
+//   kCollectiveMismatch  the ranks call collectives of different kinds, dtypes or shapes, or in a different order;
+//                        every rank of the group throws it, with the call of each rank, and the group stays usable
+//   kRankLost            c10d failed: a peer exited or did not join within the mesh's timeout; the group is then
+//                        broken, and every later call throws without waiting
+// Kinds, dtypes, shapes and labels are compared before the first `checked` collectives of a group, by a small exchange
+// on the CPU. The position of a collective decides whether it is compared, so all ranks decide alike. After these,
+// StartCheckInputs compares the inputs of each call of the model.
 #pragma once
 
 #include <cstdint>
@@ -32,21 +31,21 @@ namespace moonshard {
 struct CheckOptions {
   enum class Mode : uint8_t { kFirst, kAlways, kNever };
   Mode mode = Mode::kFirst;
-  int64_t checked = 256;  // collectives, in mode kFirst
+  int64_t checked = 256;  // in mode kFirst: the first `checked` collectives of each group are compared
 };
 
-// What one collective is about.
+// The description of one collective, for the comparison between ranks, errors and counts.
 struct CollectiveUse {
   Direction direction = Direction::kForward;
   const CollectiveLabel* label = nullptr;
   at::IntArrayRef shape;  // of the global tensor, equal on every rank: compared between ranks
-  int64_t bytes = 0;      // counted (collective_counts.h)
-  // The size of this rank's shard where `shape` does not allow it, which is an error on every rank; else -1.
+  int64_t bytes = 0;      // to count (collective_counts.h)
+  // The size of this rank's shard if `shape` requires another size, which is an error on every rank; otherwise -1.
   int64_t mismatched_size = -1;
 };
 
-// A collective that overlaps with the rank's next work. If it is destroyed before Finish, the collective still takes
-// place.
+// A collective that overlaps with the rank's next work. It also completes on all ranks if the object is destroyed
+// before Finish.
 class PendingCollective {
  public:
   bool started() const { return output_.defined(); }
@@ -54,7 +53,7 @@ class PendingCollective {
  private:
   friend class AxisGroup;
   at::Tensor output_;
-  std::function<void()> wait_;  // none where nothing is communicated
+  std::function<void()> wait_;  // empty in a group of one rank
   std::optional<CollectiveLabel> label_;
   Announcement what_;  // for errors
 };
@@ -65,10 +64,10 @@ class AxisGroup {
   AxisGroup(const AxisGroup&) = delete;
   AxisGroup& operator=(const AxisGroup&) = delete;
 
-  // Groups that share `counts` count together; none: counts of its own.
+  // The group along `axis`. `counts`: shared with other groups, which then count together; null: own counts.
   static std::shared_ptr<AxisGroup> Make(const DeviceMesh& mesh, MeshAxis axis, CheckOptions check = {},
                                          std::shared_ptr<CollectiveCounts> counts = {});
-  // The group of `k` consecutive coordinates of `axis` that this rank is in (DeviceMesh::SubGroup).
+  // The group of `k` consecutive coordinates of `axis` that includes this rank (DeviceMesh::SubGroup).
   static std::shared_ptr<AxisGroup> MakeSub(const DeviceMesh& mesh, MeshAxis axis, int64_t k, CheckOptions check = {},
                                             std::shared_ptr<CollectiveCounts> counts = {});
 
@@ -76,53 +75,54 @@ class AxisGroup {
   const std::string& name() const { return name_; }  // "tp[0,1]"
   int64_t rank() const { return rank_; }             // within the group
   int64_t size() const { return size_; }
-  c10::Device device() const;  // of its tensors
+  c10::Device device() const;  // of the tensors that it communicates
   const CollectiveCounts& counts() const { return *counts_; }
   void ClearCounts() { *counts_ = CollectiveCounts{}; }
 
-  // In a group of one each of these returns its input (all-reduce: without a copy) and counts nothing.
+  // In a group of one rank, each function returns its input without a copy and counts nothing.
   //
-  // Sum over the ranks, without a gradient. Reuses the memory of `tensor` if the caller moved in the sole reference to
-  // it and its storage, which must then be no autograd leaf; else leaves it untouched.
+  // The sum over the ranks, without autograd history. If the caller passes (by std::move) the only reference to
+  // `tensor` and to its storage, the result is in the memory of `tensor`; such a tensor must not be an autograd leaf.
+  // Otherwise `tensor` is left unchanged.
   at::Tensor AllReduce(at::Tensor tensor, const CollectiveUse& use);
-  // [m, ...] on each rank -> [size * m, ...] in rank order. `shard` is contiguous and as large on every rank.
+  // [m, ...] on each rank -> [size * m, ...] in rank order. `shard` is contiguous, and m is equal on all ranks.
   at::Tensor AllGather(const at::Tensor& shard, const CollectiveUse& use);
-  // [size * m, ...] -> [m, ...]: the sum of the ranks' blocks for this rank. `blocks` is contiguous.
+  // [size * m, ...] -> [m, ...]: block r of the sum over the ranks, where r is this rank. `blocks` is contiguous.
   at::Tensor ReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);
   // [size * m, ...] -> [size * m, ...]: block r goes to rank r. `blocks` is contiguous.
   at::Tensor AllToAll(const at::Tensor& blocks, const CollectiveUse& use);
 
-  // The same, asynchronously. The argument must not change until Finish, which returns the result or throws the error.
-  // Several may be under way; they start in the same order on every rank. The all-reduce's result is in the memory of
-  // `buffer`, which is contiguous and has no other owner.
+  // The asynchronous forms. The argument must not change until Finish, which returns the result or throws the error.
+  // Several collectives may be pending; they start in the same order on every rank. StartAllReduce writes the result
+  // into `buffer`, which is contiguous and to which no other tensor refers.
   PendingCollective StartAllReduce(const at::Tensor& buffer, const CollectiveUse& use);
   PendingCollective StartAllGather(const at::Tensor& shard, const CollectiveUse& use);
   PendingCollective StartReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);
   at::Tensor Finish(PendingCollective pending);
 
-  // One number from every rank, in rank order. Not counted.
+  // Returns the number of every rank, in rank order. Not counted.
   std::vector<int64_t> ExchangeNumbers(int64_t mine, const CollectiveLabel& label);
 
-  // Compares `signature` (shapes and dtypes of inputs that must be equal on all ranks), which errors show. Does not
-  // wait: the result is read, and an error thrown, by the group's next call of any kind or by FinishCheck. One exchange
-  // of 64 bytes; nothing in mode kNever. Not counted.
+  // Starts to compare `signature` (of the inputs that must be equal on all ranks) between the ranks, without waiting.
+  // The next collective or exchange of the group, or FinishCheck, reads the result and throws kCollectiveMismatch,
+  // which shows the signatures, if they differ. One exchange of 64 bytes; nothing in mode kNever. Not counted.
   void StartCheckInputs(const CollectiveLabel& signature, const CollectiveLabel& label);
   void FinishCheck();
 
  private:
   AxisGroup(std::shared_ptr<const MeshGroup> group, CheckOptions check, std::shared_ptr<CollectiveCounts> counts);
 
-  // Compares, counts and runs `call`; exceptions of c10d become kRankLost. Returns the announcement.
+  // Compares, runs and counts `call`. Exceptions of c10d become kRankLost. Returns the announcement.
   template <class Call>
   Announcement Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call);
   template <class Call>
   void Guard(const CollectiveLabel& label, Call&& call);
-  // Guard, whose error names the collective.
+  // As Guard, with the collective in the error.
   template <class Call>
   void GuardCollective(const CollectiveLabel& label, const Announcement& what, Call&& call);
   void Compare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);
   void StartCompare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);
-  // The ranks' blocks of as many bytes each, in rank order.
+  // The blocks of all ranks in rank order, `bytes` bytes each.
   std::vector<uint8_t> ExchangeBytes(const void* mine, size_t bytes);
 
   std::shared_ptr<const MeshGroup> group_;
@@ -135,7 +135,7 @@ class AxisGroup {
   uint32_t sequence_ = 0;
   struct PendingCheck;
   std::unique_ptr<PendingCheck> pending_;
-  std::string broken_;  // why the group cannot be used any more
+  std::string broken_;  // why the group cannot be used any more; empty: it can
 };
 
 }  // namespace moonshard

@@ -1,4 +1,4 @@
-// CollectiveLabel: what a collective is for, as an error names it: "model.layers.0.mlp.down_proj output 0
+// CollectiveLabel: the purpose of a collective, as errors show it: "model.layers.0.mlp.down_proj output 0
 // (plans/llama.lua:18)". Ranks compare its hash before a collective, so it must be the same on every rank.
 #pragma once
 

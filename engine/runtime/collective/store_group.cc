@@ -45,8 +45,8 @@ struct StoreTimeout : std::runtime_error {
 Diagnostic RanksMissing(const std::string& what, const std::string& why) {
   Diagnostic d = MakeDiagnostic(Finding::kRankLost, "not all ranks joined to " + what);
   d.declared = why;
-  d.required = "every rank of the mesh";
-  d.help = "look at the output of the other ranks: the first failure is theirs";
+  d.required = "every rank of the mesh takes part";
+  d.help = "look at the output of the other ranks: one of them failed first";
   return d;
 }
 
@@ -118,7 +118,8 @@ StoreGroup::StoreGroup(const DeviceMesh& mesh, std::string_view name, std::chron
   try {
     prefix_ = base + std::to_string(store_->add(base + "rank " + std::to_string(rank_), 1)) + "/";
   } catch (const std::exception& error) {
-    throw PlanError({MakeDiagnostic(Finding::kRankLost, "the store of the ranks is gone: " + ErrorText(error))});
+    throw PlanError(
+        {MakeDiagnostic(Finding::kRankLost, "the store of the ranks is not available: " + ErrorText(error))});
   }
 }
 
@@ -204,13 +205,13 @@ JsonValue StoreGroup::GatherAndBroadcast(const std::string& what, const JsonValu
     // With a rank lost, its part of Finish would never come.
     if (world_size_ > 1 && lost_.empty()) Finish();
   } catch (const StoreTimeout&) {
-    lost_ = {RanksMissing(what, "rank 0 did not answer")};
+    lost_ = {RanksMissing(what, "rank 0 did not respond")};
   } catch (const PlanError&) {
     throw;
   } catch (const InternalError&) {
     throw;
   } catch (const std::exception& error) {
-    lost_ = {RanksMissing(what, "the store of the ranks is gone: " + ErrorText(error))};
+    lost_ = {RanksMissing(what, "the store of the ranks is not available: " + ErrorText(error))};
   }
   if (!lost_.empty()) throw PlanError(lost_);
   if (answer.contains("errors")) {

@@ -1,12 +1,12 @@
-// StoreGroup: gather, broadcast and agreement of short texts between all ranks of a mesh, over c10d's store and
-// independent of collectives, so that a background thread may use it during training. Rank 0 is the root: it gathers,
-// decides and broadcasts, and every rank returns the same value or throws the same errors.
+// StoreGroup: gathers, broadcasts and compares short texts between all ranks of a mesh, over c10d's store. It uses no
+// collectives, so a background thread may use it during training. Rank 0 gathers the values, decides and broadcasts the
+// decision, so every rank returns the same value or throws the same errors.
 //
 //   Agree(mesh, "the compiled plan", plan.CanonicalText());                // once, before the first collective
 //   StoreGroup group(mesh, "training checkpoints", timeout);               // or several exchanges under one name
 //   group.GatherOrFail("save step 3", errors_of_this_rank, mine, [](const std::vector<JsonValue>& all) { ... });
 //
-// Not for tensors, or for the records that ranks compare at every call: axis_group.h, mesh/rank_exchange.h.
+// Not for tensors (axis_group.h), and not for the records that ranks compare at every call (mesh/rank_exchange.h).
 #pragma once
 
 #include <chrono>
@@ -24,13 +24,13 @@
 
 namespace moonshard {
 
-// Every function is collective: each rank calls the same ones in the same order, on one thread at a time. `what` names
-// the exchange in errors, as an infinitive: "save step 3". If a rank does not join within `timeout`, the others throw
-// PlanError kRankLost with the missing ranks, and so does every later call. On one rank and in a Recording mesh nothing
-// is exchanged.
+// Every function is collective: each rank calls the same functions in the same order, on one thread at a time. `what`
+// names the exchange in errors, as an infinitive: "save step 3". If a rank does not join within `timeout`, the other
+// ranks throw PlanError kRankLost with the missing ranks, and so does every later call. On one rank and in a Recording
+// mesh nothing is exchanged.
 class StoreGroup {
  public:
-  // `name` separates this group's keys from those of others over the same store.
+  // `name` separates the keys of this group from the keys of other groups in the same store.
   StoreGroup(const DeviceMesh& mesh, std::string_view name, std::chrono::milliseconds timeout);
   ~StoreGroup();
   StoreGroup(const StoreGroup&) = delete;
@@ -39,20 +39,20 @@ class StoreGroup {
   int64_t rank() const { return rank_; }
   int64_t world_size() const { return world_size_; }
 
-  // Gathers every rank's value on rank 0, calls `combine` there with all of them in rank order, and broadcasts the
-  // result. If `combine` throws a PlanError, its diagnostics are thrown on every rank; any other exception is thrown as
-  // kInternal.
+  // Gathers the values of all ranks on rank 0, calls `combine` there with the values in rank order, and broadcasts the
+  // result. If `combine` throws a PlanError, its diagnostics are thrown on every rank. Any other exception is thrown as
+  // kInternal on every rank.
   using Combine = std::function<JsonValue(const std::vector<JsonValue>& all)>;
   JsonValue GatherAndBroadcast(const std::string& what, const JsonValue& mine, const Combine& combine);
 
-  // As GatherAndBroadcast, but each rank may have errors. If any has one, all errors are thrown on every rank and
-  // `combine` is not called: equal errors once, errors of only some ranks with their numbers. `annotate` (on rank 0,
-  // may be empty) may change them first.
+  // As GatherAndBroadcast, but each rank may pass errors. If any rank passes an error, all errors are thrown on every
+  // rank, and `combine` is not called. Equal errors are reported once; an error of only some ranks is reported with the
+  // numbers of these ranks. `annotate` (may be empty) runs on rank 0 and may change the errors before they are thrown.
   JsonValue GatherOrFail(const std::string& what, const Diagnostics& errors, const JsonValue& mine,
                          const Combine& combine, const std::function<void(Diagnostics&)>& annotate = {});
 
-  // Compares a text of all ranks, as hashes; only where these differ are two texts gathered. Throws PlanError
-  // kRanksDisagree on every rank with the first line that differs. `subject`: "the compiled plan".
+  // Compares the texts of all ranks by their hashes. If the hashes differ, rank 0 gathers two of the texts, and every
+  // rank throws PlanError kRanksDisagree with the first line that differs. `subject`: "the compiled plan".
   void Agree(const std::string& subject, const std::string& text);
 
  private:
@@ -68,17 +68,16 @@ class StoreGroup {
   std::string prefix_;
   std::chrono::milliseconds timeout_;
   int64_t exchange_ = 0;  // number of the exchange in progress
-  Diagnostics lost_;      // why no exchange is possible any more; empty while one is
+  Diagnostics lost_;      // why no exchange is possible any more; empty: exchanges are possible
 };
 
-// StoreGroup::Agree of a group of its own. Called once for a mesh before its first collective: ranks with different
-// plans would otherwise hang or mix up data there.
+// StoreGroup::Agree with a group of its own. Call it once for a mesh, before the first collective: ranks with different
+// plans would otherwise hang or mix up data in the collectives.
 void Agree(const DeviceMesh& mesh, std::string_view subject, const std::string& text,
            std::chrono::milliseconds timeout = std::chrono::minutes(2));
 
-// The diagnostics that a rank sent as ToJson (core/findings/forms.h). Throws PlanError kRanksDisagree for anything
-// else:
-// the rank runs another version of moonshard.
+// Reads the diagnostics that a rank sent as ToJson (core/findings/forms.h). Throws PlanError kRanksDisagree if it
+// cannot read them: that rank runs another version of moonshard.
 Diagnostics DiagnosticsOfRank(const JsonValue& json);
 
 }  // namespace moonshard

@@ -1,14 +1,14 @@
-// World: small numbers from every rank of a mesh, whatever its axes: losses to be averaged, counters for a log, whether
-// a rank was requested to stop. For a trainer, between steps.
+// World: exchanges small numbers between all ranks of a mesh, along all of its axes: losses to be averaged, counters
+// for a log, whether a rank was requested to stop. For a trainer, between steps.
 //
 //   const World world(mesh);
 //   const double mean = world.Mean(loss, CollectiveLabel("loss"));
-//   if (world.Max(asked_to_stop, CollectiveLabel("stop")) > 0) break;
+//   if (world.Max(stop_requested, CollectiveLabel("stop")) > 0) break;
 //
-// Every call is collective over the whole mesh: all ranks make the same calls in the same order, and get the same
-// answer. Uses AxisGroup::ExchangeNumbers (microseconds between ranks of one machine) and is not counted as a
-// collective. On one rank or a Recording mesh the answer is that of this rank alone. Throws PlanError: kRankLost.
-// Stage before: mesh. Beside it: AxisGroup, which has the collectives of tensors.
+// Every function is collective over the whole mesh: all ranks make the same calls in the same order and get the same
+// result. Uses AxisGroup::ExchangeNumbers (microseconds between ranks of one machine), which is not counted as a
+// collective. On one rank or in a Recording mesh the result is that of this rank alone. Throws PlanError: kRankLost.
+// Stage before: mesh. For collectives on tensors: AxisGroup.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,14 @@ class World {
  public:
   explicit World(const DeviceMesh& mesh);
 
-  // Every rank's number, indexed by mesh rank; on a Recording mesh {mine}.
+  // The numbers of all ranks, indexed by mesh rank; {mine} in a Recording mesh.
   std::vector<int64_t> All(int64_t mine, const CollectiveLabel& label) const;
-  // The same; bits are preserved.
+  // The same for doubles; every bit is preserved.
   std::vector<double> All(double mine, const CollectiveLabel& label) const;
 
   int64_t Max(int64_t mine, const CollectiveLabel& label) const;
-  // Summed axis by axis in rank order, so that it is the same on every rank. NaN where one of them is.
+  // The mean over all ranks, equal to the bit on every rank, because each axis is summed in rank order. NaN if any
+  // number is NaN.
   double Mean(double mine, const CollectiveLabel& label) const;
 
  private:

@@ -1,4 +1,4 @@
-// DType of plans and files <-> ScalarType of tensors.
+// Scalar types: conversions between DType (of plans and files) and c10::ScalarType (of tensors).
 #pragma once
 
 #include <optional>
@@ -10,12 +10,12 @@
 
 namespace moonshard {
 
-// Nothing for a type that no checkpoint can hold (quantized types, complex half).
+// Returns nothing for a type that no checkpoint can contain (quantized types, complex half).
 std::optional<DType> DTypeOf(c10::ScalarType type);
-// Nothing for a type that no tensor can hold (6-bit floats).
+// Returns nothing for a type that no tensor can have (6-bit floats).
 std::optional<c10::ScalarType> ScalarTypeOf(DType dtype);
-// Of a plan's name of a dtype ("float16", "bfloat16", "float32", "float64"); nothing for "". Another text is a defect
-// (InternalError): the plan language has no other.
+// The type for the dtype name of a plan ("float16", "bfloat16", "float32", "float64"); nothing for "". Throws
+// InternalError for any other name, which a plan cannot contain.
 std::optional<c10::ScalarType> ScalarTypeNamed(std::string_view name);
 
 }  // namespace moonshard

@@ -25,7 +25,7 @@ GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameter
 // A reduce-scatter sums and delivers them at once, where an all-reduce would send twice the bytes and leave every rank
 // with gradients of rows it does not own.
 void GradientReduction::Start(std::vector<at::Tensor> gradients) {
-  Check(pending_.empty(), "a reduce-scatter of gradients while another is under way");
+  Check(pending_.empty(), "a reduce-scatter of gradients while another is pending");
   const at::NoGradGuard no_grad;
   Region region("the sum of a unit's gradients", label_.text(), group_->axis());
   const int64_t n = group_->size();

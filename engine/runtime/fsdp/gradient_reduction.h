@@ -1,7 +1,7 @@
-// GradientReduction: brings the gradients of a unit's full parameters to the shards' .grad: one reduce-scatter per
-// dtype, which may overlap the rest of the backward.
+// GradientReduction: reduces the gradients of a unit's full parameters to gradients of the shards, in .grad: one
+// reduce-scatter per dtype, which may overlap with the rest of the backward.
 // Stage before: unit.h, which collects the gradients. Stage after: .grad, or redistribute/gradient_sum.h for parameters
-// that are summed over further axes.
+// whose gradients are summed over further axes.
 #pragma once
 
 #include <memory>
@@ -18,19 +18,20 @@ namespace moonshard {
 
 class GradientReduction {
  public:
-  // `scale`: factor of the summed gradients. `reduced`: by parameter, the dtype of the sum. `parameters` must outlive
-  // this.
+  // `reduced`: for each parameter, the dtype in which its gradients are summed. `scale`: factor of the sums. `sum`:
+  // receives the gradients that are summed over further axes. `parameters` must outlive this.
   GradientReduction(const std::vector<UnitParameter>& parameters, std::vector<c10::ScalarType> reduced, double scale,
                     std::shared_ptr<AxisGroup> group, std::shared_ptr<GradientSum> sum, std::string label);
 
-  // Starts the reduce-scatter of `gradients`, by parameter, each full or undefined (no gradient). One at a time.
+  // Starts the reduce-scatter of `gradients`: one per parameter, full or undefined (no gradient). Collective. No other
+  // reduction may be pending.
   void Start(std::vector<at::Tensor> gradients);
-  // Waits for it and adds the shards to .grad; nothing if none was started.
+  // Waits for the reduce-scatter and adds its result to .grad of the shards. Does nothing if none was started.
   void Finish();
   void Drop() { pending_.clear(); }
   bool started() const { return !pending_.empty(); }
 
-  // In the dtype of the sum, in which gradients of several uses and micro-batches are added up.
+  // `gradient` in the dtype of the sum, in which the gradients of several uses and micro-batches are added.
   at::Tensor InSumDType(size_t i, const at::Tensor& gradient) const { return gradient.to(reduced_[i]); }
 
  private:

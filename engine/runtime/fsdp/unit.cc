@@ -55,7 +55,7 @@ void Unit::CheckShards() const {
     Diagnostic d = MakeDiagnostic(Finding::kUnshardedFunction,
                                   "'" + parameters_[i].path + "' does not hold this rank's shard any more");
     d.path = parameters_[i].path;
-    d.declared = "another size since Parallelize, as torch::load or set_data leave it";
+    d.declared = "a tensor of another size, set after Parallelize, for example by torch::load or set_data";
     d.required = "this rank's rows of " + LabelOf(options_);
     d.help = "load before Parallelize, or use LoadCheckpoint(model, checkpoint), which reads this rank's shards";
     changed.push_back(std::move(d));
@@ -177,7 +177,7 @@ void Unit::Open() { MakeFull(Direction::kForward); }
 // The end of an opening by hand (UnshardScope). Raising the version of the parameter makes what was gathered stale
 // (full_parameters.cc compares versions), so that the next call gathers what was written.
 void Unit::Close(bool write_back) {
-  Check(users_ > 0, "the end of an opening that was not there");
+  Check(users_ > 0, "Close of a unit that is not open");
   if (write_back) {
     // Each rank copies its rows from what it wrote: all ranks must have written the same values.
     const at::NoGradGuard no_grad;

@@ -28,9 +28,9 @@ void UnitNode::RefuseToCapture() const {
     const auto found = wanted->find(edge.function.get());
     if (found == wanted->end() || found->second.captures_ == nullptr) continue;
     Diagnostic d = MakeDiagnostic(Finding::kUnshardedFunction,
-                                  "torch::autograd::grad has no gradient for a parameter that fsdp shards");
+                                  "torch::autograd::grad cannot return the gradient of a parameter that fsdp shards");
     if (const std::shared_ptr<Unit> unit = unit_.lock()) d.path = unit->path();
-    d.declared = "a request for the gradient of a shard: it would return an undefined tensor";
+    d.declared = "a request for the gradient of a shard, for which grad would return an undefined tensor";
     d.required = "loss.backward(), after which .grad holds the gradient of the shard";
     throw PlanError({std::move(d)});
   }

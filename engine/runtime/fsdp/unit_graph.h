@@ -1,11 +1,12 @@
-// The two nodes that a unit's call puts into autograd's graph.
+// Unit graph: the nodes that a unit puts into autograd's graph.
 //
-//   UnitNode        the gather. Its outputs are the full parameters. Its edges to the shards' accumulators carry
-//                   nothing, because the unit itself brings the gradients to the shards: autograd::grad finds them
-//                   (unit.h).
+//   UnitNode        the gather. Its outputs are the full parameters. Its edges lead to the accumulators of the shards.
+//                   No gradient passes along the edges, because the unit itself reduces the gradients to the shards;
+//                   the edges only make autograd::grad run the node (unit.h).
 //   UnitInputNode   the identity on the call's arguments. It runs when their gradients are complete, and then the
-//                   call's backward is over: the engine runs ready nodes in reverse order of creation, and this node
-//                   was created before all others of the call.
+//                   backward of the call is over: the engine runs ready nodes in reverse order of creation, and this
+//                   node was created before all others of the call.
+//   ShardNode       the accumulator of a leaf that holds a shard.
 #pragma once
 
 #include <memory>
@@ -21,12 +22,12 @@
 namespace moonshard {
 
 struct Unit::Use {
-  std::weak_ptr<torch::autograd::Node> node;  // UnitNode; none where no parameter needs a gradient
-  std::vector<size_t> trainable;              // parameters, in the order of the node's outputs
-  std::vector<at::Tensor> gradients;          // by parameter, full, of the open backward
+  std::weak_ptr<torch::autograd::Node> node;  // UnitNode; expired if no parameter needs a gradient
+  std::vector<size_t> trainable;              // indices of parameters, in the order of the node's outputs
+  std::vector<at::Tensor> gradients;          // per parameter: the full gradient of the open backward
   int64_t place = -1;                         // in the order of the forward (unit_order.h)
-  bool left = false;
-  bool open = false;
+  bool left = false;                          // whether Leave or Abandon has run
+  bool open = false;                          // whether its backward runs
 };
 
 class UnitNode final : public torch::autograd::Node {
@@ -36,14 +37,15 @@ class UnitNode final : public torch::autograd::Node {
   std::string name() const override { return "UnitNode"; }
 
  private:
-  // Throws kUnshardedFunction where the current backward is an autograd::grad for one of the shards.
+  // Throws kUnshardedFunction if the current backward is an autograd::grad that requests one of the shards.
   void RefuseToCapture() const;
   std::weak_ptr<Unit> unit_;
   std::shared_ptr<Unit::Use> use_;
 };
 
-// The accumulator of a leaf that holds a shard, in the place of autograd's own, which refuses to run while the
-// parameter is gathered and so no leaf, even without a gradient. With one it does what autograd's does.
+// The accumulator of a leaf that holds a shard. It replaces autograd's own accumulator, which fails even without a
+// gradient if it runs while the parameter is gathered and therefore not a leaf. With a gradient it does what autograd's
+// accumulator does.
 class ShardNode final : public torch::autograd::Node {
  public:
   explicit ShardNode(const at::Tensor& shard);
@@ -71,7 +73,7 @@ class UnitInputNode final : public torch::autograd::Node {
   std::shared_ptr<Unit::Use> use_;
 };
 
-// Puts a UnitInputNode before the arguments that need a gradient.
+// Puts a UnitInputNode before those arguments that need a gradient: replaces each by a view.
 void MarkInputs(const std::shared_ptr<Unit>& unit, const std::shared_ptr<Unit::Use>& use,
                 std::span<const TensorSlot> arguments);
 

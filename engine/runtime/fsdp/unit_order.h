@@ -1,9 +1,9 @@
-// UnitOrder: the order in which a model's units are used, for prefetching, and the one reduce-scatter that may overlap
-// a backward.
+// UnitOrder: the order in which a model's units are used. It decides which units to prefetch, and finishes the pending
+// reduce-scatter before the next one starts.
 //
-// Each forward of the root is recorded. The next forward gathers ahead in the recorded order, the backward in its
-// reverse. The first forward gathers nothing ahead. Where a forward deviates from the recorded one, what was gathered
-// for nothing is dropped, on every rank alike.
+// The calls of units in each forward of the root are recorded. The next forward prefetches in the recorded order, the
+// backward in the reverse order. The first forward prefetches nothing. If a forward deviates from the recorded one, the
+// parameters that were prefetched and not used are dropped, on every rank alike.
 // Stage after: unit.h, which queries it at each call.
 #pragma once
 
@@ -17,25 +17,26 @@ class Unit;
 
 class UnitOrder {
  public:
-  // Number of units gathered ahead of the one in use; 0: none.
+  // `forward`, `backward`: number of units to prefetch ahead of the unit in use; 0: none.
   UnitOrder(int64_t forward, int64_t backward) : forward_(forward), backward_(backward) {}
 
-  // A forward of the root, outside of any backward.
+  // Begin and end a forward of the root, outside of any backward.
   void BeginForward();
   void EndForward();
   bool in_forward() const { return recording_; }
 
-  // Records a call of `unit` in such a forward and returns its place; -1 outside of one.
+  // Records a call of `unit` in such a forward and returns its place in the order; returns -1 outside of one.
   int64_t Visit(const std::shared_ptr<Unit>& unit);
-  // A backward through the call at a place may follow.
+  // Notes that a backward through the call at `place` may follow.
   void ExpectBackward(int64_t place);
 
-  // The units to gather ahead while the call at `place` runs; none where the last forward had another unit there.
+  // The units to prefetch while the call at `place` runs; none if the last forward had another unit at `place`.
   std::vector<std::shared_ptr<Unit>> AheadInForward(int64_t place) const;
-  // The same for the backward of `unit`'s call at `place`; none where another forward was recorded since.
+  // The units to prefetch in the backward of `unit`'s call at `place`; none if another forward was recorded since.
   std::vector<std::shared_ptr<Unit>> AheadInBackward(const Unit& unit, int64_t place) const;
 
-  // Call around the start of a reduce-scatter: the one under way is finished first, so that memory for one is enough.
+  // Call before the start of a reduce-scatter: finishes the pending one, so that memory for one is enough. Call
+  // Reducing after the start.
   void MakeRoomForReduction();
   void Reducing(const std::shared_ptr<Unit>& unit) { reducing_ = unit; }
 
@@ -47,9 +48,9 @@ class UnitOrder {
   int64_t forward_;
   int64_t backward_;
   bool recording_ = false;
-  std::vector<Visited> last_;  // of the last forward
-  std::vector<Visited> now_;   // of the current one
-  std::weak_ptr<Unit> reducing_;
+  std::vector<Visited> last_;     // calls of the last forward
+  std::vector<Visited> now_;      // calls of the current forward
+  std::weak_ptr<Unit> reducing_;  // unit with a pending reduce-scatter
 };
 
 }  // namespace moonshard

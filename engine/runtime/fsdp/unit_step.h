@@ -1,6 +1,6 @@
-// Steps of units around calls: UnitStep gathers a unit's parameters before the module's other steps read them and
-// reshards them after the outputs have left; RootStep begins and ends a forward of the model.
-// Stage before: unit.h. Stage after: apply, which puts them first in a boundary.
+// Unit steps: UnitStep gathers a unit's parameters before the module's other steps read them, and reshards them after
+// the other steps of the call. RootStep begins and ends a forward of the model.
+// Stage before: unit.h. Stage after: apply, which places them first in a boundary.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,8 @@ namespace moonshard {
 
 class UnitStep final : public BoundaryStep {
  public:
-  // `is_root`: a call of the root within its own call (apply/call_as_model.h) is part of that: its parameters are full.
+  // `is_root`: the unit of the root. A call of the root within a call of the root (sharded_model/call_as_model.h) then
+  // does nothing, because the parameters are full already.
   UnitStep(std::shared_ptr<Unit> unit, bool is_root) : unit_(std::move(unit)), is_root_(is_root) {}
   std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override;
   void Leave(State* state, std::span<const TensorSlot> results) override;
@@ -25,11 +26,12 @@ class UnitStep final : public BoundaryStep {
   class Use;
   std::shared_ptr<Unit> unit_;
   bool is_root_;
-  std::atomic<int> calls_ = 0;  // of the root, in forward
+  std::atomic<int> calls_ = 0;  // running calls of the root, outside of backwards
 };
 
-// Of the root: every unit of the model forgets what a step that an exception ended has left, and their order is noted.
-// Nothing in a backward, and nothing for a call within such a call.
+// The step of the root. At the start of a forward it resets every unit of the model, in case an exception ended the
+// previous step, and starts to record the order of the units. It does nothing in a backward and in a nested call of the
+// root.
 class RootStep final : public BoundaryStep {
  public:
   RootStep(std::vector<std::shared_ptr<Unit>> units, std::shared_ptr<UnitOrder> order)

@@ -1,11 +1,11 @@
-// OperatorScope: passes every operator that this thread runs below autograd, forward and backward, to a handler, which
-// can observe, replace or repeat it. Composite operators are decomposed first. For work that needs operators and not
-// only modules: selective recomputation, the layout checker, the footprint.
+// OperatorScope: passes every operator that this thread runs below autograd, in forward and backward, to a handler,
+// which can observe, replace or repeat the operator. Composite operators are decomposed first. Used where interception
+// of modules is not enough: selective recomputation, the layout checker, the footprint.
 //
-// Implemented as a boxed fallback of c10's dispatcher for the key Fake, which is below autograd's keys, included for
-// the thread while a scope is open. About 2 us per operator inside a scope, nothing outside. The first scope registers
-// the fallback, which stays registered: a process has one dispatcher.
-// Stage before: none. Stage after: recompute, types, footprint.
+// Implemented as a boxed fallback of c10's dispatcher for the key Fake, which is below autograd's keys. The thread
+// includes the key while a scope is open. Costs about 2 us per operator inside a scope, nothing outside. The first
+// scope registers the fallback, which stays registered for the process.
+// Stage after: recompute, types, footprint.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ struct RegionInfo;
 
 class OperatorHandler {
  public:
-  // The rest of the chain: the handlers of outer scopes, then the kernel. Takes the arguments from the stack and leaves
-  // the results there.
+  // The rest of the chain: the handlers of outer scopes, then the kernel. Run takes the arguments from the stack and
+  // leaves the results there.
   class Next {
    public:
     virtual ~Next() = default;
@@ -31,11 +31,11 @@ class OperatorHandler {
   };
 
   virtual ~OperatorHandler() = default;
-  // The arguments are on top of the stack. Either calls next.Run(), with the arguments changed or not, or replaces them
-  // by results. Operators that a handler itself runs are not intercepted.
+  // The arguments are on top of the stack. The handler either calls next.Run(), with the arguments changed or not, or
+  // replaces the arguments by results. Operators that the handler itself runs are not intercepted.
   virtual void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) = 0;
 
-  // What regions declare (region.h). Operators inside a region are intercepted like any other.
+  // The declarations of regions (region.h). Operators inside a region are intercepted like any other.
   virtual void EnterRegion(const RegionInfo& /*region*/) {}
   virtual void LeaveRegion() {}
   virtual void RegionInput(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/) {}
@@ -50,7 +50,7 @@ class OperatorHandler {
   virtual void OwnRows(const at::Tensor& /*ids*/, MeshAxis /*axis*/) {}
 };
 
-// Lives on one thread. Scopes nest; the innermost receives an operator first.
+// Belongs to one thread. Scopes nest; the innermost scope receives an operator first.
 class OperatorScope {
  public:
   explicit OperatorScope(OperatorHandler& handler);

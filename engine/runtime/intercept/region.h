@@ -1,14 +1,15 @@
-// Region: a stretch of code that declares the layouts of its inputs and outputs, so that handlers of operators
-// (operator_scope.h) rely on the declaration instead of checking the operators inside: a redistribution, a flat
-// gradient sum, a vocabulary-parallel loss, a user's own kernel.
+// Region: a section of code that declares the layouts of its inputs and outputs, so that handlers of operators
+// (operator_scope.h) use the declaration instead of checking the operators inside: a redistribution, a flat gradient
+// sum, a vocabulary-parallel loss, a user's own kernel.
 //
 //   Region region("all-gather", label, MeshAxis::kTp);
 //   region.DeclareInput(shard, Layout::Shard(1));
 //   at::Tensor full = ...;
 //   region.DeclareOutput(full, Layout::Shared());
 //
-// Costs one read of a thread-local pointer where no scope is open.
-// Stage before: none. Stage after: everything that communicates; types, which checks the inputs and trusts the outputs.
+// If no scope is open, a region costs one read of a thread-local pointer.
+// Stage after: all code that communicates; types, which checks the inputs against their layouts and gives the outputs
+// theirs.
 #pragma once
 
 #include <string>
@@ -23,13 +24,13 @@ namespace moonshard {
 class OperatorScope;
 
 struct RegionInfo {
-  std::string_view name;   // what it does: "all-gather"
+  std::string_view name;   // of the work: "all-gather"
   std::string_view label;  // module path and plan line; may be empty
   MeshAxis axis = MeshAxis::kTp;
 };
 
-// Lives on one thread; regions nest. `name` and `label` must outlive it. A layout describes the tensor that is passed:
-// in a backward that is the gradient, so a gradient whose terms are not summed yet is partial.
+// Belongs to one thread; regions nest. `name` and `label` must outlive the region. A layout describes the tensor that
+// is passed. In a backward that tensor is the gradient, so a gradient whose terms are not summed yet is partial.
 class Region {
  public:
   Region(std::string_view name, std::string_view label, MeshAxis axis);
@@ -37,16 +38,17 @@ class Region {
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
-  // Declares an input, before the region's work. A tensor of another layout is a fault of the code that made it.
+  // Declares an input; call before the region's work. A tensor of another layout is an error in the code that made the
+  // tensor.
   void DeclareInput(const at::Tensor& tensor, const Layout& layout);
-  // Declares an output. On the other axes it has the layout of the first input; with `summed`, dims that are sharded
-  // there were reduced, and the output is partial on those axes.
+  // Declares an output. On the axes other than the region's, the output has the layout of the first input. With
+  // `summed`, dims that are sharded on those axes were reduced, so the output is partial on those axes.
   void DeclareOutput(const at::Tensor& tensor, const Layout& layout, bool summed = false);
-  // Declares that `sum` is the sum of the ranks' `terms` over the region's axis; where they are gradients of shards
-  // that several ranks hold, the sum over the replicas. Undefined `terms`: this rank has none.
+  // Declares that `sum` is the sum of the ranks' `terms` over the region's axis. If the terms are gradients of shards
+  // that several ranks hold, it is the sum over these ranks. `terms` is undefined on a rank without a term.
   void DeclareSum(const at::Tensor& terms, const at::Tensor& sum);
-  // Declares a parameter's gradient, partial on the region's axis; and later, possibly in another region, the sum or
-  // this rank's shard of it.
+  // Declare a parameter's gradient, which is partial on the region's axis; and later, possibly in another region, the
+  // sum of that gradient over the ranks or this rank's shard of the sum.
   void DeclareGradientInput(const at::Tensor& parameter, const at::Tensor& gradient);
   void DeclareGradientOutput(const at::Tensor& parameter, const at::Tensor& sum, const Layout& layout);
 
@@ -67,14 +69,14 @@ class Region {
   }
 
  private:
-  OperatorScope* innermost_;  // null: no handler
+  OperatorScope* innermost_;  // null: no handlers
   RegionInfo info_;
 };
 
-// Declares that `ids` index the rows of this rank's shard of `table`, and that ids outside of it are masked: a lookup
-// by them is then partial on every axis that shards the table's rows.
+// Declares that `ids` are row numbers within this rank's shard of `table`, and that ids outside of the shard will be
+// masked: a lookup by `ids` is then partial on every axis that shards the rows of the table.
 void NoteOwnRows(const at::Tensor& ids, const at::Tensor& table);
-// The same for one axis, without a table: a router's choice limited to this rank's experts.
+// The same for one axis and without a table, for ids (or the mask of ids) that a router limits to this rank's experts.
 void NoteOwnRows(const at::Tensor& ids, MeshAxis axis);
 
 }  // namespace moonshard

@@ -35,7 +35,7 @@ class BackendExchange final : public RankExchange {
 
   std::vector<uint8_t> Finish(int64_t started) override {
     auto found = under_way_.extract(started);
-    Check(!found.empty(), "an exchange is finished that is not under way");
+    Check(!found.empty(), "Finish of an exchange that is not pending");
     found.mapped().work->wait();
     const at::Tensor& output = found.mapped().output;
     const auto* begin = output.data_ptr<uint8_t>();

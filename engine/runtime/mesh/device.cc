@@ -31,7 +31,7 @@ const NcclPlugin* LoadPlugin(std::string& why) {
 }
 
 Diagnostic NoGpu(const std::string& why) {
-  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "a CUDA device was requested and there is none");
+  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "a CUDA device was requested, and none is available");
   d.declared = "device cuda";
   d.required = why;
   d.help = "use the CPU, or a build with CUDA on a machine with a GPU";
@@ -48,12 +48,13 @@ Result<ChosenDevice> ChooseDevice(DeviceChoice choice, int64_t local_rank) {
   const int count = nccl == nullptr ? 0 : nccl->device_count();
   if (count == 0) {
     if (choice == DeviceChoice::kAuto) return ChosenDevice{};
-    return NoGpu(nccl == nullptr ? why : "a GPU that the CUDA driver shows to this process");
+    return NoGpu(nccl == nullptr ? why : "a GPU that is visible to this process");
   }
   if (local_rank >= count) {
     Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "fewer GPUs than ranks on this machine");
     d.declared = "local rank " + std::to_string(local_rank);
-    d.required = "a local rank below " + std::to_string(count) + ", the GPUs that this process sees";
+    d.required =
+        "a local rank below " + std::to_string(count) + ", the number of GPUs that are visible to this process";
     return d;
   }
   nccl->set_device(static_cast<int>(local_rank));

@@ -66,8 +66,8 @@ auto Rendezvous(const std::string& what, F&& run) {
     return run();
   } catch (const std::exception& error) {
     Fail(Finding::kRankLost, "not all ranks joined to make " + what, ErrorText(error),
-         "every rank of the mesh, at the same time",
-         "look at the output of the other ranks: the first failure is theirs");
+         "every rank of the mesh takes part, at the same time",
+         "look at the output of the other ranks: one of them failed first");
   }
 }
 
@@ -239,12 +239,12 @@ void CheckMembers(const std::vector<std::shared_ptr<MeshGroup>>& groups, int64_t
     return 0;
   });
   if (!anyone) return;
-  Fail(Finding::kBadMesh, "the groups are not the axes of a mesh",
-       wrong ? "the group " + wrong->second + ", with its ranks numbered by their coordinates"
-             : "a group of another rank, which that rank reports",
+  Fail(Finding::kBadMesh, "the groups do not form the axes of a mesh",
+       wrong ? "the group " + wrong->second + ", whose ranks are numbered by their coordinates in the groups"
+             : "a group of another rank, which the error of that rank names",
        wrong ? wrong->first->name : "groups that form a grid",
-       "a rank's coordinate along an axis is its index in that group; the ranks of one group differ in that coordinate "
-       "only");
+       "the coordinate of a rank along an axis is its rank in the group of that axis; the ranks of one group differ in "
+       "that coordinate only");
 }
 
 }  // namespace
@@ -403,7 +403,9 @@ DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& optio
   for (const GivenGroup& one : given) {
     const bool this_nccl = one.backend->getBackendName() == "nccl";
     if (&one != &given.front() && this_nccl != nccl) {
-      Fail(Finding::kBadMesh, "groups on two kinds of devices", "NCCL groups and others", "all groups of one kind");
+      Fail(Finding::kBadMesh, "the groups are of two kinds",
+           "NCCL groups (for tensors on a GPU) and groups of other backends (for tensors on the CPU)",
+           "only NCCL groups, or no NCCL groups");
     }
     nccl = this_nccl;
   }
@@ -488,15 +490,15 @@ std::shared_ptr<const MeshGroup> DeviceMesh::Group(MeshAxis axis) const {
 
 std::shared_ptr<const MeshGroup> DeviceMesh::SubGroup(MeshAxis axis, int64_t k) const {
   const int64_t size = state_->shape.size(axis);
-  Check(k > 0 && size % k == 0, "a sub-group size that does not divide the axis");
-  if (state_->closed) Fail(Finding::kBadMesh, "the mesh is closed", "", "a mesh that is open");
+  Check(k > 0 && size % k == 0, "a sub-group size that does not divide the size of the axis");
+  if (state_->closed) Fail(Finding::kBadMesh, "the mesh is closed", "", "a mesh that is not closed");
   auto& group = state_->groups[{axis, k}];
   if (!group) group = state_->Make(axis, k);
   return group;
 }
 
 const std::vector<RecordedCollective>& DeviceMesh::recorded() const {
-  Check(recording(), "recorded() of a mesh that talks to real ranks");
+  Check(recording(), "recorded() of a mesh that is not a Recording mesh");
   return *state_->log;
 }
 

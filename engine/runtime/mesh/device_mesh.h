@@ -1,13 +1,12 @@
-// DeviceMesh: the ranks that this process communicates with. A MeshShape, this rank, its device and one c10d group for
-// every mesh axis of more than one rank (Gloo on a CPU, NCCL on GPUs) with an exchange of small records beside it
-// (rank_exchange.h). The
-// groups are made in one fixed order on every rank.
+// DeviceMesh: the ranks with which this process communicates: a MeshShape, this rank, its device, and for every mesh
+// axis of several ranks one c10d group (Gloo on a CPU, NCCL on GPUs) and one exchange of small records
+// (rank_exchange.h). Every rank makes the groups in the same order.
 // Stage before: layout/ (MeshShape). Stage after: collective/ (AxisGroup), then apply/.
 //
 //   auto mesh = DeviceMesh::FromEnvironment({{"dp", 2}, {"tp", 4}});   // torchrun, srun, or MOONSHARD_STORE (launch.h)
 //
-// A mesh is a handle: copies share the groups, which close when the last copy goes. One thread at a time uses a mesh.
-// Every factory except Recording is collective (each rank of the mesh calls it) and throws PlanError:
+// A mesh is a handle: copies share the groups, which close when the last copy is destroyed. Only one thread at a time
+// may use a mesh. Every factory except Recording is collective (each rank of the mesh calls it) and throws PlanError:
 //   kBadMesh    unknown axis, wrong number of ranks, missing or unusable environment variables, no such device
 //   kRankLost   a rank did not join within `rendezvous_timeout`
 #pragma once
@@ -39,16 +38,18 @@ struct RecordedCollective;  // recording_backend.h
 
 struct MeshOptions {
   DeviceChoice device = DeviceChoice::kAuto;
-  // The longest wait for a peer inside one collective. A peer that died is noticed at once; this is for one that hangs.
+  // The longest wait for a peer inside one collective. It is for a peer that hangs: the exit of a peer is noticed at
+  // once.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   // The longest wait for the other ranks to join the store and the groups.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
-  // The address that peers reach this process by, for Gloo. Empty: 127.0.0.1 where the ranks meet on this machine, else
-  // the interface GLOO_SOCKET_IFNAME or the machine's own name.
+  // The address at which peers reach this process, for Gloo. Empty: 127.0.0.1 if the ranks meet in a file or at a
+  // loopback address, else the machine's own name. A network interface in GLOO_SOCKET_IFNAME takes precedence over all
+  // of these.
   std::string host = {};
 };
 
-// The text of an exception of c10d without the C++ stack that c10 appends to what().
+// Returns the text of an exception without the C++ backtrace that c10 appends to what().
 std::string ErrorText(const std::exception& error);
 
 class DeviceMesh {
@@ -57,29 +58,28 @@ class DeviceMesh {
 
   static DeviceMesh FromEnvironment(const Axes& axes, const MeshOptions& options = {});
   static DeviceMesh FromEnvironment(const MeshShape& shape, const MeshOptions& options = {});
-  // The ranks meet in `store`; a second mesh over the same store does not disturb the first. `rank` is below
-  // shape.world_size(); local_rank (the GPU's number) is taken from LOCAL_RANK, else it is `rank`.
+  // The ranks meet in `store`. A second mesh over the same store does not interfere with the first. `rank` must be
+  // below shape.world_size(). The number of the GPU is LOCAL_RANK, or else `rank`.
   static DeviceMesh FromStore(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const MeshShape& shape,
                               const MeshOptions& options = {});
-  // Existing groups become the axes of the mesh: `groups` has this rank's group along every mesh axis of more than one
-  // rank, by the axis's name; an axis that is not named has one rank. A rank's coordinate along an axis is its place in
-  // the group, so the
-  // groups must form the grid of a mesh (groups along tp hold neighbouring ranks, ...). Tensors are placed on the CPU,
-  // or for NCCL groups on the GPU of ChooseDevice(kCuda); all groups are of one of these kinds. The caller may go on
-  // using the groups between calls into moonshard, in the same order on every rank. Without a store that all ranks
-  // share, rank 0 opens one over TCP. `options.timeout` does not apply to the groups: they have their own. Throws
-  // PlanError kBadMesh also if the groups are not a grid, or are of two kinds.
+  // Uses existing groups as the axes of the mesh. `groups`: this rank's group along every mesh axis of several ranks,
+  // by the name of the axis; an axis without a group has one rank. The coordinate of a rank along an axis is its rank
+  // in the group, so the groups must form the grid of a mesh (groups along tp contain neighbouring ranks, ...). Tensors
+  // are on the CPU, or for NCCL groups on the GPU of ChooseDevice(kCuda); all groups must be of one of these two kinds.
+  // The caller may use the groups between calls into moonshard, in the same order on every rank. `store`: a store that
+  // all ranks share; null: rank 0 opens one over TCP. `options.timeout` does not apply to the groups, which have their
+  // own timeouts. Throws PlanError kBadMesh also if the groups do not form a grid or are of two kinds.
   using Groups = std::vector<std::pair<std::string, c10::intrusive_ptr<c10d::Backend>>>;
   static DeviceMesh FromGroups(const Groups& groups, const MeshOptions& options = {},
                                const c10::intrusive_ptr<c10d::Store>& store = {});
   using ProcessGroups = std::vector<std::pair<std::string, c10::intrusive_ptr<c10d::ProcessGroup>>>;
   static DeviceMesh FromGroups(const ProcessGroups& groups, const MeshOptions& options = {});
-  // One existing group as the tp axis.
+  // Uses one existing group as the tp axis.
   static DeviceMesh FromGroup(const c10::intrusive_ptr<c10d::Backend>& tp, const MeshOptions& options = {},
                               const c10::intrusive_ptr<c10d::Store>& store = {});
   static DeviceMesh FromGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& tp, const MeshOptions& options = {});
-  // Rank `rank` of a mesh without peers: collectives are recorded in recorded() and give shapes, not values. `device`:
-  // of the tensors; the meta device for a step without storage.
+  // Rank `rank` of a mesh without peers: collectives are recorded in recorded(), and their results have the right
+  // shapes and not the right values. `device`: of the tensors; the meta device for a step without storage.
   static DeviceMesh Recording(const MeshShape& shape, int64_t rank = 0, c10::Device device = c10::Device(c10::kCPU));
 
   const MeshShape& shape() const;
@@ -89,23 +89,24 @@ class DeviceMesh {
   bool recording() const;
   std::chrono::milliseconds timeout() const;
 
-  // This rank's group along `axis`; a group of one has no backend. Throws PlanError kBadMesh after Close.
+  // This rank's group along `axis`; a group of one rank has no backend. Throws PlanError kBadMesh after Close.
   std::shared_ptr<const MeshGroup> Group(MeshAxis axis) const;
-  // Groups of `k` consecutive coordinates of `axis` (k divides its size): this rank's one. The first request creates
-  // them, so all ranks of the axis must make their first requests in the same order.
+  // This rank's group among the groups of `k` consecutive coordinates of `axis`; `k` must divide the size of the axis.
+  // The first request for a `k` creates the groups, so all ranks of the axis must make their first requests in the same
+  // order. Throws PlanError kBadMesh after Close.
   std::shared_ptr<const MeshGroup> SubGroup(MeshAxis axis, int64_t k) const;
 
-  // The store that all ranks of the mesh share (collective/store_group.h); its keys are the mesh's own. None in a
-  // Recording mesh.
+  // The store that all ranks of the mesh share (collective/store_group.h), with a key prefix of this mesh. Null in a
+  // Recording mesh and after Close.
   c10::intrusive_ptr<c10d::Store> store() const;
-  // The collectives of a Recording mesh so far.
+  // The collectives that a Recording mesh has recorded.
   const std::vector<RecordedCollective>& recorded() const;
 
-  // Releases groups and store, after waiting a few seconds for the other ranks to call it too: rank 0 may serve the
-  // store that they still read. Groups that others hold stay open. After that FromEnvironment may make another mesh,
-  // and the
-  // file MOONSHARD_STORE is removed unless a mesh is still open over it. Never throws. Without Close, the destructor of
-  // the last copy releases them without waiting and leaves the file, which is right when this rank failed.
+  // Releases the groups and the store. Before that it waits a few seconds for the other ranks to call Close too,
+  // because rank 0 may serve the store from which they still read. Groups to which other code has references stay open.
+  // After Close, FromEnvironment may make another mesh. Removes the file MOONSHARD_STORE, unless another mesh over the
+  // file is still open. Never throws. Without Close, the destructor of the last copy releases groups and store without
+  // waiting and does not remove the file, which is right for a rank that failed.
   void Close();
 
  private:

@@ -41,7 +41,7 @@ class Reader {
     if (!text) {
       errors.push_back(
           BadMesh("the environment variable " + name + " is missing", "", name + " = a number",
-                  "start the ranks with torchrun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR "
+                  "start the ranks with torchrun, mpirun or srun, or set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR "
                   "and MASTER_PORT"));
       return 0;
     }
@@ -95,7 +95,8 @@ void ReadSlurm(Reader& reader, Launch& launch) {
     if (!nodes) nodes = reader.Text("SLURM_JOB_NODELIST");
     launch.host = FirstHost(nodes.value_or(""));
     if (launch.host.empty()) {
-      reader.errors.push_back(BadMesh("the host of rank 0 is not known", "neither MASTER_ADDR nor SLURM_JOB_NODELIST",
+      reader.errors.push_back(BadMesh("the host of rank 0 is not known",
+                                      "no MASTER_ADDR, and no host in SLURM_STEP_NODELIST or SLURM_JOB_NODELIST",
                                       "MASTER_ADDR = the host of rank 0"));
     }
   }
@@ -138,7 +139,8 @@ void ReadMpi(Reader& reader, const MpiNames& names, Launch& launch) {
   } else {
     reader.errors.push_back(BadMesh("the host of rank 0 is not known", "ranks on several machines, and no MASTER_ADDR",
                                     "MASTER_ADDR = the host of rank 0",
-                                    "mpirun -x MASTER_ADDR=... -x MASTER_PORT=... (Open MPI), or -genv (MPICH)"));
+                                    "mpirun -x MASTER_ADDR=... -x MASTER_PORT=... (Open MPI), or mpirun -genv "
+                                    "MASTER_ADDR ... -genv MASTER_PORT ... (MPICH)"));
   }
   const std::optional<std::string> job = reader.Text(names.job);
   launch.port = reader.Has("MASTER_PORT") || !job
@@ -183,8 +185,8 @@ Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape
     ReadSlurm(reader, launch);
   } else if (shape.world_size() != 1) {
     return BadMesh("the environment does not set the rank of this process",
-                   "a mesh of " + shape.ToString() + " and neither RANK nor SLURM_PROCID nor those of mpirun",
-                   "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or srun's or mpirun's variables",
+                   "a mesh of " + shape.ToString() + ", and no RANK, no SLURM_PROCID and no variables of mpirun",
+                   "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or the variables of srun or mpirun",
                    "start " + std::to_string(shape.world_size()) +
                        " ranks, for example with torchrun --nproc-per-node " + std::to_string(shape.world_size()));
   }
@@ -196,10 +198,10 @@ Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape
                   "a rank below the number of ranks"));
     }
     if (launch.world_size != shape.world_size()) {
-      reader.errors.push_back(
-          BadMesh("the mesh and the number of ranks differ",
-                  shape.ToString() + ", which is " + std::to_string(shape.world_size()) + " ranks",
-                  "axes whose product is " + std::to_string(launch.world_size) + ", the ranks that were started"));
+      reader.errors.push_back(BadMesh(
+          "the size of the mesh is not the number of ranks",
+          shape.ToString() + ", which has " + std::to_string(shape.world_size()) + " ranks",
+          "axes whose product is " + std::to_string(launch.world_size) + ", the number of ranks that were started"));
     }
   }
   if (!reader.errors.empty()) return std::move(reader.errors);

@@ -63,7 +63,7 @@ class Socket {
 // A socket that keeps records apart and in order.
 Socket Open() {
   Socket socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (socket.fd() < 0) Throw("no socket on this machine", errno);
+  if (socket.fd() < 0) Throw("cannot open a Unix socket", errno);
   return socket;
 }
 
@@ -72,7 +72,7 @@ void SetTimeout(const Socket& socket, std::chrono::milliseconds timeout) {
   time.tv_sec = timeout.count() / 1000;
   time.tv_usec = timeout.count() % 1000 * 1000;
   for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) {
-    Check(setsockopt(socket.fd(), SOL_SOCKET, option, &time, sizeof(time)) == 0, "a socket takes no timeout");
+    Check(setsockopt(socket.fd(), SOL_SOCKET, option, &time, sizeof(time)) == 0, "cannot set the timeout of a socket");
   }
 }
 
@@ -81,7 +81,7 @@ void Send(const Socket& socket, std::span<const uint8_t> record) {
   do {
     sent = send(socket.fd(), record.data(), record.size(), MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  if (sent < 0) Throw("a record cannot be sent", errno);
+  if (sent < 0) Throw("cannot send a record to a rank of this machine", errno);
 }
 
 // The size of the record that arrived; 0 once the peer has closed the connection, nothing at the timeout. A peer that
@@ -94,7 +94,7 @@ std::optional<size_t> Receive(const Socket& socket, std::span<uint8_t> record) {
   } while (got < 0 && errno == EINTR);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
   if (got < 0 && errno == ECONNRESET) return 0;
-  if (got < 0) Throw("a record cannot be received", errno);
+  if (got < 0) Throw("cannot receive a record from a rank of this machine", errno);
   return static_cast<size_t>(got);
 }
 
@@ -115,12 +115,12 @@ std::pair<Socket, std::string> Listen(int64_t size) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (bind(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof(sa_family_t)) != 0) {
-    Throw("a socket gets no name", errno);
+    Throw("cannot bind a Unix socket", errno);
   }
   socklen_t length = sizeof(address);
   if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
       listen(socket.fd(), static_cast<int>(size)) != 0) {
-    Throw("a socket cannot listen", errno);
+    Throw("cannot listen on a Unix socket", errno);
   }
   return {std::move(socket), std::string(address.sun_path, length - offsetof(sockaddr_un, sun_path))};
 }
@@ -133,7 +133,7 @@ Socket Connect(const std::string& name) {
   std::memcpy(address.sun_path, name.data(), name.size());
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
   if (connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
-    Throw("a rank of this machine cannot be reached", errno);
+    Throw("cannot connect to a rank of this machine", errno);
   }
   return socket;
 }
@@ -166,7 +166,7 @@ class LocalExchange final : public RankExchange {
       kept_.emplace(++finished_, std::move(all));
     }
     auto found = kept_.extract(started);
-    Check(!found.empty(), "an exchange is finished that is not under way");
+    Check(!found.empty(), "Finish of an exchange that is not pending");
     return std::move(found.mapped());
   }
 
@@ -237,7 +237,7 @@ std::shared_ptr<RankExchange> MakeLocalExchange(const c10::intrusive_ptr<c10d::S
     SetTimeout(peer, join);
     uint8_t who = 0;
     if (Receive(peer, {&who, 1}) != size_t{1})
-      throw std::runtime_error("a rank of this machine does not send its number");
+      throw std::runtime_error("a rank of this machine did not send its number");
     Check(who > rank && who < size && peers[who].fd() < 0, "a rank connected twice");
     peers[who] = std::move(peer);
     --missing;

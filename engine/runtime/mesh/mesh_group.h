@@ -1,5 +1,5 @@
-// MeshGroup: one group of ranks along a mesh axis with the c10d backends that serve it. Made by DeviceMesh, used by
-// collective/. A heavy header: only sources that call c10d include it.
+// MeshGroup: one process group along a mesh axis, with its c10d backend. Made by DeviceMesh, used by collective/. A
+// header that is expensive to compile: only sources that call c10d include it.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ struct MeshGroup {
   MeshAxis axis = MeshAxis::kTp;
   std::string name;                             // "tp[4,5,6,7]": the axis and the mesh ranks
   std::vector<int64_t> ranks;                   // mesh ranks in the group's order
-  int64_t rank = 0;                             // this process's place in it
-  c10::Device device = c10::Device(c10::kCPU);  // of the tensors of `backend`
-  c10::intrusive_ptr<c10d::Backend> backend;    // none in a group of one
-  std::shared_ptr<RankExchange> exchange;       // none in a group of one, and where `recording`
+  int64_t rank = 0;                             // of this process within the group
+  c10::Device device = c10::Device(c10::kCPU);  // of the tensors that `backend` communicates
+  c10::intrusive_ptr<c10d::Backend> backend;    // null in a group of one rank
+  std::shared_ptr<RankExchange> exchange;       // null in a group of one rank, and if `recording`
   bool recording = false;                       // no peers exist: nothing is exchanged
 
   int64_t size() const { return static_cast<int64_t>(ranks.size()); }

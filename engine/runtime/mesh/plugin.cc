@@ -20,7 +20,7 @@ void* OpenPlugin(const std::string& file, const std::string& built, const char* 
       continue;
     }
     if (void* address = dlsym(library, symbol)) return address;
-    why = place + " has no " + symbol;
+    why = place + " has no symbol " + symbol;
   }
   if (why.empty()) why = file + " was not found";
   return nullptr;

@@ -1,12 +1,12 @@
-// Autocast: matrix products in a lower precision until the end of a scope, on this thread, for one device type:
-// LibTorch's autocast without its weight cache. The cache keys the converted copy of a parameter by the parameter's
-// identity, which under fsdp stays the same while its values are gathered and freed.
+// Autocast: computes matrix products in a lower precision until the end of a scope, on this thread, for one device
+// type. It is LibTorch's autocast without its weight cache. The cache identifies a parameter by its TensorImpl, which
+// under fsdp stays the same while the values of the parameter are gathered and freed.
 //
 //   const nn::Autocast autocast(mesh.device().type(), at::kBFloat16);
 //   loss = CrossEntropy(vocabulary, net->forward(ids), targets);
 //
-// Parameters, their gradients and the optimizer's state keep their own type (float32 master weights). Run the backward
-// outside of the scope: it uses the types of the forward.
+// Parameters, their gradients and the optimizer state keep their dtypes (float32 master weights). Run the backward
+// outside of the scope: it uses the dtypes of the forward.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -16,7 +16,7 @@ namespace moonshard::nn {
 
 class Autocast {
  public:
-  // `type`: bfloat16 or float16; with float32 or float64 nothing is converted.
+  // `type`: bfloat16 or float16; with any other type autocast is off in the scope.
   Autocast(c10::DeviceType device, c10::ScalarType type);
   ~Autocast();
   Autocast(const Autocast&) = delete;

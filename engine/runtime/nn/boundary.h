@@ -1,20 +1,21 @@
-// Boundary: what a plan makes of one module's calls: a flat list of steps around the module's own forward. A hookable
-// module (hook.h) holds at most one; apply/ makes it from the module's steps (engine/plan/compile/module_steps.h, which
-// explains the order).
+// Boundary: the steps that a plan runs around the calls of one module: a flat list before and after the module's own
+// forward. A hookable module (hook.h) has at most one Boundary. apply/ makes it from the module's steps
+// (engine/plan/compile/module_steps.h explains their order).
 //
 //   enter   [outside steps ...] recompute [inside steps ...]
 //           forward
 //   leave   [inside steps ...] [outside steps ...]
 //
-// A call enters the steps in order, runs the forward, and leaves them in the order of the second list. Where the list
-// has a runner (recomputation), the steps behind it are the inside: the runner runs them with the forward, now and
-// again in the backward. A call that an exception ends leaves no step; the state of each step that was entered is
-// destroyed, the last one first, and puts back what the step changed.
+// A call enters the steps in order, runs the forward, and leaves the steps in the order of the second list. If the
+// boundary has a runner (recomputation), the steps after `recompute` are the inside of the call: the runner runs them
+// together with the forward, now and again in the backward. If an exception ends the call, Leave does not run for the
+// remaining steps. The state of each entered step is destroyed, the last state first, and the destructor restores what
+// the step has changed.
 //
-// The exception that ends a call gets the module's path and the plan's line in its message, once, at the innermost
-// boundary that it passes, and goes on as the object that it is: c10::Error (and what derives from it) by its own
-// add_context, std::runtime_error and std::logic_error (and what derives from them and keeps their what(), as
-// PlanError) by assignment to that base. Others, as std::bad_alloc, pass as they are.
+// When an exception ends a call, the module's path and the plan's line are added to its message, once, at the innermost
+// boundary that the exception passes. The exception object stays the same: c10::Error (and classes derived from it)
+// gets the text by add_context, std::runtime_error and std::logic_error (and derived classes that inherit their what(),
+// such as PlanError) by assignment to that base class. Other exceptions, such as std::bad_alloc, pass unchanged.
 #pragma once
 
 #include <atomic>
@@ -35,85 +36,87 @@ namespace moonshard {
 
 class ModuleTree;
 
-// One tensor of a call. Arguments are numbered by their position in forward's signature, whether or not an optional
-// before them is absent; every tensor inside one argument (a tuple, a vector) has that argument's position. Results
-// are numbered by their place in the returned tuple, a single tensor is 0. `tensor` may be undefined.
+// One tensor of a call. An argument has the number of its position in forward's signature, even if an optional argument
+// before it is absent; every tensor inside one argument (a tuple, a vector) has the number of that argument. A result
+// has the number of its position in the returned tuple; a single tensor is 0. `tensor` points to a tensor, which may be
+// undefined.
 struct TensorSlot {
   size_t position = 0;
   at::Tensor* tensor = nullptr;
 };
 
-// Runs the inside of a call in a way of its own (recomputation).
+// Runs the inside of a call, possibly more than once (recomputation).
 class CallRunner {
  public:
-  // From the tensors that go in to those that come out, always as many. May run later again, on the same or other
-  // threads.
+  // Takes the argument tensors and returns the result tensors, each time in the same number. It may run again later, on
+  // the same or another thread.
   using Inside = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
 
   virtual ~CallRunner() = default;
   virtual std::vector<at::Tensor> Run(const Inside& inside, std::vector<at::Tensor> inputs) = 0;
 };
 
-// One thing that happens around the calls of a module. Shared by all of its calls, which may run on several threads.
+// One step around the calls of a module. All calls of the module share it, and may run on several threads.
 class BoundaryStep {
  public:
-  // What one call keeps between Enter and Leave; destroyed when the call ends, by an exception too.
+  // The data that one call keeps between Enter and Leave. It is destroyed when the call ends, also by an exception.
   class State {
    public:
     virtual ~State() = default;
   };
 
   virtual ~BoundaryStep() = default;
-  // May replace the argument tensors by what the module computes on. Null: the call keeps nothing.
+  // May replace the argument tensors. Returns null if the call keeps no data.
   virtual std::unique_ptr<State> Enter(std::span<const TensorSlot> /*arguments*/) { return nullptr; }
-  // May replace the result tensors by what leaves the module. `state`: what Enter returned.
+  // May replace the result tensors. `state`: the data that Enter returned.
   virtual void Leave(State* /*state*/, std::span<const TensorSlot> /*results*/) {}
 };
 
-// Sees calls of modules as they run. Tensors may be given another autograd or layout type, not another value. Functions
-// that a call's thread runs.
+// Observes calls of modules. An observer may change the autograd state or the layout type of a tensor, but not its
+// values. The functions run on the thread of the call.
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
-  // A call begins, before anything of the plan; and it is over, by an exception too. `module`: of the plan's tree.
+  // A call begins, before any step; and ends, also by an exception. `module`: index in the plan's tree.
   virtual void Began(size_t /*module*/) {}
   virtual void Ended(size_t /*module*/) {}
-  // The inside of a call begins: arguments as they arrive, in the dtype in which the module computes, before their
-  // redistribution. A recomputed call has another inside in the backward. Exited: it is over, by an exception too.
+  // Entered: the inside of a call begins. The arguments have the dtype in which the module computes, and are not
+  // redistributed yet. A recomputed call has a second inside in the backward. Exited: the inside ends, also by an
+  // exception.
   virtual void Entered(size_t /*module*/, std::span<const TensorSlot> /*arguments*/) {}
   virtual void Exited(size_t /*module*/) {}
-  // The results as the module's own forward made them.
+  // The results of the module's own forward.
   virtual void Made(size_t /*module*/, std::span<const TensorSlot> /*results*/) {}
-  // The results as they leave the call.
+  // The results that the call returns.
   virtual void Left(size_t /*module*/, std::span<const TensorSlot> /*results*/) {}
 };
 
-// Those of one model, in the order in which they came.
+// The observers of one model, in the order in which they were added.
 using CallObservers = std::vector<CallObserver*>;
 
 class Boundary {
  public:
   struct Leaving {
     std::shared_ptr<BoundaryStep> step;
-    int entered = -1;      // index of the same step in `enter`; -1: it has no state
-    bool outside = false;  // of a runner
+    int entered = -1;      // index of the same step in `enter`; -1: the step has no state
+    bool outside = false;  // runs outside of the runner
   };
   struct Steps {
     std::vector<std::shared_ptr<BoundaryStep>> enter;  // in order
-    std::vector<Leaving> leave;                        // in order: those of the inside first
-    size_t inside = 0;                                 // index into enter of the first step of the inside
-    std::shared_ptr<CallRunner> runner;                // of the inside; null: it runs once, directly
+    std::vector<Leaving> leave;                        // in order: the steps of the inside first
+    size_t inside = 0;                                 // index into `enter` of the first step of the inside
+    std::shared_ptr<CallRunner> runner;                // runs the inside; null: the inside runs once, directly
   };
-  // `module`: of the plan's tree. `where`: "'model.layers.0.mlp' (llama.lua:18)", for messages. `observers`: may be
-  // null.
+  // `module`: index in the plan's tree. `where`: "'model.layers.0.mlp' (llama.lua:18)", for messages. `observers`: may
+  // be null.
   explicit Boundary(Steps steps, size_t module = 0, std::string where = "",
                     std::shared_ptr<const CallObservers> observers = nullptr)
       : steps_(std::move(steps)), module_(module), where_(std::move(where)), observers_(std::move(observers)) {}
 
   CallRunner* runner() const { return steps_.runner.get(); }
-  // Whether there is no step, only observers.
+  // Whether the boundary has no steps, only observers.
   bool empty() const { return steps_.enter.empty() && steps_.leave.empty(); }
-  // Within a catch block, before the exception is thrown again: adds `where` to its message.
+  // Adds `where` to the message of the current exception. Call it in a catch block, before the exception is rethrown.
   void Explain() const;
 
  private:
@@ -127,7 +130,7 @@ class Boundary {
   std::shared_ptr<const CallObservers> observers_;
 };
 
-// The inside of one call of a module. On the stack of the call.
+// The inside of one call of a module. An object on the stack of the call.
 class InsideCall {
  public:
   explicit InsideCall(const Boundary& boundary) : boundary_(boundary) {}
@@ -143,7 +146,7 @@ class InsideCall {
   bool observed_ = false;
 };
 
-// One call: its outside.
+// The outside of one call. An object on the stack of the call.
 class BoundaryCall {
  public:
   explicit BoundaryCall(const Boundary& boundary);
@@ -159,50 +162,53 @@ class BoundaryCall {
   bool observed_ = false;
 };
 
-// The face that apply/ sees of a module whose calls can be intercepted.
+// The interface of a module whose calls can be intercepted, for apply/.
 class Hookable {
  public:
   Hookable() = default;
-  Hookable(const Hookable&) {}  // a copied module has no plan
+  Hookable(const Hookable&) {}  // the copy of a module has no plan
   // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): nothing is taken
   Hookable& operator=(const Hookable&) { return *this; }
   virtual ~Hookable() = default;
 
-  // nullptr takes the plan away. The module shares ownership.
+  // nullptr removes the plan. The module shares ownership of the boundary.
   void SetBoundary(std::shared_ptr<Boundary> boundary) {
     owned_ = std::move(boundary);
     boundary_ = owned_.get();
   }
   Boundary* boundary() const { return boundary_; }
   const std::shared_ptr<Boundary>& shared_boundary() const { return owned_; }
-  // How many calls ran with a boundary. Zero after a step means that the calls go around the hook (hook.h: how that
-  // happens).
+  // Number of calls that ran with a boundary. Zero after a step means that the model bypasses the hook (hook.h explains
+  // how).
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
-  // Makes the module leave a parameter out of its forward; the boundary adds it later. False where the module cannot.
+  // Makes the module leave `parameter` out of its forward; the boundary adds the parameter later. Returns false if the
+  // module does not support it.
   virtual bool HoldBack(std::string_view /*parameter*/) { return false; }
   // Undoes HoldBack, if the plan could not be applied.
   virtual void ReleaseBack(std::string_view /*parameter*/) {}
-  // Sets the rows [first, first + rows) of `total` that the weight of a lookup module holds: ids outside of them give
-  // rows of zeros. False if the module does not support it.
+  // Declares that the weight of a lookup module holds the rows [first, first + rows) of a table of `total` rows: ids
+  // outside of them return rows of zeros. Returns false if the module does not support it.
   virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }
 
-  // Sets the shape of `tensor` (a parameter or buffer of the module, by name) that activations around its calls have:
-  // the local shape on tp, but the full one if the module gathers its output. For exported programs, whose graphs
-  // compute sizes of activations from those of parameters.
+  // Sets the shape of `tensor` (a parameter or buffer of the module, by name) from which sizes of the activations
+  // around the module's calls follow: the local shape on tp, or the full shape if the module gathers its output. For
+  // exported programs, whose graphs compute sizes of activations from sizes of parameters.
   virtual void SetLocalShape(std::string_view /*tensor*/, at::IntArrayRef /*shape*/) {}
 
-  // Called for the root of a model: adds the model's knowledge of its own forward to the tree (ModuleTree::checks).
+  // Called on the root of a model: adds facts about the model's own forward to `tree` (ModuleTree::checks).
   virtual void AddKnowledge(ModuleTree& /*tree*/) const {}
 
-  // The class of the module where it is not that of the C++ object (an exported program's); "": it is.
+  // The class of the module, if it differs from that of the C++ object (in an exported program); "": it does not
+  // differ.
   virtual std::string_view Kind() const { return {}; }
 
-  // Whether a call can run through a CallRunner: its arguments can be kept, and its result holds tensors.
+  // Whether a call can run through a CallRunner: its arguments can be kept, and its result contains tensors.
   virtual bool CanRunThrough() const { return false; }
 
-  // The name of a parameter whose member is not the tensor that is registered under its name (after `head->weight =
-  // embed->weight`): forward would use one and a plan or an optimizer change the other. "" where there is none.
+  // The name of a parameter whose member is not the tensor registered under that name (after `head->weight =
+  // embed->weight`): forward would use the member, and a plan or an optimizer would change the registered tensor. "" if
+  // there is no such parameter.
   virtual std::string_view StaleParameter() const { return {}; }
 
  protected:

@@ -24,8 +24,8 @@ at::Tensor Empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
 // TensorImpl and see the change; replacing the tensor would leave them with the old one. What belongs to the old sizes
 // is dropped: the gradient, and autograd's accumulator, which would refuse gradients of the new ones.
 void Materialize(at::Tensor& parameter, const at::Tensor& shard) {
-  Check(parameter.defined() && shard.defined(), "Materialize needs two tensors");
-  Check(parameter.is_leaf(), "Materialize needs a leaf");
+  Check(parameter.defined() && shard.defined(), "Materialize of an undefined tensor");
+  Check(parameter.is_leaf(), "Materialize of a parameter that is not a leaf");
   Check(!shard.requires_grad() && shard.is_leaf(), "a parameter's shard must not be part of a graph");
   Check(!parameter.is_same(shard), "a parameter cannot be its own shard");
   parameter.mutable_grad().reset();

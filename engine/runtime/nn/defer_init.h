@@ -1,11 +1,11 @@
-// DeferInit: builds a model whose parameters have shapes but no storage (on the meta device), so that a model larger
-// than one rank can be built, sharded and only then filled.
-// Stage after: apply, which gives every parameter this rank's shard.
+// DeferInit: builds a model whose parameters have shapes but no storage (on the meta device). A model larger than the
+// memory of one rank can then be built and sharded before its values are loaded.
+// Stage after: apply, which gives every parameter storage for this rank's shard.
 //
 //   moonshard::nn::DeferInit defer;           // until the end of the scope, on this thread
 //   LlamaForCausalLm model(config);           // moonshard::nn layers only record shape and dtype
 //
-// A user's own module that registers parameters takes part by making them with Empty.
+// A user's own module supports DeferInit if it makes the parameters that it registers with Empty.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,14 +27,15 @@ class DeferInit {
   bool outer_;
 };
 
-// An uninitialised tensor; inside a DeferInit scope on the meta device, whatever device `options` names.
+// Returns an uninitialised tensor. Inside a DeferInit scope the tensor is on the meta device, and the device of
+// `options` is ignored.
 at::Tensor Empty(at::IntArrayRef sizes, const at::TensorOptions& options = {});
 
 // Makes `parameter` hold `shard` while it stays the same tensor: members, registered handles, ties and optimizers made
-// afterwards all see the new data, shape, dtype and device. requires_grad stays; the gradient is dropped, and the
-// accumulator node that autograd made for the old shape. Works between any devices, from meta too, which set_data
-// refuses. `shard` must own its storage alone (a narrow view would keep the full tensor alive) and not require a
-// gradient; its storage is shared, not copied. `parameter` must be a leaf.
+// afterwards all get the new data, shape, dtype and device. requires_grad is unchanged; the gradient, and the
+// accumulator node that autograd made for the old data, are dropped. Supports all devices, also a parameter on meta,
+// which set_data rejects. `shard` must be the only owner of its storage (a narrow view would keep the full tensor
+// alive) and must not require a gradient; `parameter` shares its storage. `parameter` must be a leaf.
 void Materialize(at::Tensor& parameter, const at::Tensor& shard);
 
 }  // namespace moonshard::nn

@@ -1,5 +1,5 @@
-// Helpers of the drop-in layers: replace a registered parameter together with the member that is the same tensor.
-// Apart from defer_init.h, which is light, because these need torch/nn/module.h.
+// Deferred parameters: helpers of the drop-in layers, which replace a registered parameter together with the member
+// that is the same tensor. Separate from defer_init.h, because these helpers need the large header torch/nn/module.h.
 #pragma once
 
 #include <optional>
@@ -13,14 +13,15 @@ namespace moonshard::nn::detail {
 
 using Parameters = torch::OrderedDict<std::string, at::Tensor>;
 
-// Replaces the parameter by one of shape `sizes` on the meta device, with the same dtype and requires_grad.
+// Replaces the parameter by one of shape `sizes` with the same dtype and requires_grad, inside a DeferInit scope on the
+// meta device.
 inline void DeferParameter(Parameters& parameters, const std::string& name, at::Tensor& member, at::IntArrayRef sizes) {
   const bool requires_grad = member.requires_grad();
   member = Empty(sizes, member.options()).set_requires_grad(requires_grad);
   parameters[name] = member;
 }
 
-// Replaces the parameter by a copy of its data with the same requires_grad, on `device` where one is given.
+// Replaces the parameter by a copy of its data with the same requires_grad, on `device` if that is set.
 inline void CopyParameter(Parameters& parameters, const std::string& name, at::Tensor& member,
                           const std::optional<at::Device>& device) {
   const bool requires_grad = member.requires_grad();

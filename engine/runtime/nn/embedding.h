@@ -1,5 +1,5 @@
-// Embedding: torch::nn::Embedding whose calls a plan can intercept, and which can hold only some rows of its table (a
-// vocabulary sharded over ranks). A drop-in: same options, members, parameter names and initialisation.
+// Embedding: torch::nn::Embedding with calls that a plan can intercept, which can also hold only some rows of its table
+// (a vocabulary sharded over ranks). A drop-in replacement: same options, members, parameter names and initialisation.
 #pragma once
 
 #include <memory>
@@ -18,12 +18,13 @@ class EmbeddingImpl : public torch::nn::EmbeddingImpl {
       : EmbeddingImpl(torch::nn::EmbeddingOptions(num_embeddings, embedding_dim)) {}
   explicit EmbeddingImpl(const torch::nn::EmbeddingOptions& options);
 
-  // ids [...] -> [..., dim]. With local rows, ids of other ranks give zero rows and receive no gradient, so that the
-  // sum over the ranks is the full lookup; an id outside the full table is an error on every rank.
+  // ids [...] -> [..., dim]. With local rows, ids of other ranks return rows of zeros and contribute no gradient, so
+  // the sum over the ranks is the lookup in the full table. An id outside the full table is an error on every rank.
   at::Tensor forward(const at::Tensor& indices);
 
-  // `weight` holds rows [first, first + rows) of a table of `total`; rows may be 0. padding_idx and ids stay those of
-  // the full table. False with max_norm or scale_grad_by_freq, which need all rows' lookups.
+  // Declares that `weight` holds the rows [first, first + rows) of a table of `total` rows; rows may be 0. padding_idx
+  // and ids still refer to the full table. Returns false with max_norm or scale_grad_by_freq, which need the lookups in
+  // all rows.
   bool SetLocalRows(int64_t first, int64_t rows, int64_t total);
 
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
@@ -37,7 +38,7 @@ class Embedding : public torch::nn::ModuleHolder<Hooked<EmbeddingImpl>> {
   using torch::nn::ModuleHolder<Hooked<EmbeddingImpl>>::ModuleHolder;
   using Impl [[maybe_unused]] = Hooked<EmbeddingImpl>;
 
-  // As torch::nn::Embedding::from_pretrained: the table is `embeddings` [rows, dim] itself, frozen by default.
+  // As torch::nn::Embedding::from_pretrained: uses `embeddings` [rows, dim] itself as the table, frozen by default.
   static Embedding from_pretrained(const at::Tensor& embeddings,
                                    const torch::nn::EmbeddingFromPretrainedOptions& options = {});
 };

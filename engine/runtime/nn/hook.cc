@@ -15,26 +15,25 @@ namespace {
 }  // namespace
 
 void RefuseToCloneSharded() {
-  Throw("a sharded module cannot be cloned: the copy would hold this rank's shards without the plan that joins them",
-        "clone before sharding, or build a second model and shard it with the same plan");
+  Throw("a sharded module cannot be cloned: the copy would hold this rank's shards and have no plan",
+        "clone the module before Parallelize, or build a second model and call Parallelize with the same plan");
 }
 
 void RefuseToSaveSharded() {
   Throw("torch::save of a sharded module would write this rank's shards under the names of the full tensors",
-        "FullState(model) gathers the full tensors, LocalState(model) names this rank's shards; TrainingCheckpoints "
-        "saves "
-        "a run in shards",
+        "use FullState(model), which gathers the full tensors, LocalState(model), which returns this rank's shards, or "
+        "TrainingCheckpoints, which saves a training run as shards",
         Finding::kUnshardedFunction);
 }
 
 void RefuseToLoadSharded() {
-  Throw("torch::load into a sharded module would replace its shards by what the archive holds",
+  Throw("torch::load into a sharded module would replace its shards by the full tensors of the archive",
         "load before Parallelize, or use LoadCheckpoint(model, checkpoint), which reads this rank's shards",
         Finding::kUnshardedFunction);
 }
 
 void RefuseToCloneAsBase(const torch::nn::Module& module) {
-  Throw("clone() of '" + KindOf(module) + "' returns its base class",
+  Throw("clone() of '" + KindOf(module) + "' returns an object of its base class",
         "derive the class from torch::nn::Cloneable<itself>, or override clone()");
 }
 

@@ -1,26 +1,26 @@
-// Hooked: makes the calls of a module class something that a plan can intercept.
+// Hooked: makes the calls of a module class interceptable by a plan.
 //
 //   struct BlockImpl : torch::nn::Cloneable<BlockImpl> { ... torch::Tensor forward(torch::Tensor x); };
-//   MOONSHARD_MODULE(Block);                  // where TORCH_MODULE(Block) stood
+//   MOONSHARD_MODULE(Block);                  // in place of TORCH_MODULE(Block)
 //
-// Every way of calling is the same: block(x), block->forward(x), in torch::nn::Sequential, in AnyModule. Default
-// arguments of forward work. Without a plan a call costs one predictable branch. With one (Hookable::SetBoundary, by
-// apply/) a call enters the boundary's steps with the argument tensors, runs forward, and leaves them with the results;
-// tensor_slots.h lists which tensors it finds. Tensor arguments are copied as handles, other arguments pass as they
-// are.
+// All ways to call a module work the same: block(x), block->forward(x), in torch::nn::Sequential, in AnyModule. Default
+// arguments of forward work. Without a plan a call costs one predictable branch. With a plan (apply/ calls
+// Hookable::SetBoundary), a call enters the boundary's steps with the argument tensors, runs forward, and leaves the
+// steps with the results; tensor_slots.h lists the types in which it finds tensors. Tensor arguments are copied as
+// handles; other arguments are passed on unchanged.
 //
-// An Impl may offer these, which the functions of Hookable of the same names then call:
+// An Impl may define these functions, which the functions of Hookable with the same names then call:
 //
 //   bool HoldBack(std::string_view parameter);                        leave a parameter out of forward
 //   void ReleaseBack(std::string_view parameter);                     use it again
 //   bool SetLocalRows(int64_t first, int64_t rows, int64_t total);    a lookup in some rows only
 //
-// What goes around the hook, by the nature of C++: forward called through the class without hooks
+// In C++ these calls bypass the hook: forward called through the class without hooks
 // (`module->as<BlockImpl>()->forward(x)`, `BlockImpl::forward` in a derived class), and an Impl that is stored by
-// itself (`torch::nn::Sequential(BlockImpl(...))`, std::make_shared<BlockImpl>). calls() stays at zero then.
+// itself (`torch::nn::Sequential(BlockImpl(...))`, std::make_shared<BlockImpl>). calls() then stays at zero.
 //
-// forward must be one plain member function (no overloads, no template) and take and return tensors by value or by
-// const reference.
+// forward must be one plain member function (not overloaded, not a template). It must take tensors by value or by const
+// reference and return them by value.
 #pragma once
 
 #include <concepts>
@@ -44,13 +44,13 @@ namespace moonshard::nn {
 
 namespace detail {
 
-// How an argument waits between Enter and forward: what holds tensors is a copy of the handles, a reference to anything
-// else stays one.
+// The type in which an argument is held between Enter and forward: a copy of the handles for an argument that contains
+// tensors; any other reference stays a reference.
 template <class Argument>
 using Held = std::conditional_t<std::is_lvalue_reference_v<Argument> && !kHoldsTensors<std::remove_cvref_t<Argument>>,
                                 Argument, std::remove_cvref_t<Argument>>;
 
-// How it waits for another run of the call: a reference to what is const becomes a copy too.
+// The type in which an argument is kept for a second run of the call: a const reference becomes a copy too.
 template <class Argument>
 using Kept =
     std::conditional_t<std::is_lvalue_reference_v<Held<Argument>> && std::is_const_v<std::remove_reference_t<Argument>>,
@@ -66,13 +66,13 @@ inline constexpr bool kIsMutableTensorReference =
 
 // Throws PlanError: the clone would hold shards and have no plan.
 [[noreturn]] void RefuseToCloneSharded();
-// Throw PlanError kUnshardedFunction, with the functions to use for a sharded model.
+// Throw PlanError kUnshardedFunction, which names the functions to use for a sharded model.
 [[noreturn]] void RefuseToSaveSharded();
 [[noreturn]] void RefuseToLoadSharded();
-// Throws PlanError: Impl inherits a clone() that makes another class.
+// Throws PlanError: Impl inherits a clone() that returns an object of another class.
 [[noreturn]] void RefuseToCloneAsBase(const torch::nn::Module& module);
 
-// Whether `module` has registered another tensor than `member` under `name`.
+// Whether `module` has registered a tensor other than `member` under `name`.
 bool IsStale(const torch::nn::Module& module, const char* name, const at::Tensor& member);
 
 }  // namespace detail
@@ -93,10 +93,11 @@ class Hooked<Impl, detail::Types<Arguments...>>
  public:
   using Result = typename detail::ForwardSignature<Impl>::Result;
   static_assert(!(detail::kIsMutableTensorReference<Arguments> || ...),
-                "forward takes a tensor by non-const reference, which a plan cannot replace: take it by value or by "
-                "const reference");
-  static_assert(!std::is_reference_v<Result> || !detail::kHoldsTensors<std::remove_cvref_t<Result>>,
-                "forward returns a reference to tensors, which a plan cannot replace: return them by value");
+                "forward takes a tensor by non-const reference, and a plan cannot replace such an argument: take the "
+                "tensor by value or by const reference");
+  static_assert(
+      !std::is_reference_v<Result> || !detail::kHoldsTensors<std::remove_cvref_t<Result>>,
+      "forward returns a reference to tensors, and a plan cannot replace such a result: return the tensors by value");
 
   using Impl::Impl;
   Hooked() requires std::is_default_constructible_v<Impl>
@@ -110,7 +111,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
   }
   using Shorter::forward;
 
-  // A deep copy that is hooked again. Throws PlanError where a plan has sharded this module.
+  // Returns a deep copy, which is hooked too. Throws PlanError if a plan has sharded this module.
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override {
     if (boundary_ != nullptr) detail::RefuseToCloneSharded();
     std::shared_ptr<torch::nn::Module> copy = Impl::clone(device);
@@ -120,9 +121,9 @@ class Hooked<Impl, detail::Types<Arguments...>>
     detail::RefuseToCloneAsBase(*this);
   }
 
-  // LibTorch's archives (torch::save, torch::load) do not support layouts. Both throw PlanError kUnshardedFunction if a
-  // plan has sharded this module: a save would write this rank's shards under the names of full tensors, and a load
-  // would replace shards by full tensors.
+  // LibTorch's archives (torch::save, torch::load) do not support layouts. Both functions throw PlanError
+  // kUnshardedFunction if a plan has sharded this module: save would write this rank's shards under the names of full
+  // tensors, and load would replace shards by full tensors.
   void save(torch::serialize::OutputArchive& archive) const override {
     if (boundary_ != nullptr) detail::RefuseToSaveSharded();
     Impl::save(archive);
@@ -156,7 +157,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
 
   bool CanRunThrough() const override { return kCanRunThrough<Arguments...>; }
 
-  // Looks at the members that by custom hold parameters: public tensors called weight and bias.
+  // Checks the members that usually hold parameters: public tensors named weight and bias.
   std::string_view StaleParameter() const override {
     if constexpr (requires(const Impl& impl) {
                     { impl.weight } -> std::same_as<const at::Tensor&>;
@@ -183,8 +184,8 @@ class Hooked<Impl, detail::Types<Arguments...>>
     return CallThrough<Given...>(std::forward<Given>(given)...);
   }
 
-  // Without a runner the inside of the call is on this stack too; with one it begins in each of its runs. An exception
-  // destroys the arguments first, then the states of the steps that were entered.
+  // Without a runner, the inside of the call runs on this stack too; with a runner it begins in each of its runs. An
+  // exception destroys the arguments first, then the states of the steps that were entered.
   template <class... Given>
   [[gnu::noinline]] Result CallThrough(Given&&... given) {
     const std::shared_ptr<Boundary> boundary = shared_boundary();
@@ -214,7 +215,8 @@ class Hooked<Impl, detail::Types<Arguments...>>
     }
   }
 
-  // The held arguments end here: what forward does not keep is free before the outputs are redistributed.
+  // The held arguments are destroyed here: those that forward does not keep are freed before the outputs are
+  // redistributed.
   template <class... Given>
   Result EnterAndForward(Boundary& boundary, BoundaryCall& call, std::optional<InsideCall>& inside, Given&&... given) {
     std::tuple<detail::Held<Given>...> held{detail::Held<Given>(std::forward<Given>(given))...};
@@ -234,7 +236,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
     (detail::CollectTensors(std::get<kPositions>(held), kPositions, slots), ...);
   }
 
-  // The arguments without their tensors, which travel by themselves, are kept for as long as the inside may run again.
+  // The arguments are kept as long as the inside may run again, without their tensors, which are passed to each run.
   template <class... Given>
   Result ForwardThrough(std::tuple<detail::Held<Given>...>& held, detail::TensorSlots& slots) {
     std::vector<at::Tensor> inputs;
@@ -263,10 +265,10 @@ class Hooked<Impl, detail::Types<Arguments...>>
         },
         std::move(inputs));
     *sink = nullptr;
-    Check(first.has_value(), "a CallRunner that did not run the call");
+    Check(first.has_value(), "a CallRunner did not run the call");
     detail::TensorSlots results;
     detail::CollectResults(*first, results);
-    Check(results.size() == outputs.size(), "a CallRunner that answered another number of tensors");
+    Check(results.size() == outputs.size(), "a CallRunner returned another number of tensors");
     for (size_t i = 0; i < outputs.size(); ++i) *results[i].tensor = outputs[i];
     return std::move(*first);
   }
@@ -279,7 +281,8 @@ class Hooked<Impl, detail::Types<Arguments...>>
 
 }  // namespace moonshard::nn
 
-// AnyModule and ModuleHolder test whether there is a forward; with the shorter ones its address alone is ambiguous.
+// AnyModule and ModuleHolder take the address of forward to test whether a class has one. The shorter forwards make
+// that address ambiguous.
 template <class Impl, class Arguments>
 struct torch::detail::has_forward<moonshard::nn::Hooked<Impl, Arguments>> : std::true_type {};
 

@@ -29,7 +29,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& input) {
 }
 
 void LinearImpl::TieWeight(const at::Tensor& weight) {
-  Check(weight.sizes() == this->weight.sizes(), "a tied weight must have the shape of the layer's own");
+  Check(weight.sizes() == this->weight.sizes(), "a tied weight must have the shape of the layer's own weight");
   this->weight = weight;
   parameters_["weight"] = weight;
 }

@@ -1,7 +1,7 @@
-// Linear: torch::nn::Linear whose calls a plan can intercept. A drop-in: same options, members, parameter names and
-// initialisation. forward works on whatever shards weight and bias hold.
+// Linear: torch::nn::Linear with calls that a plan can intercept. A drop-in replacement: same options, members,
+// parameter names and initialisation. forward works with any shards of weight and bias.
 //
-// NormHead: an output head whose rows are normalised (Baichuan 2):
+// NormHead: an output head with normalised weight rows (Baichuan 2):
 //
 //   y = x (w / max(|w|, 1e-12))^T, each row w of `weight` divided by its L2 norm
 //
@@ -24,14 +24,15 @@ class LinearImpl : public torch::nn::LinearImpl {
       : LinearImpl(torch::nn::LinearOptions(in_features, out_features)) {}
   explicit LinearImpl(const torch::nn::LinearOptions& options);
 
-  // x [..., in] -> [..., out]; in and out are those of `weight` [out, in], which may be a shard.
+  // x [..., in] -> [..., out]; in and out are the sizes of `weight` [out, in], which may be a shard.
   at::Tensor forward(const at::Tensor& input);
 
-  // Makes `weight`, of the same shape, this layer's weight: one tensor under both names (a tied head and embedding).
+  // Makes `weight`, of the same shape, the weight of this layer: both layers then share one tensor (a tied head and
+  // embedding).
   void TieWeight(const at::Tensor& weight);
 
-  // Leaves "bias" out of forward (rowwise: the bias is added once, after the sum over ranks). False for any other
-  // parameter, and where there is no bias.
+  // Leaves "bias" out of forward (rowwise: the bias is added once, after the sum over ranks). Returns false for any
+  // other parameter, and if the layer has no bias.
   bool HoldBack(std::string_view parameter);
   void ReleaseBack(std::string_view parameter);
 

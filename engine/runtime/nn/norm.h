@@ -1,5 +1,6 @@
-// LayerNorm: torch::nn::LayerNorm whose calls a plan can intercept. A drop-in: same options, members and names.
-// RMSNorm: root mean square normalisation as Hugging Face's decoders compute it; LibTorch's C++ API has none:
+// LayerNorm: torch::nn::LayerNorm with calls that a plan can intercept. A drop-in replacement: same options, members
+// and parameter names.
+// RMSNorm: root mean square normalisation as Hugging Face's decoders compute it, which LibTorch's C++ API lacks:
 //
 //   y = weight * cast(x32 / sqrt(mean(x32^2) + eps)),  x32 = x in float32, cast back to x's dtype before the product
 //
@@ -22,7 +23,7 @@ class LayerNormImpl : public torch::nn::LayerNormImpl {
       : LayerNormImpl(torch::nn::LayerNormOptions(std::move(normalized_shape))) {}
   explicit LayerNormImpl(const torch::nn::LayerNormOptions& options);
 
-  // Normalises over the dims of `weight` (of options.normalized_shape where there is none).
+  // Normalises over the dims of `weight` (over options.normalized_shape if the layer has no weight).
   at::Tensor forward(const at::Tensor& input);
 
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;

@@ -1,5 +1,5 @@
-// Signature: the argument and result types of a forward, and the shorter calls that its default arguments allow. Used
-// by hook.h only.
+// Signature: the argument and result types of a forward, and the shorter calls that its default arguments allow. Only
+// hook.h uses it.
 #pragma once
 
 #include <type_traits>
@@ -41,8 +41,8 @@ concept ForwardAccepts = requires(Impl& module, Given&&... given) {
   module.forward(std::forward<Given>(given)...);
 };
 
-// For an Impl::forward with default arguments: one forward for each shorter list of arguments that Impl accepts, and no
-// other. They are const so that AnyModule, which looks for a non-const forward, finds only the full one.
+// For an Impl::forward with default arguments: one forward for each shorter list of arguments that Impl accepts. They
+// are const, so that AnyModule, which looks for a non-const forward, finds only the full one.
 template <class Owner, class Impl, class Given, class Rest>
 class ShortForwards;
 

@@ -1,10 +1,10 @@
 // TensorSlots: finds every tensor inside an argument or a result of forward, so that a Boundary can replace it.
-// Supported are Tensor and, nested to any depth, optional, vector, array, pair, tuple, maps (their values), and structs
-// that offer
+// Supported types are Tensor, and, nested to any depth, optional, vector, array, pair, tuple, maps (their values), and
+// structs with
 //
 //   template <class Visitor> void VisitTensors(Visitor&& visit) { visit(logits); visit(loss); }
 //
-// Anything else counts as holding no tensor. Used by hook.h only.
+// An object of any other type counts as containing no tensor. Only hook.h uses it.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ concept TensorStruct = requires(T& value, AnyTensorVisitor visit) {
   value.VisitTensors(visit);
 };
 
-// Whether tensors can be found inside a T.
+// Whether a T can contain tensors.
 template <class T>
 inline constexpr bool kHoldsTensors = TensorStruct<T>;
 template <>
@@ -81,8 +81,9 @@ void CollectTensors(T& value, size_t position, TensorSlots& slots) {
   }
 }
 
-// Adds every tensor inside the result of forward, numbered by position: the elements of a tuple, pair or array, the
-// tensors of a struct in the order in which it visits them. A single tensor, or all of a vector or map, is 0.
+// Adds every tensor inside the result of forward, numbered by position: the elements of a tuple, pair or array, or the
+// tensors of a struct in the order of VisitTensors. A single tensor has the number 0, and so do all tensors of a vector
+// or map.
 template <class T>
 void CollectResults(T& result, TensorSlots& slots) {
   if constexpr (TensorStruct<T>) {

@@ -1,21 +1,22 @@
-// RandomStreams: the random numbers that a rank of tp draws. Replicated and partial tensors need the same numbers on
-// every rank, shards need different ones: dropout after a rowwise layer must drop the same elements everywhere, dropout
-// on a rank's own heads must not repeat that of the next rank's heads.
+// RandomStreams: the random number streams of a rank of tp. Replicated and partial tensors need the same random numbers
+// on every rank, shards need different ones: dropout after a rowwise layer must drop the same elements on every rank,
+// dropout on a rank's own heads must not repeat the pattern of the next rank's heads.
 //
-// Operators draw from the default generator of the process, so its state is switched. The common stream is the
-// generator as the host seeded it (the same on the ranks of tp). The rank's own stream is a second state that replaces
-// it while the model computes on shards. It is seeded in each outermost call that needs it, from this rank's coordinate
-// and the next number of the common stream, which is not consumed. Between calls the generator has only the common
-// stream, so a saved run needs no other state and can be resumed on another mesh.
+// Operators draw from the default generator of the process, so RandomStreams switches the state of that generator. The
+// common stream is the generator as the host seeded it (equally on the ranks of tp). The rank's own stream is a second
+// state, which replaces the first while the model computes on shards. Each outermost call that needs the own stream
+// seeds it from this rank's coordinate and the next number of the common stream, without consuming that number. Between
+// calls the generator has only the common stream, so a checkpoint needs no other state and can be resumed on another
+// mesh.
 //
-// If nothing is drawn on shards, the common stream has the same state after a call as on one rank, and a program draws
-// the same numbers between steps. Otherwise (dropout on a rank's own heads) the common stream advances by one more
-// number at the end of the call, so that the next call seeds a different own stream; one rank would advance by the
-// numbers of the full tensor, which no rank of tp knows. Source of the technique: Megatron-LM's tracker of two states
-// (Narayanan et al. 2021); PyTorch's OffsetBasedRNGTracker uses offsets for DTensor operators instead.
+// If no operator draws on shards, the common stream has the same state after a call as on one rank, and the program
+// draws the same numbers between steps. Otherwise (dropout on a rank's own heads) the common stream advances by one
+// number at the end of the call, so that the next call seeds another own stream; one rank would advance by the numbers
+// of the full tensor instead. Source of the technique: Megatron-LM's tracker of two states (Narayanan et al. 2021).
+// PyTorch's OffsetBasedRNGTracker uses offsets for DTensor operators instead.
 //
-// Stage before: none. Stage after: apply, which takes a module's stream from the plan; recompute, which repeats a run
-// under the state of the first.
+// Stage after: apply, which takes the stream of a module from the plan; recompute, which runs a part again with the
+// state of its first run.
 #pragma once
 
 #include <cstdint>
@@ -31,43 +32,43 @@ enum class RandomStream : uint8_t { kCommon, kOwn };
 
 class RandomStreams {
  public:
-  // `coordinate`: of this rank among those that share the common stream. `device`: its generator is switched, and the
-  // CPU's.
+  // `coordinate`: of this rank among the ranks that share the common stream. `device`: its generator and that of the
+  // CPU are switched.
   RandomStreams(int64_t coordinate, c10::Device device) : coordinate_(coordinate), device_(device) {}
 
-  // An outermost call begins; it ends, also by an exception. Both select the common stream.
+  // Begin and end an outermost call, also one that ends with an exception. Both select the common stream.
   void Begin();
   void End();
 
-  // Selects the stream to draw from. Nothing outside of a call. Two to three hundred nanoseconds when the stream
-  // changes.
+  // Selects the stream from which operators draw. Does nothing outside of a call. A change of the stream takes 200 to
+  // 300 nanoseconds.
   void Use(RandomStream stream);
   RandomStream now() const { return state_.now; }
 
-  // The state of a stream that is not in the generators now.
+  // The state of the stream that is not in the generators now.
   struct Idle {
     at::mt19937 engine;
     std::optional<float> next_float;
     std::optional<double> next_double;
-    at::Tensor of_device;  // undefined on a CPU
+    at::Tensor of_device;  // undefined if the device is a CPU
   };
-  // Everything but the generators' contents.
+  // The complete state, except for the contents of the generators.
   struct State {
-    bool open = false;  // in a call
+    bool open = false;  // whether a call runs
     bool made = false;  // whether this call has seeded the own stream
-    bool drew = false;  // whether something was drawn from it
+    bool drew = false;  // whether an operator drew from the own stream
     RandomStream now = RandomStream::kCommon;
-    Idle idle;  // of the stream that is not `now`, if it was seeded
+    Idle idle;  // of the stream that is not `now`, if the own stream was seeded
   };
   const State& state() const { return state_; }
-  // Together with the generators' states of the same moment this repeats the same numbers.
+  // Restores `state`. Restore the generators to their states of the same moment as well: then the same numbers follow.
   void Restore(const State& state) { state_ = state; }
 
  private:
   Idle Take() const;
   void Put(const Idle& idle) const;
   void MakeOwn();
-  // Whether the generators, which hold the own stream, are not as MakeOwn left them.
+  // Whether the own stream, which is in the generators now, has changed since MakeOwn.
   bool HasDrawn() const;
 
   int64_t coordinate_;

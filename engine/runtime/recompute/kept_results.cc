@@ -114,15 +114,15 @@ void KeptResults::Replayer::Handle(const c10::OperatorHandle& op, c10::Stack& st
   if (!Chosen(op)) return next.Run();
   const bool more = next_ < kept_.kept_.size();
   if (!more || kept_.kept_[next_].op != op.schema().name()) {
-    NotSupported(op.schema().name() + " where the first run had " + (more ? kept_.kept_[next_].op : "nothing more"),
-                 "the same operators in both runs of a module that is recomputed");
+    NotSupported(
+        op.schema().name() + " where the first run had " + (more ? kept_.kept_[next_].op : "no further operator"),
+        "the same operators in both runs of a recomputed module");
   }
   const Kept& kept = kept_.kept_[next_++];
   size_t i = 0;
   VisitTensors(kept.results, [&](const at::Tensor& tensor) {
     if (!tensor.is_inference() && tensor._version() != kept.versions[i]) {
-      NotSupported("the result of " + kept.op + " was changed in place",
-                   "results that are kept stay as they were made");
+      NotSupported("the result of " + kept.op + " was changed in place", "no in-place change of a kept result");
     }
     ++i;
   });

@@ -1,12 +1,12 @@
 // KeptResults: selective recomputation. The first run records the results of chosen operators; the second run returns
-// them instead of computing them again. Autograd, which is above the interception, still records the operator with its
-// inputs, so the backward is unchanged.
+// the recorded results instead of computing them again. Autograd is above the interception and still records the
+// operator with its inputs, so the backward is unchanged. A policy chooses operators:
 //
-//   attention     fused attention, and batched matrix products
+//   attention     fused attention; softmax and batched matrix products, which make up unfused attention
 //   matmuls       matrix products: all, or every second one in the order of the run
-//   modules       everything within a call of a chosen module (KeepResultsStep)
+//   modules       all operators within a call of a chosen module (KeepResultsStep), except views and in-place operators
 //
-// Source of the technique: PyTorch's selective activation checkpoint (create_selective_checkpoint_contexts); of every
+// Sources of the technique: PyTorch's selective activation checkpoint (create_selective_checkpoint_contexts); for every
 // second matmul, torchtitan's policy.
 // Stage before: plan (Recomputed). Stage after: recompute.h.
 #pragma once
@@ -34,19 +34,19 @@ class KeptResults {
   };
   explicit KeptResults(Policy policy) : policy_(policy) {}
 
-  // Handler of the first run. Once.
+  // The handler of the first run. Use it once.
   class Recorder;
-  // Handler of the second run. Throws PlanError (kNotSupported) if it runs other operators than the first, or if a kept
-  // result was changed in place.
+  // The handler of the second run. Throws PlanError (kNotSupported) if the second run calls other chosen operators than
+  // the first, or if a kept result was changed in place.
   class Replayer;
-  void Forget() { kept_.clear(); }
+  void Forget() { kept_.clear(); }  // frees the kept results
 
  private:
   struct Kept {
     std::string op;
     std::vector<c10::IValue> results;
     std::vector<uint32_t> versions;  // of the tensors in results
-    std::optional<RunState> after;   // generators behind an operator that drew random numbers
+    std::optional<RunState> after;   // of the generators after the operator, if it draws random numbers
   };
   friend class KeepAllScope;
   class Run;
@@ -57,7 +57,8 @@ class KeptResults {
   std::vector<Kept> kept_;
 };
 
-// While it lives, every operator of a run on this thread is chosen. Nothing outside of a run.
+// While the scope is open, all operators of a run on this thread are chosen, except views and in-place operators. Has
+// no effect outside of a run.
 class KeepAllScope {
  public:
   KeepAllScope();
@@ -78,7 +79,7 @@ class KeptResults::Run : public OperatorHandler {
  private:
   friend class KeptResults;
   int64_t matmuls_ = 0;
-  int depth_ = 0;  // of KeepAllScopes
+  int depth_ = 0;  // number of open KeepAllScopes
 };
 
 class KeptResults::Recorder final : public KeptResults::Run {
@@ -96,7 +97,7 @@ class KeptResults::Replayer final : public KeptResults::Run {
   size_t next_ = 0;
 };
 
-// Opens a KeepAllScope for the calls of a module.
+// Opens a KeepAllScope for each call of a module.
 class KeepResultsStep final : public BoundaryStep {
  public:
   std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override;

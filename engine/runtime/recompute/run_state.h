@@ -1,4 +1,5 @@
-// RunState: a snapshot of the random generators and of autocast, to repeat a computation under the same conditions.
+// RunState: a snapshot of the random generators and of autocast, to repeat a computation with the same random numbers
+// and dtypes.
 #pragma once
 
 #include <memory>
@@ -15,8 +16,8 @@ namespace moonshard {
 
 class RunState {
  public:
-  // The current state: of the generators of the CPU and of each device of `tensors`, of autocast, and of `streams` (may
-  // be null).
+  // Takes a snapshot of the current state: of the generators of the CPU and of each device of `tensors`, of autocast,
+  // and of `streams` (may be null).
   static RunState Now(const std::vector<at::Tensor>& tensors, std::shared_ptr<RandomStreams> streams = nullptr);
   // Makes the snapshot the current state.
   void Restore() const;
@@ -43,7 +44,7 @@ class RunState {
   RandomStreams::State of_streams_;
 };
 
-// Restores `state` until the end of the scope, then the state before it.
+// Makes `state` the current state until the end of the scope, which restores the state before the scope.
 class RunStateScope {
  public:
   explicit RunStateScope(const RunState& state);

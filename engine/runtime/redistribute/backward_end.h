@@ -1,10 +1,10 @@
-// BackwardEnd: runs actions once when the outermost backward ends, however many nested ones (recomputation) run inside
+// BackwardEnd: runs actions once when the outermost backward ends, even if nested backwards (recomputation) run inside
 // it.
 //
-// Autograd offers a callback at the end of a graph task, which must be requested from within the task and is dropped if
-// the task ends by an exception. So every hook and node that runs in a backward calls Schedule; the first call of an
-// outermost backward counts.
-// Stage before: none. Stage after: GradientSum and fsdp, which finish their work there.
+// Autograd runs a callback at the end of a graph task if the callback was registered from within the task, and drops
+// the callback if an exception ends the task. So every hook and node that runs in a backward calls Schedule; only the
+// first call in an outermost backward has an effect.
+// Stage after: GradientSum and fsdp, which finish their work at the end of a backward.
 #pragma once
 
 #include <functional>
@@ -21,13 +21,15 @@ class BackwardEnd {
   BackwardEnd(const BackwardEnd&) = delete;
   BackwardEnd& operator=(const BackwardEnd&) = delete;
 
-  // `start` runs at the first Schedule of a backward (to drop what one that threw left behind), `end` when it ends, in
-  // the order of Add; either may be empty. An exception from an action skips those after it and leaves backward().
+  // Adds a pair of actions; either may be empty. `start` runs at the first Schedule of a backward (to drop the state
+  // that an earlier backward left behind if an exception ended it), `end` when the backward ends. Actions run in the
+  // order of Add. An exception from an action skips the later actions and propagates out of backward().
   void Add(std::function<void()> start, std::function<void()> end);
 
-  // Call from within a backward (a hook, a node).
+  // Call it from within a backward (from a hook or a node).
   void Schedule();
-  // Makes a backward through `output` call Schedule. Nothing without actions, or for a tensor that needs no gradient.
+  // Makes a backward through `output` call Schedule. Does nothing if there are no actions, or if `output` needs no
+  // gradient.
   void Watch(const at::Tensor& output);
 
  private:

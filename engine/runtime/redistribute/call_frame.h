@@ -1,6 +1,6 @@
 // CallFrame: one call of a hookable module, on the thread that runs it. Frames nest. A frame owns the redistributions
-// that the calls inside it share (shared_redistributions.h); the outermost one also the sizes of dims that were sharded
-// while it runs.
+// that the calls inside it share (shared_redistributions.h). The outermost frame also owns the sizes of dims that were
+// sharded while it runs.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ class CallFrame {
   CallFrame(const CallFrame&) = delete;
   CallFrame& operator=(const CallFrame&) = delete;
 
-  // The innermost frame of this thread; nullptr outside of any.
+  // The innermost frame of this thread; nullptr if there is no frame.
   static CallFrame* Current();
   bool outermost() const { return enclosing_ == nullptr; }
-  // What calls inside this frame share.
+  // The redistributions that the calls inside this frame share.
   SharedRedistributions& redistributions();
 
-  // Notes that a dim of `size` elements was sharded over `group`, until the outermost frame ends. Nothing outside of
-  // frames.
+  // Records, until the outermost frame ends, that dim `dim` of `size` elements was sharded over `group`. Does nothing
+  // without a frame.
   static void NoteSize(const AxisGroup& group, int64_t dim, int64_t size);
-  // The size of dim `dim` that was sharded over `group`, if exactly one was noted. Every rank runs the same
-  // redistributions in the same frames, so the answer is the same on every rank. It must not be chosen by what fits the
-  // rank's own shard: over 4 ranks 5 and 6 elements give the same shard on some ranks and different ones on others.
+  // The size of dim `dim` that was sharded over `group`, if exactly one size was recorded. Every rank runs the same
+  // redistributions in the same frames, so every rank gets the same result. The size must not be chosen by the rank's
+  // own shard: over 4 ranks, 5 and 6 elements give equal shards on some ranks and different shards on others.
   static std::optional<int64_t> OnlySize(const AxisGroup& group, int64_t dim);
 
  private:

@@ -146,7 +146,7 @@ void GradientSum::State::AddToGrad(size_t index, at::Tensor sum) {
 at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
   if (gradient.layout() != at::kStrided) {
     throw PlanError({MakeDiagnostic(Finding::kNotSupported,
-                                    "a sparse gradient of a parameter whose gradient is summed over ranks")});
+                                    "a parameter whose gradient is summed over ranks has a sparse gradient")});
   }
   end->Schedule();
   const at::NoGradGuard no_grad;
@@ -268,7 +268,7 @@ void GradientSum::SetBuckets(const std::vector<Bucket>& buckets, std::vector<std
       sum.members.push_back({index, parameter});
       for (State::Term& term : state_->terms) {
         if (term.parameter == index && std::ranges::find(groups, term.group) != groups.end()) {
-          Check(term.dim < 0, "a bucket of a part of a gradient");
+          Check(term.dim < 0, "a bucket contains a parameter of which only a part is summed");
           term.in_bucket = true;
         }
       }

@@ -11,12 +11,12 @@ namespace moonshard {
 void LocalExperts::Keep(at::Tensor& ids, at::Tensor& weights, const std::string& label) const {
   const bool integers = at::isIntegralType(ids.scalar_type(), false);
   if (!integers || ids.sizes() != weights.sizes()) {
-    Diagnostic d =
-        MakeDiagnostic(Finding::kBadInput, "the route of '" + label + "' is not expert ids with their weights");
+    Diagnostic d = MakeDiagnostic(Finding::kBadInput,
+                                  "the route of '" + label + "' does not consist of expert ids and their weights");
     d.path = label;
-    d.declared = std::string(integers ? "ids" : "ids that are not integers") + " of shape " +
-                 ShapeToString(ids.sizes()) + ", weights of shape " + ShapeToString(weights.sizes());
-    d.required = "integer ids and weights of one shape, such as [tokens, chosen]";
+    d.declared = std::string(integers ? "ids" : "non-integer ids") + " of shape " + ShapeToString(ids.sizes()) +
+                 ", weights of shape " + ShapeToString(weights.sizes());
+    d.required = "integer ids and weights of the same shape, such as [tokens, experts per token]";
     throw PlanError({std::move(d)});
   }
   // masked_fill and not indexing: shapes stay those of the full route on every rank, so nothing downstream depends on

@@ -116,13 +116,13 @@ int64_t ExchangeSize(const RedistributionSpec& spec, int64_t dim, int64_t mine) 
   const MapPtr map = spec.Map(spec.from, full);
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
     if (sizes[rank] == map->length(static_cast<int64_t>(rank))) continue;
-    Diagnostic d =
-        MakeDiagnostic(Finding::kCollectiveMismatch, "the shards of dim " + std::to_string(dim) + " on " +
-                                                         spec.group->name() + " are not the shards of torch.chunk");
+    Diagnostic d = MakeDiagnostic(Finding::kCollectiveMismatch,
+                                  "the shards of dim " + std::to_string(dim) + " on " + spec.group->name() +
+                                      " do not have the sizes that torch.chunk gives them");
     d.path = spec.label.text();
-    d.declared = "shards of " + ShapeToString(sizes);
-    d.required = "shards of " + std::to_string(map->block()) + " (the last ones may be shorter), for " +
-                 std::to_string(full) + " elements";
+    d.declared = "shards of sizes " + ShapeToString(sizes);
+    d.required = "shards of " + std::to_string(map->block()) +
+                 " elements (the last shards may be shorter) of a dim of " + std::to_string(full) + " elements";
     throw PlanError({std::move(d)});
   }
   return full;
@@ -170,10 +170,11 @@ class RowCollectives {
   // Sums the last `features` of the last dim; those before them pass unchanged.
   at::Tensor AllReduceLast(const at::Tensor& tensor, int64_t features) const {
     if (tensor.dim() == 0 || tensor.size(-1) < features) {
-      Diagnostic d = MakeDiagnostic(Finding::kBadDim, "a tensor with fewer features than are shared");
+      Diagnostic d =
+          MakeDiagnostic(Finding::kBadDim, "the last dim of the tensor is shorter than shared_last declares");
       d.path = spec_.label.text();
       d.declared = spec_.to.ToText();
-      d.required = "at most the features of a tensor of shape " + ShapeToString(tensor.sizes());
+      d.required = "at most the last dim of a tensor of shape " + ShapeToString(tensor.sizes());
       throw PlanError({std::move(d)});
     }
     const int64_t before = tensor.size(-1) - features;

@@ -1,5 +1,5 @@
-// TensorRedistribution: brings a local tensor from one layout to another along one mesh axis, with the backward that
-// the two layouts determine. Every pair is one row of this table; a pair without a row is an error.
+// TensorRedistribution: redistributes a local tensor from one layout to another along one mesh axis, with the backward
+// that follows from the two layouts. Every pair of layouts is one row of this table; a pair without a row is an error.
 //
 //   from -> to               forward             backward
 //   replicate -> shared      -                   all-reduce
@@ -12,16 +12,16 @@
 //   shard(a)  -> shard(b)    all-to-all          all-to-all
 //   shared    -> partial     divide by n         divide by n
 //
-// The backward column follows from the forward one. The gradient of a shared value is partial, that of a partial value
-// is replicated, every other layout is that of its gradient too (GradientLayout); the backward takes the gradient
-// layout of `to` to that of `from`. replicate -> shared and partial -> replicate are the conjugate pair f and g of
-// Megatron-LM (Shoeybi et al. 2019), the rows between shard(d) and shared or partial its sequence-parallel pair
-// (Korthikanti et al. 2022).
+// The backward column follows from the forward column. The gradient of a shared value is partial, the gradient of a
+// partial value is replicated, and the gradient of any other value has the layout of the value (GradientLayout). The
+// backward redistributes from the gradient layout of `to` to the gradient layout of `from`. replicate -> shared and
+// partial -> replicate are the conjugate pair f and g of Megatron-LM (Shoeybi et al. 2019). The rows between shard(d)
+// and shared or partial are its sequence-parallel pair (Korthikanti et al. 2022).
 //
-// shared_last(n): only the gradient of the last n features is summed. shared -> partial prepares a replicated value to
-// be added to a partial one, where it would otherwise be counted once per rank. Equal layouts, and any row on an axis
-// of one rank, return the tensor itself. A shard may have any form (plain and uneven, heads, heads with replicas,
-// packed); shard_map.h describes what happens to the gradient of replicas.
+// replicate -> shared_last(n): only the gradient of the last n features is summed. shared -> partial prepares a
+// replicated value for an addition to a partial value, in which it would otherwise be counted once per rank. Equal
+// layouts, and any row on an axis of one rank, return the tensor itself. A shard may have any form (plain and uneven,
+// heads, heads with replicas, packed); shard_map.h describes the gradients of replicas.
 // Stage before: collective (AxisGroup). Stage after: apply, which runs redistributions at module boundaries.
 #pragma once
 
@@ -39,40 +39,41 @@ namespace moonshard {
 
 struct RedistributionSpec;
 
-// The layout of the gradient of a value with `layout`. shared_last is returned unchanged: its gradient is partial in
-// the last features only, for which there is no layout.
+// Returns the layout of the gradient of a value with `layout`. shared_last is returned unchanged: its gradient is
+// partial in the last features only, for which there is no layout.
 Layout GradientLayout(const Layout& layout);
 
 struct RedistributionOptions {
-  // Global sizes of the dims that `from` and `to` shard, where the plan determines them (features); -1: known only at
-  // run time (a sequence). The sizes of packed parts take precedence.
+  // Global sizes of the dims that `from` and `to` shard, if the plan determines them (features); -1: known only at run
+  // time (a sequence). The sizes of packed parts take precedence.
   int64_t from_size = -1;
   int64_t to_size = -1;
   std::string label;  // for errors: module path and plan line; the same on every rank
-  int uses = 0;       // how many siblings share one result of it (shared_redistributions.h); 0: unknown
+  int uses = 0;       // number of siblings that share one result (shared_redistributions.h); 0: unknown
 };
 
 class TensorRedistribution {
  public:
-  // Errors: kNoSuchRedistribution (lists the rows), and those of DimShards where the sizes are known.
+  // Errors: kNoSuchRedistribution (lists all rows), and the errors of DimShards::Make if the sizes are known.
   static Result<TensorRedistribution> Make(const Layout& from, const Layout& to, std::shared_ptr<AxisGroup> group,
                                            RedistributionOptions options = {});
 
-  // Returns the tensor in the new layout. All ranks of the group call it in the same order. Pass the tensor by
-  // std::move where it is not needed afterwards: an all-reduce reuses the memory of a tensor that it alone owns. No
-  // backward is recorded while gradients are off, or for an input that needs none; an identity row then returns the
-  // tensor itself, otherwise a view on which in-place operators raise. Differentiating its backward is an error
+  // Returns the tensor in the new layout. Collective, except for rows without a collective: all ranks of the group call
+  // it in the same order. Pass the tensor by std::move if it is not needed afterwards: an all-reduce reuses the memory
+  // of a tensor without other references. No backward is recorded while gradients are off, or for an input that needs
+  // no gradient. A row whose forward is "-" in the table (replicate -> shared) then returns the tensor itself; with a
+  // recorded backward it returns a view, on which in-place operators raise. Differentiating the backward is an error
   // (kNotSupported).
   //
-  // The global size of a sharded input comes from the options, else from the head count, else it is the one size noted
-  // in the current outermost call (CallFrame::OnlySize), else the ranks exchange the sizes of their shards. Throws
-  // PlanError: kBadDim, kCollectiveMismatch (also: this rank's shard has another size than the layout gives it),
-  // kRankLost, kNoSuchRedistribution where both dims of shard(a) -> shard(b) turn out to be the same dim.
+  // The global size of a sharded input comes from the options, or from the head count, or is the only size recorded in
+  // the current outermost call (CallFrame::OnlySize), or is exchanged between the ranks. Throws PlanError: kBadDim,
+  // kCollectiveMismatch (also if this rank's shard does not have the size that the layout gives it), kRankLost,
+  // kNoSuchRedistribution if both dims of shard(a) -> shard(b) turn out to be the same dim.
   at::Tensor operator()(at::Tensor tensor) const;
 
-  // Whether it always returns the tensor itself.
+  // Whether the redistribution always returns the tensor itself.
   bool is_identity() const;
-  // Whether both compute the same; labels are not compared.
+  // Whether both redistributions compute the same; labels are not compared.
   bool SameAs(const TensorRedistribution& other) const;
   int uses() const;
   const std::string& label() const;

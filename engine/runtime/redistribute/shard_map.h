@@ -1,10 +1,10 @@
-// ShardMap: shards a tensor along one dim by the table of layout/shards.h and joins shards again, in the form that
-// collectives take: equal blocks along dim 0, one per rank. Local computation only; ranks are arguments.
+// ShardMap: shards a tensor along one dim by the table of layout/shards.h, and joins shards again. Blocks have the form
+// that collectives take: equal sizes along dim 0, one block per rank. Computes locally; ranks are arguments.
 //
-// Replicas (fewer heads than ranks): each holds the same shard, and the gradient of the shard is the sum over them. So
-// a gradient that is sharded goes to the first replica alone (`first_replica_only`), zeros to the others, and gradients
-// of shards are added over the replicas when they are joined (`add_replicas`). The sum of a weight's gradient over its
-// replicas then counts every contribution once.
+// With fewer heads than ranks, several ranks (replicas) hold the same shard, and the gradient of the shard is the sum
+// over these ranks. Therefore a gradient that is sharded goes to the first replica only, and the other replicas get
+// zeros (`first_replica_only`). Gradients of shards are added over the replicas when they are joined (`add_replicas`).
+// The sum of a weight's gradient over its replicas then counts every contribution once.
 #pragma once
 
 #include <cstdint>
@@ -20,30 +20,31 @@ namespace moonshard {
 
 class ShardMap {
  public:
-  // The shards of a dim of `size` elements over `ranks` ranks; `layout` is a shard. Errors as DimShards::Make.
+  // Returns the shards of a dim of `size` elements over `ranks` ranks. `layout` must be a shard. Errors: those of
+  // DimShards::Make.
   static Result<std::shared_ptr<const ShardMap>> Make(const Layout& layout, int64_t size, int64_t ranks);
 
   int64_t size() const { return size_; }
   int64_t ranks() const { return ranks_; }
-  int64_t length(int64_t rank) const;       // of a rank's shard
+  int64_t length(int64_t rank) const;       // of the shard of `rank`
   int64_t block() const { return block_; }  // length of the longest shard, to which every rank's block is padded
 
-  // The shard of `rank` along `dim`; may be a view of `full`. With `first_replica_only`, parts of which another rank is
-  // the first replica are zeros.
+  // Returns the shard of `rank` along `dim`; may be a view of `full`. With `first_replica_only`, parts of the shard of
+  // which another rank is the first replica are zeros.
   at::Tensor Take(const at::Tensor& full, int64_t dim, int64_t rank, bool first_replica_only) const;
-  // [..., size, ...] -> [ranks * block, ...], contiguous, `dim` moved to the front; block r is the shard of rank r,
-  // padded with zeros. With `first_replica_only`, replicas after the first are zeros.
+  // [..., size, ...] -> [ranks * block, ...], contiguous, with `dim` moved to the front. Block r is the shard of rank
+  // r, padded with zeros. With `first_replica_only`, replicas after the first are zeros.
   at::Tensor Pack(const at::Tensor& full, int64_t dim, bool first_replica_only) const;
-  // The inverse, from the blocks of all ranks: [ranks * block, ...] -> [..., size, ...], contiguous. Of replicas the
-  // first is used; with `add_replicas` their sum.
+  // The inverse, from the blocks of all ranks: [ranks * block, ...] -> [..., size, ...], contiguous. Uses the first
+  // replica, or with `add_replicas` the sum of the replicas.
   at::Tensor Unpack(const at::Tensor& blocks, int64_t dim, bool add_replicas) const;
-  // A shard as a block: [..., length, ...] -> [block, ...], contiguous, padded with zeros.
+  // Pads a shard to a block: [..., length, ...] -> [block, ...], contiguous, padded with zeros.
   at::Tensor ToBlock(const at::Tensor& shard, int64_t dim) const;
-  // The inverse: a rank's block as its shard, contiguous.
+  // The inverse: returns the shard of `rank` from its block, contiguous.
   at::Tensor FromBlock(const at::Tensor& block, int64_t dim, int64_t rank) const;
 
  private:
-  // One interval of the dim as a rank holds it.
+  // One interval of the dim that a rank holds.
   struct Segment {
     int64_t rank;
     int64_t local_begin;
@@ -57,7 +58,7 @@ class ShardMap {
   int64_t size_ = 0;
   int64_t ranks_ = 1;
   int64_t block_ = 0;
-  std::vector<Segment> segments_;  // by global_begin, then rank; none is empty
+  std::vector<Segment> segments_;  // by global_begin, then rank; without empty segments
   std::vector<int64_t> lengths_;   // by rank
 };
 

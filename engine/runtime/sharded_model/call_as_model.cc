@@ -17,9 +17,9 @@ at::Tensor CallAsModel(torch::nn::Module& model, at::Tensor input,
   Boundary* boundary = hook == nullptr ? nullptr : hook->boundary();
   if (boundary == nullptr) return inside(input);
   if (boundary->runner() != nullptr) {
-    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                  "code of the host cannot run as a call of a model that is itself recomputed");
-    d.required = "recompute { ... } of modules within";
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNotSupported, "CallAsModel does not support a model whose root is recomputed");
+    d.required = "recompute { ... } of modules inside the model, not of the root";
     throw PlanError({std::move(d)});
   }
   try {

@@ -1,6 +1,7 @@
-// CallAsModel: runs a part of the host's own code as the forward of the model, with the steps that the plan puts around
-// the calls of the root. For what uses the root's parameters outside of a module's call, as a loss that makes the
-// logits in chunks uses the head's: under fsdp they are full within it, and again while its backward runs.
+// CallAsModel: runs a part of the host's own code as if it were the forward of the model, with the steps that the plan
+// runs around calls of the root. For code that uses the root's parameters outside of a module's call, such as a loss
+// that computes the logits in chunks from the head's weight: under fsdp these parameters are full within the call and
+// while its backward runs.
 // Stage before: applied_plan.h. Stage after: the host.
 #pragma once
 
@@ -11,10 +12,10 @@
 
 namespace moonshard {
 
-// `inside` of `input`, which arrives as the first argument of a forward does; what it returns leaves as a first result
-// does.
-// Collective as a call of the model is, and to be used in place of one. A model without a plan runs `inside` alone.
-// Throws PlanError: kNotSupported where the model itself is recomputed; what a call throws.
+// Returns inside(input). `input` goes through the steps of the first argument of a forward, the result through those of
+// the first result. Collective like a call of the model, and to be used in place of one. For a model without a plan it
+// only runs `inside`. Throws PlanError: kNotSupported if the model itself is recomputed; and all errors of a call of
+// the model.
 at::Tensor CallAsModel(torch::nn::Module& model, at::Tensor input,
                        const std::function<at::Tensor(const at::Tensor&)>& inside);
 

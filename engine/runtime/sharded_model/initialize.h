@@ -1,6 +1,5 @@
-// Initialize: first values for a sharded model, the same numbers that one rank would give the full model, whatever the
-// mesh and the plan.
-// Stage before: applied_plan.h, whose parameters may have been made under DeferInit. Instead of: load.h.
+// Initialize: initial values for a sharded model, the same numbers on every mesh and under every plan as on one rank.
+// Stage before: applied_plan.h, whose parameters may have been made under DeferInit. Alternative: load.h.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +12,13 @@
 
 namespace moonshard {
 
-// What a parameter starts as: independent draws from a distribution, one number everywhere, or given values.
+// The initial value of a parameter: independent samples of a distribution, one number for all elements, or given
+// values.
 struct InitialValue {
   enum class Kind : uint8_t { kNormal, kUniform, kConstant, kValues };
   Kind kind = Kind::kNormal;
-  // Mean and standard deviation; the lowest and the highest number; the number; the full tensor's values, row-major.
+  // kNormal: mean and standard deviation. kUniform: the lowest and the highest number. kConstant: the number. kValues:
+  // the values of the full tensor, row-major.
   std::vector<double> numbers;
 
   static InitialValue Normal(double deviation, double mean = 0) { return {Kind::kNormal, {mean, deviation}}; }
@@ -28,17 +29,18 @@ struct InitialValue {
 
 using InitialRule = std::function<InitialValue(const LiveParameter& parameter, const torch::nn::Module& module)>;
 
-// What decoders start as, and what transformers' _init_weights does with `initializer_range`: a tensor of two dims or
-// more is normal, a bias 0, and the scale of a norm 1, or 0 where the norm adds 1 by itself.
+// The initial values of decoders, as transformers' _init_weights with `initializer_range`: a tensor of two dims or more
+// is normal, a bias is 0, and the scale of a norm is 1, or 0 if the norm adds 1 to it.
 InitialRule DecoderInit(double deviation = 0.02);
 
-// What the exporter recorded of the model's own initialisation (ProgramTensor::initial); `otherwise` where it recorded
-// nothing.
+// The initial values that the exporter recorded of the model (ProgramTensor::initial), or those of `otherwise` for
+// parameters without a record.
 InitialRule RecordedInit(const ExportedProgram& program, InitialRule otherwise = DecoderInit());
 
-// Fills every parameter; buffers stay. Each parameter's numbers come from a generator of its own, seeded by `seed` and
-// the parameter's path, which makes them for the full tensor in float32; this rank's shard is sliced out of it and
-// converted. So ranks do not communicate, no order matters, and the memory needed is that of the largest full tensor.
+// Fills every parameter; buffers are unchanged. Each parameter has its own generator, seeded by `seed` and the
+// parameter's path, which makes the numbers of the full tensor in float32. This rank's shard is sliced out of the full
+// tensor and converted to the parameter's dtype. So ranks do not communicate, and the order of parameters has no
+// effect. Needs memory for the largest full tensor.
 void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule = DecoderInit());
 
 }  // namespace moonshard

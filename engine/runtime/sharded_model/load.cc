@@ -63,10 +63,10 @@ class Renamer {
         rules_.emplace_back(std::move(regex), to);
         continue;
       }
-      Diagnostic d =
-          MakeDiagnostic(Finding::kBadPattern, "names cannot be replaced by {\"" + from + "\", \"" + to + "\"}");
+      Diagnostic d = MakeDiagnostic(Finding::kBadPattern,
+                                    "NameRules::renamed has an invalid pair {\"" + from + "\", \"" + to + "\"}");
       d.declared = why;
-      d.required = "an RE2 expression, and a text in which \\1 is its first group";
+      d.required = "an RE2 expression and a replacement, in which \\1 is the first group of the expression";
       errors.push_back(std::move(d));
     }
   }
@@ -125,7 +125,7 @@ std::string NameOf(c10::ScalarType type) {
 std::string HelpForType(c10::ScalarType from, c10::ScalarType to) {
   if (Converts(from, to)) return "";
   return "values of " + NameOf(from) + " are not converted to " + NameOf(to) +
-         (c10::isFloatingType(to) ? ": where the checkpoint is quantized, dequantize it first" : "");
+         (c10::isFloatingType(to) ? ": if the checkpoint is quantized, dequantize it first" : "");
 }
 
 Diagnostic MissingTensor(const LiveParameter& parameter, const std::map<std::string, size_t>& by_name,
@@ -156,10 +156,11 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
   for (size_t i = 0; i < sources.size(); ++i) {
     const auto [entry, fresh] = by_name.try_emplace(renamed(sources[i].name), i);
     if (fresh) continue;
-    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "two tensors of " + from + " become '" + entry->first + "'");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kBadArgument, "two tensors of " + from + " get the name '" + entry->first + "'");
     d.severity = Severity::kError;
     d.declared = "'" + sources[entry->second].name + "' and '" + sources[i].name + "'";
-    d.required = "rules that leave different names different";
+    d.required = "rules that give different tensors different names";
     errors.push_back(std::move(d));
   }
 
@@ -188,8 +189,8 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
       matches.push_back({&parameter, found->second, swapped});
       continue;
     }
-    Diagnostic d =
-        MakeDiagnostic(Finding::kTensorMismatch, "tensor '" + source.name + "' of " + from + " is not the model's");
+    Diagnostic d = MakeDiagnostic(Finding::kTensorMismatch,
+                                  "tensor '" + source.name + "' of " + from + " does not match the model's tensor");
     d.path = source.file;
     d.declared = source.type + " " + ShapeToString(source.shape);
     d.required = ShapeToString(required);
@@ -198,8 +199,8 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
       d.help = HelpForType(*source.dtype, type);
     } else if (source.shape.size() == 2 && required.size() == 2 && source.shape[0] == required[1] &&
                source.shape[1] == required[0]) {
-      d.help = swapped ? "it is stored as the model has it: take '" + parameter.path + "' out of NameRules::transposed"
-                       : "its dims are swapped: name '" + parameter.path + "' in NameRules::transposed";
+      d.help = swapped ? "its dims are not swapped: remove '" + parameter.path + "' from NameRules::transposed"
+                       : "its dims are swapped: add '" + parameter.path + "' to NameRules::transposed";
     }
     errors.push_back(std::move(d));
   }
@@ -229,7 +230,7 @@ void ReadInto(ShardReader& reader, const StoredTensor& stored, const LoadMatch& 
               std::vector<std::vector<Interval>> shard) {
   at::Tensor target = match.parameter->tensor.detach();
   const std::optional<c10::ScalarType> type = ScalarTypeOf(stored.dtype);
-  Check(type.has_value(), "a stored dtype that was not checked");
+  Check(type.has_value(), "a stored dtype without a ScalarType");
   std::vector<int64_t> sizes = target.sizes().vec();
   if (match.transposed) {
     std::ranges::reverse(shard);
@@ -274,8 +275,8 @@ std::vector<RecipeMatch> MatchRecipes(const AppliedPlan& model, const Checkpoint
       matches.push_back({&parameter, recipe, type});
       continue;
     }
-    Diagnostic d =
-        MakeDiagnostic(Finding::kTensorMismatch, "the tensors that make '" + parameter.path + "' do not fit");
+    Diagnostic d = MakeDiagnostic(Finding::kTensorMismatch, "the tensors from which '" + parameter.path +
+                                                                "' is made do not match the model's tensor");
     d.path = checkpoint.path();
     d.declared = made ? std::string(ToString(made->dtype)) + " " + ShapeToString(made->shape) : why;
     d.required = ShapeToString(parameter.shape);

@@ -1,11 +1,11 @@
-// Load: fills a sharded model with given values: from a checkpoint, of which each rank reads its own shards and no
-// other bytes, or from full tensors in memory.
+// Load: fills a sharded model with given values: from a checkpoint, from which each rank reads only the bytes of its
+// own shards, or from full tensors in memory.
 //
 //   LoadCheckpoint(model, Checkpoint::Open("gpt2").ValueOrThrow(),
 //                  {.renamed = {{"^transformer\\.", ""}}, .transposed = {"h.*.{attn,mlp}.c_*.weight"}});
 //   LoadFullState(copy, FullState(model));
 //
-// Stage before: applied_plan.h, whose parameters may have been made under DeferInit. Instead of: initialize.h.
+// Stage before: applied_plan.h, whose parameters may have been made under DeferInit. Alternative: initialize.h.
 #pragma once
 
 #include <map>
@@ -21,32 +21,37 @@
 
 namespace moonshard {
 
-// How tensors that another library named and laid out become those of the model.
+// Rules that map the names and layouts of another library's tensors to those of the model's parameters.
 struct NameRules {
-  // RE2 expressions with what replaces the first occurrence in a name ("\\1" is the first group); ^ and $ anchor them.
-  // Applied to every name in this order, each to what the one before has made. {"^transformer\\.", ""} removes a
-  // prefix, {"^", "model."} adds one. An expression that occurs in no name changes nothing.
+  // Pairs of an RE2 expression and the text that replaces its first match in a name ("\\1" is the first group); ^ and $
+  // anchor an expression. Every pair is applied to every name, in this order, each to the result of the one before.
+  // {"^transformer\\.", ""} removes a prefix, {"^", "model."} adds a prefix. An expression that matches no name has no
+  // effect.
   std::vector<std::pair<std::string, std::string>> renamed = {};
-  // Parameters of the model, by patterns as in plans ("h.*.mlp.c_fc.weight"), that are stored with their two dims
-  // swapped: [in, out] for the [out, in] of a Linear, as GPT-2's Conv1D has them. A square weight has the same shape
-  // both ways, so only this declares it.
+  // Patterns as in plans ("h.*.mlp.c_fc.weight"), for parameters of the model that are stored with their two dims
+  // swapped: as [in, out] instead of the [out, in] of a Linear, for example GPT-2's Conv1D. Swapping a square weight
+  // does not change its shape, so only this declaration shows it.
   std::vector<std::string> transposed = {};
-  // Parameters by path that are made of other tensors, or of several: the first recipe whose tensors are all there
-  // holds; of a parameter without one that holds, the tensor of its own name. Names in recipes are those of the
-  // checkpoint, before `renamed`. An exported program brings its own (Program::recipes). LoadFullState takes none.
+  // Recipes for parameters that are made of one or more tensors with other names or forms, by the path of the
+  // parameter. The first recipe whose tensors all exist is used. If there is none, the parameter is loaded from the
+  // tensor of its own name. Names in recipes are those of the checkpoint, before `renamed`. An exported program has its
+  // own recipes (Program::recipes). LoadFullState ignores recipes.
   WeightRecipes recipes = {};
 };
 
-// Every parameter from the tensor of its path, or of one it is tied to; buffers where the checkpoint has them. A tensor
-// of another dtype is converted. Returns warnings: tensors of the checkpoint that the model does not have.
-// Throws PlanError, all errors at once and before a parameter is touched: kMissingTensor, kTensorMismatch (another
-// shape), kBadPattern (an expression of `names`), kUnmatchedRule (a pattern of `names.transposed` that is not a
-// parameter of two dims), kBadArgument (two tensors that get one name); and while reading what ShardReader reports.
+// Loads every parameter from the tensor of its path, or of the path of a tied parameter, and every buffer that the
+// checkpoint contains. Converts between floating-point dtypes of at least 16 bits, from these to complex dtypes,
+// between complex dtypes, and between integer dtypes (including bool). Not collective. Returns warnings: tensors of the
+// checkpoint that the model does not have.
+// Throws PlanError before any parameter changes: kMissingTensor, kTensorMismatch (another shape, or a dtype that is not
+// converted), kBadPattern (an expression of `names`), kUnmatchedRule (a pattern of `names.transposed` that matches no
+// parameter of two dims), kBadArgument (two tensors with the same name after `names.renamed`). Throws the errors of
+// ShardReader while it reads.
 Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, const NameRules& names = {});
 
-// The same from full tensors by path, on any device: the inverse of FullState (state.h). Every rank is given the same
-// tensors and takes its shards; no rank communicates. Warnings and errors as above; kTensorMismatch also for an
-// undefined tensor or one without values (on the meta device).
+// The same from full tensors by path, on any device: the inverse of FullState (state.h). Every rank passes the same
+// tensors and copies its shards; ranks do not communicate. Warnings and errors as above; kTensorMismatch also for an
+// undefined tensor and a tensor without values (on the meta device).
 Diagnostics LoadFullState(AppliedPlan& model, const std::map<std::string, at::Tensor>& state,
                           const NameRules& names = {});
 

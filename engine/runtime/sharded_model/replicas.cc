@@ -97,9 +97,11 @@ Diagnostics FindDrift(const AppliedPlan& model) {
     d.path = model.parameters()[i].path;
     std::vector<std::string> names;
     for (int64_t rank : ranks) names.push_back(std::to_string(rank));
-    d.declared = "rank " + Join(names, ", ") + " has other bytes than the first that holds it";
+    d.declared = "rank " + Join(names, ", ") + ": values that differ from those of the first rank of the group";
     d.required = model.parameters()[i].placement.ToText() + ": the same on every rank of the axis";
-    d.help = "BroadcastReplicas makes them equal; look for what one rank does alone: a seed, a step, a load";
+    d.help =
+        "BroadcastReplicas makes the values equal; look for an operation that only some ranks run: a seed, a step, a "
+        "load";
     out.push_back(std::move(d));
   }
   return out;

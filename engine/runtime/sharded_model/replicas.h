@@ -1,5 +1,5 @@
-// Replicas: values that several ranks hold alike. A step keeps them equal only while no rank alone writes to one, so
-// they can be compared, or broadcast, between steps. Before a plan is applied: apply/initial_values.h.
+// Replicas: compares or broadcasts, between steps, the values that several ranks hold. A step keeps these values equal
+// only while every rank writes the same values. For values before a plan is applied: apply/initial_values.h.
 #pragma once
 
 #include "engine/core/base/diagnostic.h"
@@ -8,14 +8,15 @@ namespace moonshard {
 
 class AppliedPlan;
 
-// Every parameter and buffer becomes, to the bit, what the first of the ranks that hold the same shard has. For models
-// that each rank initialised by itself. Collective over the axes that the plan uses: one flat all-reduce of bytes an
-// axis.
+// Gives every parameter and buffer, to the bit, the values of coordinate 0 along every axis that does not shard it. For
+// models that each rank initialised by itself. Key/value heads that only some ranks of an axis share are not changed.
+// Collective over the axes that the plan uses: one flat all-reduce of bytes per axis.
 void BroadcastReplicas(const AppliedPlan& model);
 
-// One kRanksDisagree for each parameter or buffer whose bytes differ between ranks that hold the same shard, with the
-// ranks: of the groups that this rank is in. Collective over the axes that the plan uses: one all-gather of a number a
-// tensor each. Key/value heads that only some ranks of an axis share are not compared.
+// Returns one kRanksDisagree for each parameter or buffer whose bytes differ between ranks along an axis that does not
+// shard it. Each diagnostic lists those ranks of this rank's groups that differ from the first rank of their group.
+// Key/value heads that only some ranks of an axis share are not compared. Collective over the axes that the plan uses:
+// one all-gather of one hash per tensor for each axis.
 Diagnostics FindDrift(const AppliedPlan& model);
 
 }  // namespace moonshard

@@ -125,7 +125,7 @@ void SaveState(const std::string& path, const std::map<std::string, at::Tensor>&
       d.path = path;
       d.declared = tensor.defined() ? c10::toString(tensor.scalar_type()) + std::string(" on ") + tensor.device().str()
                                     : "an undefined tensor";
-      d.required = "values of a type that safetensors has";
+      d.required = "a tensor with values, of a dtype that safetensors supports";
       errors.push_back(std::move(d));
       continue;
     }

@@ -1,5 +1,5 @@
-// UnshardScope: while it is open, parameters that fsdp shards are all-gathered over dp_shard (still sharded by tp), to
-// inspect a model, run a part of it by hand, or write weights.
+// UnshardScope: while it is open, parameters that fsdp shards are all-gathered over dp_shard (and still sharded by tp),
+// to inspect a model, run a part of it by hand, or write weights.
 //
 //   { UnshardScope full(model); Inspect(*model.net()); }
 //
@@ -18,11 +18,11 @@ class UnshardScope {
  public:
   enum class Writes : uint8_t { kForgotten, kKept };
 
-  // Collective over dp_shard; every rank opens and closes the scope. Between steps, not within a call or a backward.
-  // kForgotten: writes into the parameters are discarded when the scope ends. kKept: they are copied to the shards;
-  // every rank must write the same values. If an exception leaves the scope they are discarded.
+  // Collective over dp_shard: every rank opens and closes the scope. Use it between steps, not within a call or a
+  // backward. kForgotten: values written to the parameters are discarded when the scope ends. kKept: they are copied to
+  // the shards; every rank must write the same values. If an exception ends the scope, they are discarded.
   explicit UnshardScope(const AppliedPlan& model, Writes writes = Writes::kForgotten);
-  // The parameters are in shards again.
+  // Reshards the parameters.
   ~UnshardScope();
   UnshardScope(const UnshardScope&) = delete;
   UnshardScope& operator=(const UnshardScope&) = delete;

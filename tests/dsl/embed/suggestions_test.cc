@@ -149,7 +149,7 @@ TEST_CASE("MS0509 names ways to share a tensor, which work") {
         run);
   };
   const std::string linear = stale([](Tied& net) { net->head->weight = net->embed->weight; });
-  CHECK(Says(linear, "tie it with TieWeight(tensor) of this moonshard::nn::Linear in place of the assignment"));
+  CHECK(Says(linear, "call TieWeight(tensor) of this moonshard::nn::Linear instead of the assignment"));
   const std::string embedding = stale([](Tied& net) { net->embed->weight = net->head->weight; });
   CHECK(Says(embedding, "where the other layer is a moonshard::nn::Linear, tie that layer with TieWeight(weight)"));
   const std::string own = stale([](Tied& net) { net->table->weight = net->embed->weight; });

@@ -1,5 +1,6 @@
-// What libmoonshard_nccl.so offers to the mesh. Linking libtorch_cuda.so into every program would cost a CPU run 0.12 s
-// of start-up (0.6 s from a cold disk) and 350 MB of resident memory, so it is opened only where a GPU is used.
+// NcclPlugin: the functions of libmoonshard_nccl.so. Linking libtorch_cuda.so into every program would cost a CPU run
+// 0.12 s of start-up (0.6 s from a cold disk) and 350 MB of resident memory. Therefore libmoonshard_nccl.so, which
+// links it, is opened only if a GPU is used.
 #pragma once
 
 #include <chrono>
@@ -12,16 +13,16 @@
 namespace moonshard {
 
 struct NcclPlugin {
-  // GPUs that this process sees; 0 where the driver does not answer.
+  // Number of GPUs that are visible to this process; 0 if the driver does not respond.
   int (*device_count)();
   // Makes `device` the calling thread's current device.
   void (*set_device)(int device);
-  // A group over NCCL on the current device; its communicator is made at the first collective.
+  // Makes a NCCL group on the current device. NCCL creates the communicator at the first collective.
   c10::intrusive_ptr<c10d::Backend> (*make_group)(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                   const std::string& name, std::chrono::milliseconds timeout);
 };
 
 }  // namespace moonshard
 
-// The one symbol that is looked up.
+// The only symbol that is looked up in the library.
 extern "C" const moonshard::NcclPlugin* MoonshardNcclPlugin();

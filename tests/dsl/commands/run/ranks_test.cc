@@ -105,7 +105,7 @@ TEST_CASE("a rank that never comes: the other gives up when its time is over, in
     CHECK_FALSE(done.timed_out);
     CHECK(done.code == 1);
     CHECK_THAT(done.err, Catch::StartsWith("error[MS0503]: not all ranks joined"));
-    CHECK_THAT(done.err, Contains("every rank of the mesh, at the same time") && !Contains("frame #"));
+    CHECK_THAT(done.err, Contains("every rank of the mesh takes part, at the same time") && !Contains("frame #"));
   }
 }
 

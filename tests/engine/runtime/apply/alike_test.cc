@@ -109,7 +109,7 @@ TEST_CASE("floating-point inputs that differ between ranks of tp are found in ev
     model.forward(odd);  // not
     const Diagnostics thrown = ThrownBy([&] { model.forward(odd); });
     Expect(!thrown.empty() && thrown[0].finding == Finding::kCollectiveMismatch, ToText(thrown));
-    Expect(ToText(thrown).find("Float [3, 4] with the values") != std::string::npos, ToText(thrown));
+    Expect(ToText(thrown).find("Float [3, 4], hash of the values") != std::string::npos, ToText(thrown));
     model.forward(x);
     model.forward(x);
   });

@@ -140,7 +140,7 @@ TEST_CASE("ranks that are given other integers are told") {
       text = error.what();
     }
     Expect(text.find("different inputs") != std::string::npos &&
-               text.find("Long [2, 3] with the integers") != std::string::npos,
+               text.find("Long [2, 3], hash of the integers") != std::string::npos,
            "every rank says it: " + text);
     model.forward(ids);  // the ranks are still in step
   });

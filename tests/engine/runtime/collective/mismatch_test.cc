@@ -64,7 +64,7 @@ const std::vector<Case>& Cases() {
        {"model.layers.0 (plan.lua:3)", "model.layers.1 (plan.lua:4)"}},
       {"a shard that is not this rank's",
        [](AxisGroup& g, bool odd) { AllGather(g, at::ones({2}), odd ? 7 : -1); },
-       {"a shard of size 7, which is not this rank's size"}},
+       {"a shard of size 7, which is not the size of this rank's shard"}},
       {"inputs",
        [](AxisGroup& g, bool odd) {
          g.StartCheckInputs(CollectiveLabel(odd ? "Float [2, 9], none" : "Float [2, 8], none"), Layer());

@@ -144,7 +144,7 @@ TEST_CASE("existing groups that are no grid are refused on every rank") {
   REQUIRE(failures.size() == 4);
   for (const RankFailure& failure : failures) {
     CHECK(failure.text.find("MS0308") != std::string::npos);
-    CHECK(failure.text.find("the groups are not the axes of a mesh") != std::string::npos);
+    CHECK(failure.text.find("the groups do not form the axes of a mesh") != std::string::npos);
   }
 }
 

@@ -397,7 +397,9 @@ TEST_CASE("a sharded model loads what recipes make, of the shards' bytes or in f
     } catch (const PlanError& error) {
       text = error.what();
     }
-    Expect(text.find("the tensors that make 'layer_0.up.weight' do not fit") != std::string::npos, text);
+    Expect(text.find("the tensors from which 'layer_0.up.weight' is made do not match the model's tensor") !=
+               std::string::npos,
+           text);
     // A conversion that computes holds where its tensors are there, and then nothing is loaded in its place.
     wrong = rules;
     wrong.recipes["layer_0.up.weight"][1].kind = Kind::kUnsupported;

@@ -93,7 +93,7 @@ TEST_CASE("what of a state does not fit is reported at once, before a parameter 
     Expect(
         Contains(text, "the state has no tensor 'layer_0.up.bias'") && Contains(text, "did you mean 'layer_0.up.bais'"),
         text);
-    Expect(Contains(text, "tensor 'layer_1.up.weight'") && Contains(text, "in NameRules::transposed"), text);
+    Expect(Contains(text, "tensor 'layer_1.up.weight'") && Contains(text, "to NameRules::transposed"), text);
     Expect(Contains(text, "tensor 'head.weight'") && Contains(text, "undefined"), text);
     ExpectState(model, before);
   });
@@ -214,8 +214,8 @@ TEST_CASE("a tensor of two dims for a parameter of one or none is a mismatch") {
   RunRanks("tp=2", [&](DeviceMesh& mesh) {
     auto model = Parallelize(MakeNet({}), LoadedPlan(mesh), mesh);
     const std::string text = LoadError([&] { LoadFullState(model, wrong); });
-    Expect(Contains(text, "'layer_0.norm.weight' of the state is not the model's"), text);
-    Expect(Contains(text, "'layer_0.scale' of the state is not the model's"), text);
+    Expect(Contains(text, "'layer_0.norm.weight' of the state does not match the model's tensor"), text);
+    Expect(Contains(text, "'layer_0.scale' of the state does not match the model's tensor"), text);
     Expect(!Contains(text, "swapped"), text);
   });
 }
@@ -241,10 +241,10 @@ TEST_CASE("rules that cannot be meant are errors") {
     rules = kForeign;
     rules.transposed = {};
     text = error(rules);
-    Expect(Contains(text, "its dims are swapped: name 'layer_0.up.weight' in NameRules::transposed"), text);
+    Expect(Contains(text, "its dims are swapped: add 'layer_0.up.weight' to NameRules::transposed"), text);
     rules.transposed = {"**.{up,down}.weight", "head.weight"};
     text = error(rules);
-    Expect(Contains(text, "take 'head.weight' out of NameRules::transposed"), text);
+    Expect(Contains(text, "remove 'head.weight' from NameRules::transposed"), text);
   });
 }
 
