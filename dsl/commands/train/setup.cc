@@ -118,7 +118,12 @@ Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, const
   const InitialRule of_decoders =
       range != nullptr && range->is_number() ? DecoderInit(range->AsDouble()) : DecoderInit();
   const auto program = std::dynamic_pointer_cast<Program>(net.module);
-  Initialize(model, *verb.init, program != nullptr ? RecordedInit(program->exported(), of_decoders) : of_decoders);
+  if (program == nullptr) {
+    Initialize(model, *verb.init, of_decoders);
+  } else {
+    Initialize(model, *verb.init, RecordedInit(program->exported(), of_decoders),
+               RecordedBufferInit(program->exported()));
+  }
   return {};
 }
 

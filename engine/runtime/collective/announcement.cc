@@ -39,6 +39,10 @@ Diagnostic MismatchError(const std::string& group, std::span<const int64_t> rank
   const bool inputs = std::ranges::all_of(announcements, [](const Announcement& a) { return a.kind == kInputsKind; });
   const bool mismatched_size =
       std::ranges::any_of(announcements, [](const Announcement& a) { return a.mismatched_size >= 0; });
+  // Equal inputs, of calls that are not the same call: a rank left out a collective before.
+  const bool out_of_step = inputs && std::ranges::any_of(announcements, [&](const Announcement& a) {
+                             return a.sequence != announcements.front().sequence;
+                           });
   Diagnostic d = MakeDiagnostic(Finding::kCollectiveMismatch,
                                 inputs ? "the ranks of " + group + " call the model with different inputs"
                                        : "the ranks of " + group + " call different collectives");
@@ -46,7 +50,8 @@ Diagnostic MismatchError(const std::string& group, std::span<const int64_t> rank
   // Ranks with equal calls share a line.
   std::vector<std::pair<std::string, std::vector<std::string>>> calls;
   for (size_t i = 0; i < announcements.size(); ++i) {
-    const std::string text = inputs ? labels[i] : ToText(announcements[i]) + " for " + labels[i];
+    std::string text = inputs ? labels[i] : ToText(announcements[i]) + " for " + labels[i];
+    if (out_of_step) text += ", collectives before the call: " + std::to_string(announcements[i].sequence);
     auto same = std::ranges::find(calls, text, &std::pair<std::string, std::vector<std::string>>::first);
     if (same == calls.end()) same = calls.insert(same, {text, {}});
     same->second.push_back(std::to_string(ranks[i]));

@@ -371,9 +371,7 @@ DeviceMesh DeviceMesh::FromStore(const StorePtr& store, int64_t rank, const Mesh
   state->rank = rank;
   state->options = options;
   state->store = store;
-  int64_t local_rank = rank;
-  if (const std::optional<std::string> text = ProcessEnvironment("LOCAL_RANK")) local_rank = std::atoll(text->c_str());
-  return Join(std::move(state), local_rank);
+  return Join(std::move(state), ReadLocalRank(ProcessEnvironment, rank).ValueOrThrow());
 }
 
 DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& options, const StorePtr& store) {
@@ -410,8 +408,7 @@ DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& optio
     nccl = this_nccl;
   }
   state->options.device = nccl ? DeviceChoice::kCuda : DeviceChoice::kCpu;
-  int64_t local_rank = state->rank;
-  if (const std::optional<std::string> text = ProcessEnvironment("LOCAL_RANK")) local_rank = std::atoll(text->c_str());
+  const int64_t local_rank = ReadLocalRank(ProcessEnvironment, state->rank).ValueOrThrow();
   const ChosenDevice device = ChooseDevice(state->options.device, local_rank).ValueOrThrow();
 
   std::vector<std::shared_ptr<MeshGroup>> taken;

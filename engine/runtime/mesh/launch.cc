@@ -55,6 +55,8 @@ class Reader {
     return value;
   }
 
+  int64_t LocalRank(int64_t otherwise) { return Has("LOCAL_RANK") ? Number("LOCAL_RANK", kMostRanks) : otherwise; }
+
   Diagnostics errors;
 
  private:
@@ -66,7 +68,7 @@ void ReadTorchrun(Reader& reader, Launch& launch) {
   launch.world_size = reader.Number("WORLD_SIZE", kMostRanks);
   if (std::optional<std::string> file = reader.Text("MOONSHARD_STORE")) {
     launch.store_file = *file;
-    launch.local_rank = reader.Has("LOCAL_RANK") ? reader.Number("LOCAL_RANK", kMostRanks) : launch.rank;
+    launch.local_rank = reader.LocalRank(launch.rank);
     return;
   }
   launch.local_rank = reader.Number("LOCAL_RANK", kMostRanks);
@@ -170,6 +172,13 @@ std::string FirstHost(const std::string& node_list) {
     i = close;
   }
   return host;
+}
+
+Result<int64_t> ReadLocalRank(const Environment& environment, int64_t rank) {
+  Reader reader(environment);
+  const int64_t local_rank = reader.LocalRank(rank);
+  if (!reader.errors.empty()) return std::move(reader.errors.front());
+  return local_rank;
 }
 
 Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape) {

@@ -47,6 +47,9 @@ std::optional<std::string> ProcessEnvironment(const std::string& name);
 // the world, and a number of ranks other than that of `shape`.
 Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape);
 
+// Returns LOCAL_RANK, or `rank` if the variable is not set. Errors (kBadMesh): a value that is not a usable number.
+Result<int64_t> ReadLocalRank(const Environment& environment, int64_t rank);
+
 // First host of a SLURM node list: "node[03-05,7],x1" gives "node03". "" if a bracket is not closed.
 std::string FirstHost(const std::string& node_list);
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,10 +38,17 @@ InitialRule DecoderInit(double deviation = 0.02);
 // parameters without a record.
 InitialRule RecordedInit(const ExportedProgram& program, InitialRule otherwise = DecoderInit());
 
-// Fills every parameter; buffers are unchanged. Each parameter has its own generator, seeded by `seed` and the
-// parameter's path, which makes the numbers of the full tensor in float32. This rank's shard is sliced out of the full
-// tensor and converted to the parameter's dtype. So ranks do not communicate, and the order of parameters has no
-// effect. Needs memory for the largest full tensor.
-void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule = DecoderInit());
+// The initial value of a persistent buffer; nothing leaves the buffer as it is.
+using InitialBufferRule = std::function<std::optional<InitialValue>(const LiveParameter& buffer)>;
+
+// The initial values of buffers that the exporter recorded of the model.
+InitialBufferRule RecordedBufferInit(const ExportedProgram& program);
+
+// Fills every parameter, and the buffers for which `buffer_rule` returns a value. Each tensor has its own generator,
+// seeded by `seed` and the tensor's path, which makes the numbers of the full tensor in float32. This rank's shard is
+// sliced out of the full tensor and converted to the tensor's dtype. So ranks do not communicate, and the order of
+// tensors has no effect. Needs memory for the largest full tensor.
+void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule = DecoderInit(),
+                const InitialBufferRule& buffer_rule = {});
 
 }  // namespace moonshard

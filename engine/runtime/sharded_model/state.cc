@@ -76,7 +76,10 @@ at::Tensor GatherFull(const AppliedPlan& model, const LiveParameter& parameter, 
   }
   if (!defined) return {};
   const std::vector<MeshAxis> axes = CutAxes(model, parameter);
-  if (axes.empty()) return shard.defined() ? shard.detach().cpu().clone() : at::zeros(parameter.shape);
+  if (axes.empty()) {
+    return shard.defined() ? shard.detach().cpu().clone()
+                           : at::zeros(parameter.shape, at::TensorOptions(parameter.tensor.scalar_type()));
+  }
 
   const std::vector<int64_t> holders = HoldersOf(mesh, model.mesh().rank(), axes);
   int64_t most = 0;

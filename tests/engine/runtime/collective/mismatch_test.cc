@@ -99,6 +99,29 @@ TEST_CASE("every mismatch is an error on every rank") {
   }
 }
 
+TEST_CASE("equal inputs of ranks that have issued different numbers of collectives are an error with the numbers") {
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    const auto group = AxisGroup::Make(mesh, MeshAxis::kTp);
+    const auto error_of = [](const auto& call) -> std::string {
+      try {
+        call();
+      } catch (const PlanError& error) {
+        return error.what();
+      }
+      return "";
+    };
+    const auto check_inputs = [&] {
+      group->StartCheckInputs(CollectiveLabel("Float [2, 8]"), Layer());
+      group->FinishCheck();
+    };
+    const std::string first = error_of([&] { group->rank() == 0 ? AllReduce(*group, at::ones({2})) : check_inputs(); });
+    Expect(first.find("the inputs of a call") != std::string::npos, first);
+    const std::string second = error_of(check_inputs);
+    Expect(second.find("rank 0: Float [2, 8], collectives before the call: 1") != std::string::npos, second);
+    Expect(second.find("rank 1: Float [2, 8], collectives before the call: 0") != std::string::npos, second);
+  });
+}
+
 TEST_CASE("only the first collectives are compared, and a mismatched size later is still an error here") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kTp, {CheckOptions::Mode::kFirst, 1});

@@ -47,6 +47,25 @@ TEST_CASE("a file to meet in") {
   CHECK(launch.local_rank == 1);
 }
 
+TEST_CASE("LOCAL_RANK alone") {
+  const auto read = [](const Variables& variables) {
+    return ReadLocalRank(
+        [&](const std::string& name) -> std::optional<std::string> {
+          const auto found = variables.find(name);
+          return found == variables.end() ? std::nullopt : std::optional(found->second);
+        },
+        5);
+  };
+  CHECK(read({}).ValueOrThrow() == 5);
+  CHECK(read({{"LOCAL_RANK", "1"}}).ValueOrThrow() == 1);
+  for (const char* bad : {"-1", "one", "1x"}) {
+    INFO(bad);
+    const Result<int64_t> result = read({{"LOCAL_RANK", bad}});
+    REQUIRE_FALSE(result.ok());
+    CHECK(ToText(result.diagnostics()).find("LOCAL_RANK is not usable") != std::string::npos);
+  }
+}
+
 TEST_CASE("srun's variables") {
   const Variables slurm = {{"SLURM_PROCID", "5"},
                            {"SLURM_NTASKS", "8"},
