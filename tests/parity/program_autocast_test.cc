@@ -83,5 +83,19 @@ TEST_CASE("parameters of a program begin as those of its model") {
   });
 }
 
+TEST_CASE("persistent buffers of a program begin as those of its model") {
+  RunRanks("tp=1", [&](DeviceMesh& mesh) {
+    const std::shared_ptr<Program> program = Program::Open(kFolderOfPrograms + "deepseek_v3/program.pt2");
+    auto model = Parallelize(program, Plan(), mesh);
+    const ExportedProgram& exported = program->exported();
+    const std::string bias = "model.layers.1.mlp.gate.e_score_correction_bias";
+    Initialize(model.applied(), 3, RecordedInit(exported));
+    Expect(model.applied().parameters().size() > 0 && FullState(model.applied()).at(bias).isnan().any().item<bool>(),
+           "without a rule for buffers the buffer has no values");
+    Initialize(model.applied(), 3, RecordedInit(exported), RecordedBufferInit(exported));
+    Expect(at::equal(FullState(model.applied()).at(bias), at::zeros({4})), "zeros, as _init_weights gives it");
+  });
+}
+
 }  // namespace
 }  // namespace moonshard::test

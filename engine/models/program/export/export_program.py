@@ -29,7 +29,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from torch.export.graph_signature import InputKind  # noqa: E402
 
 from expressions import evaluate, symbols_in, to_json, to_python  # noqa: E402
-from initial_values import initial_values, reset  # noqa: E402
+from initial_values import buffer_values, initial_values, reset  # noqa: E402
 from tracing import Trace, dtype_name, input_names, shape_of, trace, without_values  # noqa: E402
 
 FORMAT = 1
@@ -96,6 +96,7 @@ def export(
     if dynamic_shapes is None:
         dynamic_shapes = torch.utils._pytree.tree_map(_first_two_dims, inputs)
     modes = [(one, one.training) for one in module.modules()]
+    buffers = buffer_values(module)
     restore = (lambda: None) if weights else without_values(module)
     try:
         module.train(train)
@@ -103,7 +104,7 @@ def export(
         traced = _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes)
         description = {**_describe(module, traced, inputs, kinds, notes), **(extra or {})}
         keep = without_values(module)
-        for name, value in initial_values(module, initialise).items():
+        for name, value in {**buffers, **initial_values(module, initialise)}.items():
             description["tensors"][name]["initial"] = value
         keep()
     finally:

@@ -347,13 +347,26 @@ def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 # --- Inputs -----------------------------------------------------------------------------------------------------------
 def default_inputs(model: PreTrainedModel) -> list[str]:
-    """What the model is exported with: its main input, decoder ids where it has a decoder, and labels."""
+    """The inputs of an export that names none: the model's main input, the other half of a model of two towers (CLIP), decoder
+    ids where the model has a decoder, and labels where it computes a loss of them."""
+    takes = inspect.signature(model.forward).parameters
     names = [model.main_input_name]
-    if model.config.is_encoder_decoder:
+    if "pixel_values" in takes and names == ["input_ids"] and type(model).__name__.endswith("Model"):
+        names.append("pixel_values")
+    if model.config.is_encoder_decoder and "decoder_input_ids" in takes:
         names.append("decoder_input_ids")
+    return [*names, "labels"] if "labels" in takes and _labels_of(model) else names
+
+
+def _labels_of(model: PreTrainedModel) -> str | None:
+    """What labels of the model are for, "tokens" or "rows" (one label a row); None if it takes no labels of which an example is
+    known: those of CTC are as long as their values say."""
     kind = type(model).__name__
-    of_tokens = model.can_generate() or "ForCausalLM" in kind or "ForMaskedLM" in kind
-    return [*names, "labels"] if of_tokens else names
+    if re.search(r"For(Sequence|Image|Audio|Video)Classification$", kind):
+        return "rows"
+    if model.can_generate() or re.search(r"For(CausalLM|MaskedLM|TokenClassification|ConditionalGeneration)$", kind):
+        return "tokens"
+    return None
 
 
 def example_inputs(
@@ -363,10 +376,13 @@ def example_inputs(
     config, text = model.config, model.config.get_text_config()
     generator = torch.Generator().manual_seed(seed)
     special = {value for key, value in vars(config).items() if key.endswith("_token_id") and isinstance(value, int)}
-    allowed = torch.tensor([i for i in range(1, min(text.vocab_size, 32000)) if i not in special] or [0])
+    allowed = torch.tensor([i for i in range(1, min(getattr(text, "vocab_size", 2), 32000)) if i not in special] or [0])
 
     def ids(length: int) -> torch.Tensor:
         return allowed[torch.randint(len(allowed), (batch, length), generator=generator)]
+
+    def classes(*size: int) -> torch.Tensor:
+        return torch.randint(config.num_labels, size, generator=generator)
 
     decoded = max(2, sequence * 2 // 3) if config.is_encoder_decoder else sequence
     inputs: dict[str, torch.Tensor] = {}
@@ -375,6 +391,10 @@ def example_inputs(
         own, dims = None, {0: Dim.AUTO, 1: Dim.AUTO}
         if name == "input_ids":
             own = ids(sequence)
+        elif name == "labels" and _labels_of(model) == "rows":
+            own, dims = classes(batch), {0: Dim.AUTO}
+        elif name == "labels" and type(model).__name__.endswith("ForTokenClassification"):
+            own = classes(batch, sequence)
         elif name in ("labels", "decoder_input_ids"):
             own = ids(decoded)
         elif name in ("attention_mask", "decoder_attention_mask"):
@@ -395,9 +415,12 @@ def example_inputs(
             own, dims = torch.tensor([[1, 4, 4]] * batch), {}
         elif name == "pixel_values":
             vision = getattr(config, "vision_config", config)
-            size = vision.image_size if isinstance(vision.image_size, int) else vision.image_size[0]
-            own = torch.randn(batch, getattr(vision, "num_channels", 3), size, size, generator=generator)
+            size = getattr(vision, "image_size", None) or 64  # convolutional models have no size of their own
+            height, width = (size, size) if isinstance(size, int) else size
+            own = torch.randn(batch, getattr(vision, "num_channels", 3), height, width, generator=generator)
             dims = {0: Dim.AUTO}
+        elif name == "input_values":
+            own = torch.randn(batch, 400 + 320 * sequence, generator=generator)  # samples: 320 are one frame of wav2vec 2.0
         if own is None and name != "position_ids":
             raise ValueError(f"no example is known for the input {name}: export from Python with args of your own")
         if own is not None and own.is_floating_point():

@@ -1,4 +1,4 @@
-"""What parameters start as, read off the operators by which a module fills them.
+"""What parameters and persistent buffers start as, read off the operators by which a module fills them.
 
 The module's own initialisation runs on tensors without values, so it costs no memory.
 """
@@ -15,14 +15,14 @@ _SMALL = 4096  # elements
 
 
 def initial_values(module: torch.nn.Module, initialise: Callable[[str, torch.nn.Module], None]) -> dict[str, Any]:
-    """By name of a parameter: `{"constant": 1.0}`, `{"normal": [mean, deviation]}`, `{"uniform": [low, high]}`, or
+    """By name of a parameter or persistent buffer: `{"constant": 1.0}`, `{"normal": [mean, deviation]}`, `{"uniform": [low, high]}`, or
     `{"values": [...]}` of a small tensor that is computed.
 
-    `initialise` fills parameters of a module, of which it is given the path too; it is called for each module, parents
-    last. A parameter that it does not fill, or by large values that it computes, is not in the result.
+    `initialise` fills the tensors of a module, of which it is given the path too; it is called for each module, parents
+    last. A tensor that it does not fill, or by large values that it computes, is not in the result.
     """
     found: dict[str, Any] = {}
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    names = {id(tensor): name for name, tensor in [*module.named_parameters(), *persistent_buffers(module)]}
     with torch.no_grad(), torch.random.fork_rng([]):
         torch.manual_seed(0)
         for path, one in reversed(list(module.named_modules())):
@@ -33,6 +33,29 @@ def initial_values(module: torch.nn.Module, initialise: Callable[[str, torch.nn.
             except Exception:  # an initialisation that looks at values
                 continue
             found |= {names[key]: value for key, value in recorder.found.items() if key in names and value}
+    return found
+
+
+def persistent_buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """The buffers that checkpoints hold, by name."""
+    return [(f"{path}.{name}" if path else name, buffer) for path, one in module.named_modules()
+            for name, buffer in one.named_buffers(recurse=False) if name not in one._non_persistent_buffers_set]  # fmt: skip
+
+
+def buffer_values(module: torch.nn.Module) -> dict[str, Any]:
+    """The values that persistent buffers have now, as `initial_values` has them, but for buffers without values and for
+    large ones with different elements."""
+    found: dict[str, Any] = {}
+    for name, buffer in persistent_buffers(module):
+        if isinstance(buffer, FakeTensor) or buffer.is_meta or buffer.is_complex() or buffer.numel() == 0:
+            continue
+        values = buffer.detach().double().flatten()
+        if not bool(values.isfinite().all()):  # JSON has no such number
+            continue
+        if bool((values == values[0]).all()):
+            found[name] = {"constant": values[0].item()}
+        elif values.numel() <= _SMALL:
+            found[name] = {"values": values.tolist()}
     return found
 
 

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""Exports a small model of each causal language model that transformers has, and compares its numbers with eager's.
+"""Exports a small model of each type of model that transformers has, and compares its numbers with eager's.
 
-    survey.py OUT.tsv [--types T...] [--timeout SECONDS]     one process a type; OUT.tsv grows line by line
+    survey.py OUT.tsv [--class C...] [--types T...]          one process a type; OUT.tsv grows line by line
+                      [--timeout SECONDS]
                       [--engine MOONSHARD] [--keep FOLDER]   also in the engine: on one rank, and sharded on two
     survey.py --summary OUT.tsv                              the table in numbers, and its exceptions, as Markdown
     survey.py --config TYPE FOLDER                           writes the small config.json that the survey uses
 
-The columns are: type; result (`bits`: the program in Python is equal to the bit; a number: largest relative difference
+A class is the end of the name of a class of transformers, AutoModelFor...: CausalLM (the default), MaskedLM, Seq2SeqLM,
+SpeechSeq2Seq, ImageClassification, SequenceClassification, ZeroShotImageClassification, CTC, AudioClassification,
+ImageTextToText.
+
+The columns are: class; type; result (`bits`: the program in Python is equal to the bit; a number: largest relative difference
 of outputs and gradients; else what went wrong); engine: the same of `moonshard eval` with a checkpoint that
 save_pretrained wrote; plan: who wrote the plan, `shipped` or `suggest`; tp2: `moonshard eval --mesh tp=2` with it; share:
 of the parameters' elements in sharded tensors; nodes; how many parameters have a symbolic dim; operators that are not
@@ -50,7 +55,7 @@ SIZES: dict[str, Any] = {
     "index_n_heads": 4, "index_topk": 8, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 128,
     "num_kv_shared_layers": 0, "laurel_rank": 8, "embedding_size": 64, "bottleneck_size": 16, "pad_token_id": 0,
     "bos_token_id": 1, "eos_token_id": 2, "kda_num_heads": 4, "kda_head_dim": 16, "decoder_start_token_id": 1,
-    "moe_latent_size": None,
+    "moe_latent_size": None, "image_size": 64,
 }  # fmt: skip
 # What the sizes above do not fit.
 OWN: dict[str, dict[str, Any]] = {
@@ -69,6 +74,9 @@ OWN: dict[str, dict[str, Any]] = {
     "reformer": {"axial_pos_embds": False, "is_decoder": True, "hidden_dropout_prob": 0.0,
                  "lsh_attention_probs_dropout_prob": 0.0, "local_attention_probs_dropout_prob": 0.0},
     "gemma3n_text": {"altup_num_inputs": 2, "num_hidden_layers": 5, "layer_types": None, "intermediate_size": 96},
+    "esm": {"vocab_size": 128, "pad_token_id": 1}, "esmc": {"num_key_value_heads": 4}, "roc_bert": {"pronunciation_vocab_size": 32, "shape_vocab_size": 32, "pronunciation_embed_dim": 16, "shape_embed_dim": 16},
+    "luke": {"entity_vocab_size": 64, "entity_emb_size": 32}, "swinv2": {"num_heads": [2, 4], "depths": [1, 1], "embed_dim": 32}, "donut-swin": {"num_heads": [2, 4], "depths": [1, 1], "embed_dim": 32},
+    "swin": {"num_heads": [2, 4], "depths": [1, 1], "embed_dim": 32},
     "big_bird": {"attention_type": "original_full"}, "xlnet": {"d_head": 16},
     "deepseek_v2": {"num_experts_per_tok": 2},
     **{name: {"head_dim": 16, "num_key_value_heads": 2} for name in (
@@ -118,7 +126,7 @@ def small_config(model_type: str, auto: str = "AutoModelForCausalLM") -> Any:
     model = class_of(model_type, auto)
     part = model.config_class in whole.sub_configs.values()
     config = _small(model.config_class if part else whole)
-    config.architectures = [model.__name__] if part else None
+    config.architectures = [model.__name__]
     return config
 
 
@@ -156,8 +164,8 @@ def _is_number(config: Any, name: str) -> bool:
         return False
 
 
-def survey_one(model_type: str, engine: str | None = None, keep: str | None = None) -> dict[str, Any]:
-    """A line of the table."""
+def survey_one(task: str, model_type: str, engine: str | None = None, keep: str | None = None) -> dict[str, Any]:
+    """A line of the table: a type's model of the class AutoModelFor`task`."""
     import torch
     import transformers
 
@@ -167,10 +175,11 @@ def survey_one(model_type: str, engine: str | None = None, keep: str | None = No
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    row: dict[str, Any] = {"type": model_type}
+    auto = "AutoModelFor" + task
+    row: dict[str, Any] = {"class": task, "type": model_type}
     try:
-        config = small_config(model_type)
-        hugging_face.model_class(config)._from_config(small_config(model_type))
+        config = small_config(model_type, auto)
+        hugging_face.model_class(config)._from_config(small_config(model_type, auto))
     except Exception as error:
         return {**row, "result": "no small model", "reason": _reason(error)}
     try:
@@ -190,14 +199,14 @@ def survey_one(model_type: str, engine: str | None = None, keep: str | None = No
         "reason": "; ".join([*description["notes"], *map(": ".join, description["weights"]["unsupported"].items())]),
     }  # fmt: skip
     try:
-        worst = max(one.worst for one in check_model(small_config(model_type), options, exported))
+        worst = max(one.worst for one in check_model(small_config(model_type, auto), options, exported))
     except Exception as error:
         return {**row, "result": "does not run", "reason": _reason(error)}
     row["result"] = _number(worst)
     if engine:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                found = survey_engine(model_type, engine, pathlib.Path(keep or folder) / model_type)
+                found = survey_engine(model_type, engine, pathlib.Path(keep or folder) / task / model_type, auto)
             except Exception as error:
                 found = {"engine": "does not run", "reason": _reason(error)}
         reasons = [one for one in (row["reason"], found.pop("reason", "")) if one]
@@ -249,7 +258,7 @@ def _expect(model_type: str, folder: pathlib.Path, auto: str) -> None:
     from safetensors.torch import save_file
 
     import hugging_face
-    from export_program import Options, broken_guards, export_model
+    from export_program import Options, _field, broken_guards, export_model
 
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
@@ -262,6 +271,7 @@ def _expect(model_type: str, folder: pathlib.Path, auto: str) -> None:
     config = hugging_face.load_config(folder)
     real = hugging_face.build(config, torch.float32, folder=folder).eval()
     names = [one["name"] for one in exported.description["inputs"]]
+    outputs = [one["name"] for one in exported.description["outputs"]]
     for size in ((2, 12), (3, 17)):
         inputs, _ = hugging_face.example_inputs(real, [*names, *exported.description["fixed"]], *size, seed=3)
         if not broken_guards(exported.description, inputs):
@@ -270,12 +280,13 @@ def _expect(model_type: str, folder: pathlib.Path, auto: str) -> None:
         torch.manual_seed(0)
         results = real(**inputs, **hugging_face.forward_options(real))
         try:
-            results.loss.backward()
+            if outputs[0] == "loss":
+                results.loss.backward()
         except AssertionError:  # Reformer has gradients in training alone
             real.zero_grad()
             results = real.train()(**inputs, **hugging_face.forward_options(real))
             results.loss.backward()
-    expected = {name: results[name] for name in ("loss", "logits")}
+    expected = {name: _field(results, name) for name in outputs}
     expected |= {f"grad.{name}": p.grad for name, p in real.named_parameters() if p.grad is not None}
     save_file({name: inputs[name].contiguous() for name in names}, folder / "inputs.safetensors")
     expected = {name: one.detach().clone().contiguous() for name, one in expected.items()}
@@ -301,8 +312,9 @@ def _evaluate(engine: str, folder: pathlib.Path, arguments: list[str], expected:
     from export_program import _difference
 
     out = folder / "out.safetensors"
+    grads = ["--grads"] if "loss" in expected else []
     _moonshard(engine, "eval", folder, *arguments, "--input", str(folder / "inputs.safetensors"), "--output", str(out),
-               "--grads")  # fmt: skip
+               *grads)  # fmt: skip
     got = load_file(out)
     extra = [name for name, one in got.items()
              if name.startswith("grad.") and name not in expected and one.abs().max() > 0]  # fmt: skip
@@ -422,36 +434,38 @@ def _reason(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-COLUMNS = ("type", "result", "engine", "plan", "tp2", "share", "nodes", "symbolic", "operators", "lengths", "reason")
+COLUMNS = ("class", "type", "result", "engine", "plan", "tp2", "share", "nodes", "symbolic", "operators", "lengths", "reason")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, nargs="?")
+    parser.add_argument("--class", nargs="+", dest="tasks", metavar="CLASS", default=["CausalLM"])
     parser.add_argument("--types", nargs="+")
     parser.add_argument("--timeout", type=int, default=300)
     parser.add_argument("--engine", metavar="MOONSHARD", help="the program to run them with")
     parser.add_argument("--keep", metavar="FOLDER", help="where the models that the engine ran stay")
     parser.add_argument("--summary", action="store_true")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--config", nargs=2, metavar=("TYPE", "FOLDER"))
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(survey_one(given.one, given.engine, given.keep)))
+        print(json.dumps(survey_one(*given.one, given.engine, given.keep)))
         return
     if given.summary:
         print(summary(given.out))
         return
     if given.config:
-        small_config(given.config[0]).save_pretrained(given.config[1])
+        small_config(given.config[0], "AutoModelFor" + given.tasks[0]).save_pretrained(given.config[1])
         return
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    import transformers
 
     with given.out.open("w") as table:
         print(*COLUMNS, sep="\t", file=table, flush=True)
         print(_versions(), file=table, flush=True)
-        for model_type in given.types or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-            row = _run(model_type, given)
+        known = {task: getattr(transformers, "AutoModelFor" + task)._model_mapping._model_mapping for task in given.tasks}
+        for task, model_type in [(task, one) for task in given.tasks for one in given.types or known[task]]:
+            row = _run(task, model_type, given)
             cells = (row.get(column, "") for column in COLUMNS)
             print(
                 *(cell if isinstance(cell, str) else json.dumps(cell) for cell in cells),
@@ -465,17 +479,18 @@ def _versions() -> str:
     return "# " + ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "torch"))
 
 
-def _run(model_type: str, given: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", model_type]
+def _run(task: str, model_type: str, given: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", task, model_type]
     command += ["--engine", given.engine] if given.engine else []
     command += ["--keep", given.keep] if given.keep else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=given.timeout)
     except subprocess.TimeoutExpired:
-        return {"type": model_type, "result": "not exported", "reason": f"not done after {given.timeout} s"}
+        return {"class": task, "type": model_type, "result": "not exported", "reason": f"not done after {given.timeout} s"}
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         return {
+            "class": task,
             "type": model_type,
             "result": "crashed",
             "reason": " ".join(done.stderr.strip().splitlines()[-1:])[:300],
