@@ -14,8 +14,8 @@ enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
 
 at::Tensor Activate(Activation activation, const at::Tensor& x);
 
-// The function that a config field names, by the names of transformers' ACT2FN; `otherwise` if the field is absent. Any
-// other name is an error in the reader's diagnostics.
+// Returns the function that a config field names (a name of transformers' ACT2FN); `otherwise` if the field is absent.
+// A name that is not supported is an error in the reader's diagnostics.
 Activation ReadActivation(ConfigReader& fields, std::string_view name, Activation otherwise);
 
 }  // namespace moonshard

@@ -1,7 +1,7 @@
-// Attention: self-attention of the reference decoders, on as many heads as this rank's projections have. Head counts
-// and the sequence length come from the projections' results, never from the config or the input: under a plan a rank
-// has some of the heads, and the input may be a shard of the sequence. An architecture with other projections composes
-// the functions.
+// Attention: self-attention of the reference decoders, for the heads that this rank's projections return. The numbers
+// of heads and the sequence length are taken from the results of the projections, never from the config or the input:
+// under a plan a rank has some of the heads, and the input may be a shard of the sequence. An architecture with other
+// projections combines the functions below itself.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +19,24 @@
 
 namespace moonshard {
 
-// What the layers of one kind share in one forward, made once for the full sequence: the same on every rank.
+// The tensors that the layers of one kind share in one forward. They are made once for the full sequence and are the
+// same on every rank.
 struct LayerContext {
   RotaryTables rotary;
-  std::optional<at::Tensor> mask;  // bool [B or 1, 1, T, T], true: attends; absent: plain causal attention
+  std::optional<at::Tensor> mask;  // bool [B or 1, 1, T, T], true: attends; nullopt: causal attention
   at::Tensor positions;            // int64 [B or 1, T]
 };
 
 // A module that mixes positions of the sequence, or a complete layer: hidden [B, T, H] -> [B, T, H]. forward is virtual
-// so that a decoder can hold layers of any class; a call runs the plan's hooks as any call does.
+// so that a decoder can hold layers of any class; the plan's hooks run in these calls too.
 class SequenceBlock : public torch::nn::Module {
  public:
   virtual at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) = 0;
 };
 
-// The mask of LayerContext. attention_mask: [B, T], nonzero at tokens; absent: everywhere. `window`: number of
-// positions a token attends to, itself included. Nothing if plain causal attention is enough: no mask is materialised
-// then.
+// Returns LayerContext::mask. attention_mask: [B, T], nonzero at tokens; nullopt: all positions are tokens. `window`:
+// number of positions to which a token attends, with its own. Returns nullopt if causal attention without a mask tensor
+// is sufficient.
 std::optional<at::Tensor> MakeAttentionMask(int64_t length, std::optional<int64_t> window,
                                             const std::optional<at::Tensor>& attention_mask, at::Device device);
 
@@ -44,8 +45,9 @@ nn::Linear MakeLinear(int64_t in, int64_t out, bool bias);
 // [B, T, n * head_dim] -> [B, n, T, head_dim]: n is this rank's number of heads.
 at::Tensor SplitHeads(const at::Tensor& projected, int64_t head_dim);
 
-// softmax(q k^T * scale) v, keys and values repeated to as many heads as q has. q [B, n, T, D], k and v [B, m, T, D]
-// with m dividing n -> [B, T, n * D]. Without a scale it is 1 / sqrt(D).
+// Returns softmax(q k^T * scale) v with the causal mask or `context.mask`; keys and values are repeated to as many
+// heads as q has. q [B, n, T, D], k and v [B, m, T, D] with m dividing n -> [B, T, n * D]. The default scale is 1 /
+// sqrt(D). Throws c10::ValueError if m does not divide n.
 at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerContext& context,
                   double dropout, std::optional<double> scale = std::nullopt);
 
@@ -53,12 +55,12 @@ struct AttentionOptions {
   bool qkv_bias = false;
   bool output_bias = false;
   std::optional<nn::RMSNormOptions> head_norm;  // q_norm and k_norm, over the dims of each head
-  std::optional<double> scale;                  // of the scores; 1 / sqrt(head_dim) otherwise
-  // A factor of the queries that depends on their position: [B or 1, 1, T, 1].
+  std::optional<double> scale;                  // of the scores; nullopt: 1 / sqrt(head_dim)
+  // Returns the factor of the queries, which depends on their positions: [B or 1, 1, T, 1]. Empty: no factor.
   std::function<at::Tensor(const LayerContext&)> query_scale;
 };
 
-// q_proj, k_proj, v_proj, o_proj, and q_norm and k_norm with the options for them.
+// Modules: q_proj, k_proj, v_proj, o_proj, and with `head_norm` also q_norm and k_norm.
 class AttentionImpl : public SequenceBlock {
  public:
   AttentionImpl(const DecoderConfig& config, const AttentionOptions& options);
@@ -79,8 +81,8 @@ class AttentionImpl : public SequenceBlock {
 };
 MOONSHARD_MODULE(Attention);
 
-// One projection `fused_name` for queries, keys and values, its rows in that order: [q | k | v]. A plan shards each of
-// the three by itself (packed). o_proj as above; no biases.
+// One projection `fused_name` for queries, keys and values, with the rows [q | k | v]. A plan shards each of these
+// three parts by itself (packed). o_proj as in AttentionImpl; no biases.
 class FusedAttentionImpl : public SequenceBlock {
  public:
   FusedAttentionImpl(const DecoderConfig& config, const std::string& fused_name);

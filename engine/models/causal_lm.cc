@@ -48,7 +48,7 @@ Result<DecoderSpec> ReadDecoderSpec(const JsonValue& config, const std::string& 
     fields.NameUnread(spec.config.architecture, NeutralFields(), MeaningfulFields());
     return {std::move(spec), std::move(diagnostics)};
   }
-  fields.Refuse("architectures", "architecture '" + name + "' has no reference implementation here",
+  fields.Refuse("architectures", "architecture '" + name + "' has no reference implementation in moonshard",
                 Join(ReferenceArchitectures(), " or "));
   return diagnostics;
 }
@@ -112,8 +112,8 @@ Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program) {
     for (const ProgramInput& input : program->inputs()) inputs.push_back(input.name);
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the program is not a causal language model");
     d.path = program->exported().file;
-    d.declared = "it takes " + Join(inputs, ", ");
-    d.required = "one input of ids, optionally one each of mask, positions and labels, and an output 'logits'";
+    d.declared = "a program with the inputs " + Join(inputs, ", ");
+    d.required = "one input of token ids, at most one input each of mask, positions and labels, and an output 'logits'";
     return d;
   }
   CausalLm made;

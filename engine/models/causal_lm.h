@@ -1,6 +1,6 @@
-// CausalLm: a reference model as the programs use it, made from a config.json. Inside nn::DeferInit its parameters have
-// no storage.
-// Stage after: apply, which shards and loads it.
+// CausalLm: one interface for causal language models: a reference model, which is made from a config.json, or an
+// exported program. Reference models made inside nn::DeferInit have parameters without storage.
+// Stage after: apply, which shards and loads the model.
 #pragma once
 
 #include <functional>
@@ -21,48 +21,50 @@
 
 namespace moonshard {
 
-// One interface for all architectures.
 struct CausalLm {
-  std::string architecture;
+  std::string architecture;  // "LlamaForCausalLM"
   std::shared_ptr<torch::nn::Module> module;
   // input_ids, attention_mask, position_ids -> logits, as DecoderForCausalLmImpl::forward.
   std::function<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>
       forward;
-  // Where the model computes a loss of its own (a program's: shifted or not, with the balance of experts): input_ids,
-  // labels, attention_mask, position_ids -> logits, loss. Empty: the loss is CausalLmLoss of what forward makes.
+  // Set if the model computes a loss itself (an exported program with labels, whose targets may be unshifted and whose
+  // loss may have auxiliary terms): input_ids, labels, attention_mask, position_ids -> logits, loss. Empty: the loss is
+  // CausalLmLoss of the logits that `forward` returns.
   std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
                                                   const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>
       own_loss = {};
-  // The same up to the head: input_ids -> the last hidden states [B, T, H].
+  // The model without its head: input_ids -> the last hidden states [B, T, H]. Empty for an exported program.
   std::function<at::Tensor(const at::Tensor&)> hidden;
-  // How a checkpoint's tensors make the parameters (NameRules::recipes); empty: each has its own.
+  // How the parameters are computed from the tensors of a checkpoint (NameRules::recipes); empty: each parameter is one
+  // tensor of the checkpoint.
   WeightRecipes recipes = {};
-  // The layer that computes logits from them, owned by `module`; nullptr if that is more than a Linear.
+  // The Linear that computes the logits from the hidden states, owned by `module`; nullptr if the logits are computed
+  // in another way.
   const nn::LinearImpl* head = nullptr;
 };
 
 // The classes of Hugging Face that have a reference model, sorted.
 std::vector<std::string> ReferenceArchitectures();
 
-// Reads a config.json by its architecture: the first of "architectures", else the one of its model_type. `file_name`
-// names the config in errors. Errors: kUnsupportedModel, one for each field that is missing, of the wrong kind, out of
-// range or not supported.
+// Reads a config.json with the reader of its architecture: the first name in "architectures", else the architecture of
+// its model_type. `file_name` names the config in errors. Errors: kUnsupportedModel, one for each field that is
+// missing, of the wrong kind, out of range or not supported.
 Result<DecoderSpec> ReadDecoderSpec(const JsonValue& config, const std::string& file_name = "config.json");
 
 // The reference model for a config.json. Errors as ReadDecoderSpec.
 Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_name = "config.json");
 
-// Whether a program is one of a causal language model: ids, and nothing else but a mask, positions and labels, make
-// "logits".
+// Whether a program is a causal language model: its graph uses one input of ids, at most one input each of mask,
+// positions and labels, and no other input, and it has an output "logits".
 bool IsCausalLm(const ExportedProgram& program);
 
-// An exported program as a causal language model: inputs are passed by their kinds, labels as the ids, and outputs
-// other than logits are dropped. A mask or positions that the program does not take must be those of the export: no
-// padding, positions from 0 (PlanError, kBadInput). Errors (kNotSupported): not IsCausalLm.
+// Returns an exported program as a CausalLm. `forward` passes inputs by their kinds and the ids as labels, and returns
+// the logits only. If the program has no input for a mask or positions, a mask must have no padding and positions must
+// count from 0; calls with other values throw PlanError (kBadInput). Errors (kNotSupported): IsCausalLm is false.
 Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program);
 
 // Mean cross entropy of predicting token t+1 from t, float32 scalar. logits [B, T, V], labels int64 [B, T]; labels of
-// -100 are ignored. NaN if all are. As transformers' ForCausalLMLoss.
+// -100 are ignored. NaN if all labels are ignored. The same loss as transformers' ForCausalLMLoss.
 at::Tensor CausalLmLoss(const at::Tensor& logits, const at::Tensor& labels);
 
 }  // namespace moonshard

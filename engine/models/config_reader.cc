@@ -121,7 +121,7 @@ std::optional<bool> ConfigReader::Bool(std::string_view name) {
 std::optional<std::string> ConfigReader::String(std::string_view name) {
   const JsonValue* found = Find(name);
   if (found == nullptr) return std::nullopt;
-  if (!found->is_string()) return RefuseKind<std::string>(name, *found, "a text");
+  if (!found->is_string()) return RefuseKind<std::string>(name, *found, "a string");
   return found->AsString();
 }
 
@@ -140,7 +140,7 @@ std::optional<std::vector<T>> ConfigReader::List(std::string_view name, const ch
 }
 
 std::optional<std::vector<std::string>> ConfigReader::Strings(std::string_view name) {
-  return List<std::string>(name, "a list of texts", [](const JsonValue& value) {
+  return List<std::string>(name, "a list of strings", [](const JsonValue& value) {
     return value.is_string() ? std::optional(value.AsString()) : std::nullopt;
   });
 }

@@ -1,6 +1,5 @@
-// ConfigReader: typed fields of one JSON object, with a diagnostic for each that is wrong and for each that was never
-// read:
-// a model reads all fields that it computes with, so the rest are fields that it does not support.
+// ConfigReader: reads typed fields of one JSON object, with a diagnostic for each field that is wrong and for each
+// field that was never read: a model reads all fields that it uses, so the other fields are not supported.
 #pragma once
 
 #include <cstdint>
@@ -24,20 +23,22 @@ class ConfigReader {
   ConfigReader(const JsonValue& object, std::string file, std::string prefix, Diagnostics& diagnostics)
       : object_(object), file_(std::move(file)), prefix_(std::move(prefix)), diagnostics_(diagnostics) {}
 
-  // Nothing for a field that is absent or null; an error and nothing for one of another kind, below `least` or
-  // above MostOf(name), or above `most`; a number is finite.
+  // Return nullopt for a field that is absent or null. Report an error and return nullopt for a field of another JSON
+  // type or out of range: an integer below `least` or above MostOf(name); a number below `least`, above `most` or not
+  // finite.
   std::optional<int64_t> Int(std::string_view name, int64_t least);
   std::optional<double> Number(std::string_view name, double least, double most = std::numeric_limits<double>::max());
   std::optional<bool> Bool(std::string_view name);
   std::optional<std::string> String(std::string_view name);
-  // A list; an error and nothing if an element is of another kind.
+  // A list. Reports an error and returns nullopt if the field or an element has another JSON type.
   std::optional<std::vector<std::string>> Strings(std::string_view name);
   std::optional<std::vector<int64_t>> Ints(std::string_view name);
   std::optional<std::vector<double>> Numbers(std::string_view name);
-  // The field as a nested object; its fields are named with this one's name as prefix. An empty object if it is absent,
-  // null, empty, or (with an error) of another kind. Must not outlive this reader.
+  // A reader of a nested object; in messages the name of the field precedes the names of the nested fields. The nested
+  // object counts as empty if the field is absent or null, or, with an error, of another JSON type. The returned reader
+  // must not outlive this reader.
   ConfigReader Object(std::string_view name);
-  // An error if the field is absent.
+  // As Int and Number, but an absent or null field is an error too. Return `least` after an error.
   int64_t RequiredInt(std::string_view name, int64_t least);
   double RequiredNumber(std::string_view name, double least);
 
@@ -45,22 +46,24 @@ class ConfigReader {
   const JsonValue* Find(std::string_view name) const;
   // Whether the field is present, even as null.
   bool Has(std::string_view name) const { return object_.Find(name) != nullptr; }
-  // Whether none of these fields was refused: a comparison with a refused field would use a value that is not in the
-  // config.
+  // Whether no error was reported about these fields. A check that compares a field with an error would use a value
+  // that is not in the config.
   bool Sound(std::initializer_list<std::string_view> names) const;
   bool empty() const { return object_.Keys().empty(); }
   const JsonValue& json() const { return object_; }
   const std::string& file() const { return file_; }
   Diagnostics& diagnostics() { return diagnostics_; }
 
-  // Adds an error about a field: its message, the required value, help.
+  // Adds an error (kUnsupportedModel) about a field: message, required value and help. The declared value is that of
+  // the config.
   void Refuse(std::string_view name, std::string message, std::string required = {}, std::string help = {});
-  // An error if the field is not `only`, the one supported value.
+  // Adds an error if the field is present and not `only`, the only supported value.
   void RequireBool(std::string_view name, bool only, std::string message);
-  // A warning if the field is present and not null or false: `user` (an architecture, a rope type) does not use it.
+  // Adds a warning that `user` (an architecture, a rope type) does not use the field, if the field is present and not
+  // null or false.
   void WarnUnused(std::string_view name, std::string_view user);
-  // WarnUnused for each field that was not read and is not among `neutral` (sorted). Only a note for a field that is
-  // neither a misspelling of one that was read nor among `meaningful` (sorted).
+  // WarnUnused for each field that was not read and is not in `neutral` (sorted). The warning is only a note if the
+  // field is not in `meaningful` (sorted) and does not look like a misspelling of a field that was read.
   void NameUnread(std::string_view user, const std::vector<std::string>& neutral,
                   const std::vector<std::string>& meaningful);
 

@@ -1,11 +1,12 @@
-// Decoder: the frame of a reference decoder with Hugging Face names, so that checkpoints load by name and plans for
-// those names apply. An architecture defines its layers, norm and head (DecoderSpec); everything else is here.
+// Decoder: the common part of the reference decoders. Modules have Hugging Face's names, so that checkpoints load by
+// name and plans for those names apply. An architecture defines its layers, norm and head (DecoderSpec); everything
+// else is here.
 //
-//   model.embed_tokens   model.layers.N.(the architecture's own)   model.norm   lm_head
+//   model.embed_tokens   model.layers.N.(modules of the architecture)   model.norm   lm_head
 //
-// lm_head's weight is that of embed_tokens if the config ties them. B is the batch, T the sequence length, H the hidden
-// size, V the vocabulary. T and positions come from input_ids, which no plan shards. Build inside nn::DeferInit for a
-// model larger than one rank.
+// lm_head and embed_tokens share one weight if the config ties them. B is the batch, T the sequence length, H the
+// hidden size, V the vocabulary. T and positions come from input_ids, which no plan shards. Build inside nn::DeferInit
+// if the full model does not fit into the memory of one rank.
 // Stage before: architecture.h. Stage after: apply.
 #pragma once
 
@@ -70,18 +71,19 @@ class PreNormLayerImpl : public SequenceBlock {
 };
 MOONSHARD_MODULE(PreNormLayer);
 
-// What an architecture reads from its config: numbers, and functions that make its modules. Nothing is built until the
-// full config is found correct.
+// The result of reading the config of an architecture: numbers, and functions that make the modules. The functions are
+// called only if the config has no errors.
 struct DecoderSpec {
   DecoderConfig config;
   std::function<std::shared_ptr<SequenceBlock>(int64_t index)> layer;
   std::function<UnaryModule()> norm;  // default: RMSNorm over the hidden size
   std::string norm_name = "norm";
   std::function<UnaryModule()> head;      // default: a Linear without bias
-  std::optional<double> embedding_scale;  // multiplies what embed_tokens returns, rounded to its dtype
+  std::optional<double> embedding_scale;  // factor of the embeddings, rounded to their dtype
   std::optional<double> logit_softcap;    // c tanh(logits / c)
 };
 
+// RMSNorm over the hidden size, with the config's epsilon.
 nn::RMSNorm MakeRmsNorm(const DecoderConfig& config);
 // The sizes of the MLP that `config` defines.
 MlpSizes MlpSizesOf(const DecoderConfig& config, bool bias = false);
@@ -118,10 +120,11 @@ class DecoderForCausalLmImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
                      const std::optional<at::Tensor>& position_ids = std::nullopt);
 
-  // true: following calls return the last hidden states [B, T, H], before the head: for a loss that applies the head
-  // itself, a chunk of tokens at a time (loss/sharded_logits.h).
+  // true: from now on forward returns the last hidden states [B, T, H] instead of logits, for a loss that applies the
+  // head itself to one chunk of tokens at a time (loss/sharded_logits.h).
   void LeaveOutHead(bool leave_out) { without_head_ = leave_out; }
-  // nullptr if the logits are not a Linear of the hidden states alone (a soft cap).
+  // The Linear that computes the logits from the hidden states, owned by this module; nullptr if the logits are
+  // computed in another way (a soft cap).
   const nn::LinearImpl* head() const;
 
  private:

@@ -60,7 +60,7 @@ DecoderConfig ReadDecoder(ConfigReader& fields, const DecoderDefaults& defaults)
   config.dtype = fields.String("dtype").value_or(old_dtype);
   if (fields.Find("quantization_config") != nullptr) {
     fields.Refuse("quantization_config", "quantized checkpoints are not supported", "",
-                  "use the checkpoint that it was quantized from");
+                  "use the checkpoint before its quantization");
   }
   if (defaults.one_rope) {
     config.kinds[0].rope = ReadRope(fields, config.head_dim, config.max_position_embeddings, defaults.rope);
@@ -74,7 +74,7 @@ void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config) {
   const std::optional<std::vector<std::string>> types = fields.Strings("layer_types");
   for (const std::string& type : types.value_or(std::vector<std::string>{})) {
     if (type == expected) continue;
-    fields.Refuse("layer_types", "layers that differ in their attention are not supported",
+    fields.Refuse("layer_types", "layers with different kinds of attention are not supported",
                   "'" + expected + "' for every layer");
     return;
   }
@@ -87,8 +87,8 @@ void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
   const std::optional<std::vector<std::string>> types = fields.Strings("layer_types");
   if (!fields.Sound({"num_hidden_layers"})) return;
   if (types && static_cast<int64_t>(types->size()) != config.num_hidden_layers) {
-    fields.Refuse("layer_types", "layer_types must name the attention of each layer",
-                  std::to_string(config.num_hidden_layers) + " of them");
+    fields.Refuse("layer_types", "layer_types must have one entry for each layer",
+                  std::to_string(config.num_hidden_layers) + " entries");
     return;
   }
   bool any = false;
@@ -104,8 +104,8 @@ void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
     any = any || slides;
   }
   if (any && !window) {
-    fields.Refuse("layer_types", "a layer has sliding attention, but the config gives no window", "",
-                  "set sliding_window, and use_sliding_window where the architecture has it");
+    fields.Refuse("layer_types", "a layer has sliding attention, but the config has no window", "",
+                  "set sliding_window, and use_sliding_window if the architecture has this field");
   }
   config.kinds.push_back({config.kinds[0].rope, window});
 }
@@ -122,7 +122,7 @@ void ReadWindowOfLastLayers(ConfigReader& fields, DecoderConfig& config) {
 void ReadUnappliedDropout(ConfigReader& fields, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (fields.Number(name, 0).value_or(0) == 0) continue;
-    fields.Refuse(name, "dropout '" + name + "' is not applied: the numbers are those of eval()", "0");
+    fields.Refuse(name, "dropout '" + name + "' is not applied: the model computes as in eval()", "0");
     fields.diagnostics().back().severity = Severity::kWarning;
   }
 }

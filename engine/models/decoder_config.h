@@ -1,9 +1,10 @@
-// DecoderConfig: what the decoders' configs have in common, as plain data, read from config.json as transformers 4 and
-// 5 write it. Each architecture (architecture.h) reads the rest; decoder.h builds the model.
+// DecoderConfig: the fields that the configs of all decoders have in common, as plain data, read from a config.json of
+// transformers 4 or 5. Each architecture (architecture.h) reads its other fields; decoder.h builds the model.
 //
-// Nothing is ignored silently: a field that changes the computation is read, or must have the one value that is
-// supported; anything else is an error that names the field. Fields of generation and training (token ids, cache,
-// initializer_range, ...) have no effect.
+// No field is ignored silently. A field that changes the computation is read, or must have the only supported value;
+// another value is an error that names the field. A field that is not read gives a warning or a note
+// (ConfigReader::NameUnread). Fields of generation and training (token ids, cache, initializer_range, ...) have no
+// effect.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,11 @@
 
 namespace moonshard {
 
-// How some layers of a decoder attend: their rotary embedding, and their window.
+// The attention of one kind of layer: the rotary embedding and the window.
 struct AttentionKind {
   RopeConfig rope;
-  std::optional<int64_t> window;  // number of positions a token attends to, itself included; none: all before it
+  std::optional<int64_t>
+      window;  // number of positions to which a token attends, with its own; nullopt: all up to its own
 };
 
 struct DecoderConfig {
@@ -40,15 +42,15 @@ struct DecoderConfig {
   std::optional<int64_t> pad_token_id;  // the embedding row that receives no gradient
   std::string dtype;                    // of the stored weights, "bfloat16"; empty if the config has none
 
-  // The kinds of attention, and the kind of each layer; most decoders have one kind.
+  // The kinds of attention, and for each layer the index of its kind. Most decoders have one kind.
   std::vector<AttentionKind> kinds = {{}};
   std::vector<size_t> kind_of_layer;
 };
 
 // The defaults of transformers for a config of this architecture, and the names of its fields.
 struct DecoderDefaults {
-  std::optional<int64_t> head_dim;             // hidden_size / num_attention_heads otherwise
-  std::optional<int64_t> num_key_value_heads;  // where the field is absent; null means num_attention_heads
+  std::optional<int64_t> head_dim;             // nullopt: hidden_size / num_attention_heads
+  std::optional<int64_t> num_key_value_heads;  // for an absent field; a null field means num_attention_heads
   int64_t max_position_embeddings = 2048;
   double norm_eps = 1e-6;
   std::string norm_eps_name = "rms_norm_eps";
@@ -57,31 +59,34 @@ struct DecoderDefaults {
   bool tie_word_embeddings = false;
   std::optional<int64_t> pad_token_id;
   bool has_intermediate_size = true;  // false: each layer has its own
-  bool one_rope = true;               // false: the architecture reads the ropes of its kinds itself
+  bool one_rope = true;               // false: the architecture reads the rope of each kind itself
   RopeDefaults rope;
 };
 
-// All of DecoderConfig but the windows, with one kind of attention for all layers.
+// Reads all of DecoderConfig except the windows. All layers get one kind of attention. Errors go to the diagnostics of
+// `fields`, here and below.
 DecoderConfig ReadDecoder(ConfigReader& fields, const DecoderDefaults& defaults = {});
 
-// An error if layer_types gives a layer another kind of attention than that of all layers.
+// An error if layer_types has another type than that of `config.kinds[0]`: sliding_attention with a window, else
+// full_attention.
 void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config);
 
-// Makes two kinds of attention if some layers have a window, by layer_types or without it by `is_sliding(layer)`: kind
-// 0 attends to everything, kind 1 to the last `window` positions. An error if a layer has a window of no size.
+// Adds a second kind of attention: kind 0 attends to all positions up to the token's own, kind 1 to the last `window`
+// positions. layer_types determines the kind of each layer; if the field is absent, `is_sliding(layer, n)` determines
+// it. An error if a layer is of kind 1 and `window` is nullopt.
 void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
                        bool (*is_sliding)(int64_t layer, int64_t n), int64_t n, DecoderConfig& config);
 
-// The same from the fields of Qwen's configs: use_sliding_window, sliding_window, and max_window_layers, the number of
-// first layers without a window.
+// Calls ReadSlidingLayers with the fields of Qwen's configs: use_sliding_window, sliding_window, and max_window_layers,
+// which is the number of first layers without a window.
 void ReadWindowOfLastLayers(ConfigReader& fields, DecoderConfig& config);
 
-// Dropout outside of attention is not supported; the model runs as if in eval(): a warning for each field that is not
-// 0.
+// For the fields of dropout outside of attention, which is not supported: adds a warning for each field that is not 0.
+// The model then computes as in eval().
 void ReadUnappliedDropout(ConfigReader& fields, const std::vector<std::string>& names);
 
-// Fields without effect on logits, loss and gradients of given token ids, and fields that have one in some
-// architecture, each sorted: see ConfigReader::NameUnread.
+// For ConfigReader::NameUnread, both sorted. NeutralFields: fields that do not change logits, loss or gradients for
+// given token ids. MeaningfulFields: fields that change them in some architecture.
 const std::vector<std::string>& NeutralFields();
 const std::vector<std::string>& MeaningfulFields();
 

@@ -1,4 +1,4 @@
-// Mlp: the feed-forward blocks of the decoders, on the shards of their weights that this rank has.
+// Mlp: the feed-forward blocks of the decoders. They compute with the shards of the weights that this rank has.
 #pragma once
 
 #include <string>
@@ -36,7 +36,8 @@ class GatedMlpImpl : public torch::nn::Module {
 };
 MOONSHARD_MODULE(GatedMlp);
 
-// The same with one projection gate_up_proj, its rows [gate | up], each of which a plan shards by itself (packed).
+// The same with one projection gate_up_proj, with the rows [gate | up]. A plan shards each of these two parts by itself
+// (packed).
 class FusedGatedMlpImpl : public torch::nn::Module {
  public:
   explicit FusedGatedMlpImpl(const MlpSizes& sizes);

@@ -15,10 +15,10 @@ MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_to
   options.experts_per_token = fields.Int("num_experts_per_tok", 1).value_or(experts_per_token);
   const bool sound = fields.Sound({"num_experts", "num_local_experts"});
   if (sound && options.experts_per_token > options.experts) {
-    fields.Refuse("num_experts_per_tok", "a token cannot have more experts than there are",
+    fields.Refuse("num_experts_per_tok", "num_experts_per_tok is greater than the number of experts",
                   "at most " + std::to_string(options.experts));
   }
-  fields.RequireBool("output_router_logits", false, "the router's own loss is not supported");
+  fields.RequireBool("output_router_logits", false, "the router's auxiliary loss is not supported");
   fields.Find("router_aux_loss_coef");  // of that loss
   return options;
 }

@@ -18,15 +18,16 @@ namespace moonshard {
 struct MoeOptions {
   int64_t experts = 0;
   int64_t experts_per_token = 0;
-  bool normalize = false;  // the weights of a token's experts sum to one; else they are its probabilities
+  bool normalize = false;  // divides the weights of a token's experts by their sum; else they stay probabilities
   MlpSizes expert;
 };
 
-// Reads the number of experts (num_local_experts or num_experts) and of those for each token (num_experts_per_tok).
+// Reads the number of experts (num_local_experts or num_experts) and the number of experts for each token
+// (num_experts_per_tok). `experts`, `experts_per_token`: the defaults for absent fields.
 MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_token);
 
-// x [B, T, H] -> [B, T, H]. Every expert is called in every forward, even with no token: its gradient is then zero, and
-// the collectives of the calls do not depend on the tokens.
+// x [B, T, H] -> [B, T, H]. Every expert is called in every forward, also without tokens: its gradient is then zero,
+// and the collectives that the calls run do not depend on the tokens.
 class SparseMoeImpl : public torch::nn::Module {
  public:
   explicit SparseMoeImpl(const MoeOptions& options);

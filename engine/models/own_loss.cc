@@ -204,8 +204,9 @@ std::optional<Diagnostic> OwnLossDiffers(const ExportedProgram& program) {
   if (own == OwnLoss::kNone || own == OwnLoss::kNextTokens) return std::nullopt;
   Diagnostic d =
       MakeDiagnostic(Finding::kNotSupported, "the program's own loss is not the cross-entropy of the next token");
-  d.declared = own == OwnLoss::kOther ? "a loss of its logits and labels that has another value"
-                                      : "a loss that depends on more than its logits and labels, as auxiliary terms do";
+  d.declared = own == OwnLoss::kOther
+                   ? "a loss of the logits and labels with another value"
+                   : "a loss that depends on more than the logits and labels, for example on auxiliary terms";
   return d;
 }
 

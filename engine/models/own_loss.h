@@ -1,5 +1,5 @@
-// OwnLoss: whether the loss that an exported program returns is the mean cross-entropy of the next tokens, which `eval`
-// and `train` compute from its logits.
+// OwnLoss: whether the loss that an exported program returns is the mean cross-entropy of the next tokens
+// (CausalLmLoss), which `eval` and `train` compute from the program's logits.
 // Stage before: engine/io/exported_program. Used by dsl/commands.
 #pragma once
 
@@ -13,17 +13,19 @@ namespace moonshard {
 
 enum class OwnLoss : uint8_t {
   kNone,        // the program returns no loss, or no logits
-  kNextTokens,  // CausalLmLoss of its logits and labels
-  kOther,       // of its logits and labels, but another one: targets that are not shifted, a sum, smoothed labels
-  kOfMore,      // it depends on more than logits and labels: auxiliary terms, a mask
+  kNextTokens,  // CausalLmLoss of the logits and labels
+  kOther,       // another loss of the logits and labels: targets that are not shifted, a sum, smoothed labels
+  kOfMore,      // a loss that depends on more than logits and labels: auxiliary terms, a mask
 };
 
-// Reads which values the loss is computed from, and where these are logits and labels alone, computes it and
-// CausalLmLoss for made-up logits and labels (one of them ignored) of the example's shape. No weights are needed, and
-// the plan does not matter. Throws PlanError where the operators of the loss cannot be run.
+// Finds the values from which the graph computes the loss. If these are logits and labels alone, computes the program's
+// loss and CausalLmLoss for generated logits and labels (one of them ignored) of the example's shape and compares them.
+// Needs no weights, and the result does not depend on a plan. Throws PlanError if the operators of the loss cannot be
+// compiled.
 OwnLoss OwnLossOf(const ExportedProgram& program);
 
-// The error (kNotSupported) of a program with a loss that is not CausalLmLoss; nothing for kNone and kNextTokens.
+// Returns the error (kNotSupported) for a program with a loss other than CausalLmLoss; nullopt for kNone and
+// kNextTokens. Throws as OwnLossOf.
 std::optional<Diagnostic> OwnLossDiffers(const ExportedProgram& program);
 
 }  // namespace moonshard

@@ -49,11 +49,11 @@ std::vector<double> ReadStretches(ConfigReader& fields, std::string_view name, i
   }
   std::vector<double> out = fields.Numbers(name).value_or(std::vector<double>{});
   if (static_cast<int64_t>(out.size()) != dims / 2) {
-    fields.Refuse(name, std::string(name).append(" must have a number for each pair of dims that is turned"),
+    fields.Refuse(name, std::string(name).append(" must have a number for each pair of dims that is rotated"),
                   std::to_string(dims / 2) + " numbers");
   }
   for (const double value : out) {
-    if (!(value > 0)) fields.Refuse(name, std::string(name).append(" must hold numbers greater than zero"));
+    if (!(value > 0)) fields.Refuse(name, std::string(name).append(" must contain only numbers greater than zero"));
   }
   return out;
 }
@@ -81,7 +81,7 @@ int64_t TurnedDims(ConfigReader& top, ConfigReader& rope, int64_t head_dim, cons
   } else if (part == 1.0 && (dims % 2 != 0 || dims < 2)) {
     top.Refuse("head_dim", "rotary position embedding needs an even head_dim, not " + std::to_string(head_dim));
   } else if (dims % 2 != 0 || dims < 2) {
-    where.Refuse("partial_rotary_factor", "rotary position embedding turns an even number of dims, not " +
+    where.Refuse("partial_rotary_factor", "rotary position embedding rotates an even number of dims, not " +
                                               std::to_string(dims) + " of " + std::to_string(head_dim));
   }
   return dims;

@@ -1,6 +1,6 @@
-// The rotary part of a decoder's config.json: rope_theta with rope_scaling (transformers 4), or rope_parameters
-// (transformers 5), with the precedence and the defaults of transformers 5. Used by decoder_config.cc, and by
-// architectures whose layers differ in it.
+// RopeConfig: the rotary fields of a decoder's config.json: rope_theta with rope_scaling (transformers 4), or
+// rope_parameters (transformers 5), with the precedence and the defaults of transformers 5. Used by decoder_config.cc,
+// and by architectures whose layers have different ropes.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace moonshard {
 struct RopeConfig {
   enum class Type { kDefault, kLinear, kLlama3, kYarn, kLongrope };
   Type type = Type::kDefault;
-  int64_t dims = 0;  // number of dims of each head that are rotated, the first ones; even
+  int64_t dims = 0;  // number of first dims of each head that are rotated; even
   double theta = 10000.0;
   double factor = 1.0;                           // linear, llama3, yarn, longrope
   int64_t original_max_position_embeddings = 0;  // llama3, yarn, longrope
@@ -24,32 +24,33 @@ struct RopeConfig {
   double high_freq_factor = 4.0;                 // llama3
   double beta_fast = 32.0;                       // yarn
   double beta_slow = 1.0;                        // yarn
-  double attention_factor = 1.0;                 // multiplies cos and sin; by the type's formula if not given
-  bool truncate = true;                          // yarn: integral dims as the ends of the ramp
-  std::vector<double> short_factor;              // longrope: a stretch per pair of dims, up to the original length
-  std::vector<double> long_factor;               // longrope: and beyond it
+  double attention_factor = 1.0;                 // multiplies cos and sin; the type's formula if not given
+  bool truncate = true;                          // yarn: rounds the ends of the ramp to integers
+  std::vector<double> short_factor;              // longrope: divisors of the frequencies, up to the original length
+  std::vector<double> long_factor;               // longrope: the same for longer sequences
 };
 
-// An architecture's defaults for what the config does not contain.
+// An architecture's defaults for fields that the config does not have.
 struct RopeDefaults {
   double theta = 10000.0;
   double partial_rotary_factor = 1.0;
-  // If the config has no such field outside of the rope's object; it then precedes the one inside, too.
+  // Used if the config has no such field outside of the rope's object; has precedence over the field in the object.
   std::optional<int64_t> original_max_position_embeddings;
-  bool turns_part = false;              // heads may be rotated in part; else any factor but 1 is an error
+  bool turns_part = false;              // heads may be rotated in part; false: any factor but 1 is an error
   bool yarn_means_longrope = false;     // "yarn" and "su" are Phi-3's first names for longrope
   std::vector<std::string> also_reads;  // other fields of the rope's object that the architecture reads itself
 };
 
-// The rope of all layers. `top` is the full config. Adds an error for a type that is not supported, by name, and for
-// each field that is missing or of the wrong kind.
+// Reads the rope of all layers. `top` is the full config. Adds an error for a type that is not supported, and for each
+// field that is missing or has the wrong JSON type.
 RopeConfig ReadRope(ConfigReader& top, int64_t head_dim, int64_t max_position_embeddings, const RopeDefaults& defaults);
 
-// The same from one object, with `defaults` for what is outside of it.
+// Reads the rope from the object `rope` of the config; `defaults` replace the fields outside of the object.
 RopeConfig ReadRopeObject(ConfigReader& top, ConfigReader& rope, int64_t head_dim, int64_t max_position_embeddings,
                           const RopeDefaults& defaults);
 
-// The object that applies: rope_scaling, or if that is absent or empty rope_parameters.
+// Returns the object that has the fields of the rope: rope_scaling, or rope_parameters if rope_scaling is absent or
+// empty.
 ConfigReader RopeObject(ConfigReader& top);
 
 }  // namespace moonshard

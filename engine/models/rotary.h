@@ -1,5 +1,6 @@
-// Rotary position embedding of the reference decoders: tables of cos and sin, and rotating heads by them. The tables
-// are made once per forward for the full sequence and passed down: they are the same on every rank.
+// Rotary: the rotary position embedding of the reference decoders: computes the tables of cos and sin, and rotates
+// heads by the tables. The tables are made once per forward for the full sequence and passed to the layers; they are
+// the same on every rank.
 #pragma once
 
 #include <optional>
@@ -14,12 +15,13 @@ namespace moonshard {
 // cos and sin, each [B or 1, T, dims].
 using RotaryTables = std::pair<at::Tensor, at::Tensor>;
 
-// float32 [rope.dims / 2] on the CPU: the angle per position of each pair of dims, scaled as `rope` defines for
+// Returns float32 [rope.dims / 2] on the CPU: the angle per position of each pair of dims, scaled as `rope` defines for
 // sequences of up to `length` positions. The formulas and their precision are those of transformers'
 // modeling_rope_utils.py (5.18).
 at::Tensor RotaryFrequencies(const RopeConfig& rope, int64_t length = 1);
 
-// Tables for position_ids int64 [B or 1, T] in `dtype`, on the device of position_ids; computed in float32.
+// Returns the tables for position_ids int64 [B or 1, T] in `dtype`, on the device of position_ids; computed in float32.
+// `attention_factor` multiplies cos and sin.
 RotaryTables MakeRotaryTables(const at::Tensor& frequencies, double attention_factor, const at::Tensor& position_ids,
                               at::ScalarType dtype);
 
@@ -30,8 +32,8 @@ at::Tensor ApplyRotary(const at::Tensor& heads, const RotaryTables& tables);
 class Rotary {
  public:
   explicit Rotary(const RopeConfig& rope);
-  // As MakeRotaryTables. `length`: one more than the largest of position_ids, if the caller knows it; otherwise a rope
-  // whose scaling depends on it reads it from the device.
+  // As MakeRotaryTables. `length`: one more than the largest of position_ids, if the caller knows it; nullopt: longrope
+  // reads the largest position from the device, because its scaling depends on the length.
   RotaryTables Tables(const at::Tensor& position_ids, at::ScalarType dtype, std::optional<int64_t> length);
 
  private:

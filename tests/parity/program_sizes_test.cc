@@ -60,7 +60,7 @@ TEST_CASE("an operator that gives more tensors than the graph has names for is a
     FAIL("four parts where the graph has three names");
   } catch (const c10::Error& error) {
     const std::string text = error.what();
-    CHECK(text.find("it gives 4 tensors, and the graph has 3: the program was exported for other sizes") !=
+    CHECK(text.find("the operator returns 4 tensors, and the graph has 3: the program was exported for other sizes") !=
           std::string::npos);
     CHECK(text.find("aten::unsafe_split") != std::string::npos);
   }

@@ -1,7 +1,6 @@
-// Footprint: the memory of one rank at the peak of a training step, and the operations of the step, as plain data; and
-// its text and JSON. The JSON form is a contract (format_version): sorted keys, byte-stable. Stage before:
-// step_recorder.h.
-// Stage after: explain --memory.
+// Footprint: the memory of one rank at the peak of a training step, and the floating-point operations of the step, as
+// plain data, text and JSON. The JSON form is a contract (format_version): sorted keys, byte-stable.
+// Stage before: step_recorder.h. Stage after: explain --memory.
 #pragma once
 
 #include <array>
@@ -16,14 +15,14 @@
 namespace moonshard {
 
 enum class FootprintKind : uint8_t {
-  kParameter,   // and buffers: this rank's shards
-  kInput,       // other tensors from before the step
-  kGathered,    // full parameters of fsdp's units, while they are used
+  kParameter,   // this rank's shards of parameters and buffers
+  kInput,       // other tensors that were allocated before the step
+  kGathered,    // full parameters of fsdp units, while the units use them
   kGradient,    // .grad at the end of the step
   kOptimizer,   // AdamW's two moments
   kActivation,  // allocated in the forward and kept for the backward
   kRecomputed,  // allocated by a recomputation within the backward
-  kTemporary,   // freed before the backward begins, or allocated in it
+  kTemporary,   // freed before the backward begins, or allocated in the backward
 };
 inline constexpr size_t kFootprintKinds = 8;
 // "parameters", "inputs", "gathered", "gradients", "optimizer", "activations", "recomputed", "temporary".
@@ -38,20 +37,20 @@ struct FootprintWork {
   double backward = 0;
 };
 
-// What one module itself allocates and computes, without the modules inside it.
+// The memory and work of one module, without the modules inside it.
 struct FootprintModule {
-  std::string path;      // "" outside of all modules
-  FootprintBytes bytes;  // at the peak
+  std::string path;      // "": outside of all modules
+  FootprintBytes bytes;  // live at the peak
   FootprintWork work;
 };
 
-// Memory that one operator of one module has allocated and that is live at the peak.
+// Memory that one operator of one module allocated and that is live at the peak.
 struct FootprintPart {
   std::string module;
-  std::string op;  // "aten::mm"; "" outside of operators
+  std::string op;  // "aten::mm"; "": outside of operators
   FootprintKind kind = FootprintKind::kTemporary;
   int64_t bytes = 0;
-  int64_t count = 0;
+  int64_t count = 0;  // tensors
 };
 
 struct Footprint {
@@ -60,16 +59,16 @@ struct Footprint {
   int64_t sequence = 0;
   std::string dtype;           // of the parameters
   int64_t peak = 0;            // bytes, optimizer included
-  int64_t step_peak = 0;       // bytes that the step adds to what was live before it
-  int64_t optimizer_peak = 0;  // bytes while AdamW steps: all gradients, and two temporaries of the largest
-  std::string peak_module;     // which allocated the block that made the peak
+  int64_t step_peak = 0;       // bytes that the step adds to the bytes that were live before the step
+  int64_t optimizer_peak = 0;  // bytes in AdamW's step, with two temporaries of the largest parameter's size
+  std::string peak_module;     // the module whose allocation reached the peak
   std::string peak_op;
   std::string peak_phase;                // "forward", "recompute", "backward"
   FootprintBytes bytes = {};             // at the peak
-  std::vector<FootprintModule> modules;  // sorted by path; those with neither bytes nor work left out
+  std::vector<FootprintModule> modules;  // with bytes or work; sorted by path
   std::vector<FootprintPart> parts;      // largest first, then by module, operator and kind
-  CollectiveCounts collectives;          // as the step ran them
-  std::vector<std::string> assumptions;  // what the figures assume, one sentence each
+  CollectiveCounts collectives;          // that the step ran
+  std::vector<std::string> assumptions;  // on which the figures depend, one phrase each
 };
 
 inline constexpr const char* kFootprintFormatVersion = "1.0";
@@ -79,7 +78,7 @@ inline constexpr const char* kFootprintFormatVersion = "1.0";
 JsonValue FootprintJson(const CompiledPlan& plan, const Footprint& footprint);
 
 // A page of text: the peak by kind and by module, with layers folded ("model.layers.{0..31}.mlp"), and the largest
-// parts with advice how to reduce them.
+// contributions, each with the options that reduce it.
 std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint);
 
 // The sum of the parts of modules whose paths differ only in numbers (layers).
@@ -89,9 +88,9 @@ struct FootprintContribution {
   FootprintKind kind = FootprintKind::kTemporary;
   int64_t bytes = 0;
   int64_t count = 0;
-  std::string advice;  // what in the plan or the run would reduce it
+  std::string advice;  // options of the plan or the run that reduce it, separated by "; "
 };
-// The largest first, at most `most`.
+// Returns the largest contributions, largest first, at most `most`.
 std::vector<FootprintContribution> LargestContributions(const CompiledPlan& plan, const Footprint& footprint,
                                                         size_t most);
 

@@ -94,14 +94,13 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
   out += "peak " + BytesText(footprint.peak) + ", in the " + footprint.peak_phase + " of " +
          (footprint.peak_module.empty() ? "code outside of modules" : Visible(footprint.peak_module)) +
          (footprint.peak_op.empty() ? "" : " (" + Visible(footprint.peak_op) + ")") + "; the step adds " +
-         BytesText(footprint.step_peak) +
-         " to the memory before it\nthe optimizer's step after it: " + BytesText(footprint.optimizer_peak) +
-         "\n\nat the peak\n";
+         BytesText(footprint.step_peak) + " to the memory that was in use before\nthe optimizer's step after it: " +
+         BytesText(footprint.optimizer_peak) + "\n\nat the peak\n";
   for (size_t i = 0; i < footprint.bytes.size(); ++i) {
     if (footprint.bytes[i] == 0) continue;
     out += Format("  %-12s %12s\n", ToString(static_cast<FootprintKind>(i)), BytesText(footprint.bytes[i]).c_str());
   }
-  out += Format("\n%12s %12s %12s %14s  %s\n", "state", "activations", "passing", "work", "module");
+  out += Format("\n%12s %12s %12s %14s  %s\n", "state", "activations", "other", "work", "module");
   FootprintWork work;
   for (const FootprintModule& module : footprint.modules) {
     work.forward += module.work.forward;
@@ -114,15 +113,14 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
                   BytesText(row.passing).c_str(), WorkText(row.work).c_str()) +
            NameOf(row.paths) + "\n";
   }
-  out +=
-      "(state: parameters, gradients so far, AdamW's moments; passing: recomputed, gathered, temporary and inputs)\n";
+  out += "(state: parameters, gradients so far, AdamW's moments; other: recomputed, gathered, temporary and inputs)\n";
   out += "\nlargest\n";
   for (const FootprintContribution& c : LargestContributions(plan, footprint, kLargest)) {
     out += Format("%12s  %s of ", BytesText(c.bytes).c_str(), ToString(c.kind)) +
            (c.modules.empty() ? "code outside of modules" : Visible(c.modules)) +
            (c.op.empty() ? "" : " (" + Visible(c.op) + ")") +
            (c.count > 1 ? ", " + std::to_string(c.count) + " tensors" : "") + "\n" + std::string(14, ' ') +
-           "smaller with: " + Visible(c.advice) + "\n";
+           "reduced by: " + Visible(c.advice) + "\n";
   }
   out += "\nwork: forward " + WorkText(work.forward) + ", backward " + WorkText(work.backward) +
          (work.recompute > 0 ? ", recomputed " + WorkText(work.recompute) : "") +

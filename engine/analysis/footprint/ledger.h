@@ -1,8 +1,10 @@
 // MemoryLedger: the memory that storages of meta tensors would occupy, from the allocation of each to the release of
 // its last reference. Meta storages have a size and no memory; inside a LedgerScope the meta device's allocator records
-// every size, and the storage's deleter ends the record. Nothing is polled, so the peak is exact within every operator.
+// every size, and the storage's deleter ends the record. Every allocation and release is recorded, so the peak is exact
+// even within an operator.
 //
-// The first scope registers that allocator with c10, where it stays; outside of scopes it forwards to the former one.
+// The first scope registers that allocator with c10 for the rest of the process; outside of scopes the allocator calls
+// the one that was registered before.
 // Stage after: step_recorder.h.
 #pragma once
 
@@ -25,8 +27,8 @@ struct StepPlace {
 
 struct MemoryBlock {
   int64_t bytes = 0;
-  int64_t born = 0;   // event
-  int64_t died = -1;  // event; -1: still live
+  int64_t born = 0;   // event of the allocation
+  int64_t died = -1;  // event of the release; -1: still live
   StepPlace place;    // of the allocation
 };
 
@@ -38,19 +40,19 @@ class MemoryLedger {
   int64_t live() const { return live_; }
   // Events are allocations and releases, counted from 1.
   int64_t now() const { return now_; }
-  // The most live bytes since ResetPeak, and the event at which they were reached.
+  // The largest number of live bytes since ResetPeak, and the event at which it was reached.
   int64_t peak() const { return peak_; }
   int64_t peak_event() const { return peak_event_; }
   void ResetPeak();
 
-  // Index of the block of the tensor's storage; -1 if that is not of this ledger.
+  // The index of the block of the tensor's storage; -1 if the storage is not in this ledger.
   int64_t BlockOf(const at::Tensor& tensor) const;
-  // For the results of an operator: a resize on the meta device changes a storage's size without its allocator. Records
-  // the size that it has now.
+  // Call for each result of an operator: a resize on the meta device changes the size of a storage without calling the
+  // allocator. If the storage has grown, records the storage again with its current size.
   void Settle(const at::Tensor& result);
 
  protected:
-  // Called at every allocation.
+  // The place to which an allocation is attributed. Called at every allocation.
   virtual StepPlace Where() = 0;
 
  private:

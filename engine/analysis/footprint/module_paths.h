@@ -1,5 +1,5 @@
-// ModulePaths: which module's call a program is in; in the backward, in which call the running node was made. An
-// observer of the calls calls Enter and Exit. Lives on one thread.
+// ModulePaths: the module whose call the program is running; in the backward, the module whose call created the running
+// autograd node. An observer of module calls calls Enter and Exit. Use on one thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace moonshard {
 
 class ModulePaths {
  public:
-  // The index of a path, which is added if it is new; "" is the root, and what is outside of all calls.
+  // Returns the index of a path; adds the path if it is new. "": the root module, and code outside of all calls.
   int32_t IndexOf(const std::string& path);
   const std::string& path(int32_t index) const { return paths_.at(static_cast<size_t>(index)); }
   size_t size() const { return paths_.size(); }
@@ -29,10 +29,10 @@ class ModulePaths {
   void Enter(int32_t module);
   void Exit();
 
-  // Module and phase; not the operator.
+  // The current module and phase; `op` is not set.
   StepPlace Where();
 
-  // While it lives, the program counts as being in a path, which need not be a module's: "loss".
+  // While an Inside exists, memory and work are attributed to a path, which need not be the path of a module: "loss".
   class Inside {
    public:
     Inside(std::shared_ptr<ModulePaths> paths, int32_t module);
@@ -50,9 +50,9 @@ class ModulePaths {
   std::vector<std::string> paths_;
   std::map<std::string, int32_t> index_;
   std::vector<int32_t> inside_;                  // innermost last
-  NodeMarks marks_;                              // -1: made outside of all calls
+  NodeMarks marks_;                              // -1: the node was created outside of all calls
   std::map<const void*, int32_t> of_parameter_;  // by address; only looked up
-  int32_t last_ = -1;                            // of the last node that ran; hooks run between nodes
+  int32_t last_ = -1;                            // the module of the last node; hooks run between nodes
 };
 
 }  // namespace moonshard

@@ -1,4 +1,5 @@
-// StepRecorder: memory and work of one training step of a model on the meta device, by module and operator.
+// StepRecorder: records the memory and the work of one training step of a model on the meta device, by module and
+// operator.
 //
 //   MetaScope meta;
 //   const auto recorder = std::make_shared<StepRecorder>();
@@ -9,8 +10,8 @@
 //   loss.backward();
 //   const Footprint footprint = recorder->End(*applied);
 //
-// Work is counted for matrix products and attention: 2 operations for a multiplication with its addition, all scores of
-// a causal attention, and the operations of a recomputation again.
+// Work is counted in floating-point operations of matrix products and attention: 2 operations for a multiplication with
+// its addition; causal attention counts all scores; recomputed operations count again.
 // Stage before: meta, apply. Stage after: footprint.h.
 #pragma once
 
@@ -33,7 +34,7 @@ class StepRecorder final : public MemoryLedger,
                            public CallObserver,
                            public std::enable_shared_from_this<StepRecorder> {
  public:
-  // On this thread, inside a MetaScope.
+  // Records on this thread while the scope exists. Open it inside a MetaScope.
   class Scope {
    public:
     explicit Scope(const std::shared_ptr<StepRecorder>& recorder) : ledger_(recorder), operators_(*recorder) {}
@@ -45,13 +46,14 @@ class StepRecorder final : public MemoryLedger,
 
   StepRecorder() : paths_(std::make_shared<ModulePaths>()) {}
 
-  // While the returned object lives, the program counts as being in `name`.
+  // While the returned object exists, memory and work are attributed to `name`.
   ModulePaths::Inside Inside(const std::string& name);
 
-  // The step begins. Parameters are those of `model`, whose calls are observed until End; everything else that is live
-  // counts as input.
+  // The step begins. Observes the calls of `model` until End. Live memory that does not belong to parameters or buffers
+  // of `model` counts as input. The parameters must have been made inside the scope (InternalError).
   void Begin(AppliedPlan& model);
-  // The step's backward is over.
+  // The step ends, after its backward. Returns its footprint; `batch`, `sequence`, `dtype` and `assumptions` are left
+  // to the caller.
   Footprint End(AppliedPlan& model);
 
   void Began(size_t module) override { paths_->Enter(path_of_module_[module]); }
@@ -65,13 +67,13 @@ class StepRecorder final : public MemoryLedger,
  private:
   struct Op {
     std::string name;
-    int work = 0;  // which formula; 0: none
+    int work = 0;  // formula of the work; 0: not counted
   };
   int32_t IndexOf(const c10::OperatorHandle& op);
   FootprintKind KindOf(size_t block, const std::vector<bool>& of_gradient) const;
 
   std::shared_ptr<ModulePaths> paths_;
-  std::vector<int32_t> path_of_module_;  // of the plan's tree
+  std::vector<int32_t> path_of_module_;  // by index of the module in the plan's tree
   std::vector<Op> ops_;
   std::unordered_map<const void*, int32_t> op_of_schema_;  // by address; only looked up
   int32_t op_ = -1;

@@ -66,17 +66,19 @@ bool PlacesForMasks(MetaArguments& arguments, const MetaOptions& options) {
 }
 
 [[noreturn]] void NoShape(const c10::OperatorHandle& op, const std::string& why) {
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "an operator that has no shape on the meta device");
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported, "the shape of an operator's results is not known on the meta device");
   d.declared = op.schema().name() + (why.empty() ? "" : ": " + why);
   d.required =
-      "an operator with a Meta kernel in C++, a pointwise one, or one of engine/analysis/meta/shape_functions.cc";
+      "an operator with a Meta kernel in C++, a pointwise operator, or an operator of "
+      "engine/analysis/meta/shape_functions.cc";
   throw PlanError({std::move(d)});
 }
 
 }  // namespace
 
 MetaScope::MetaScope(const MetaOptions& options) : options_(options), outer_(Innermost()), scope_(*this) {
-  Check(options.routed_share >= 0 && options.routed_share <= 1, "a routed share outside of [0, 1]");
+  Check(options.routed_share >= 0 && options.routed_share <= 1, "routed_share is outside of [0, 1]");
   RegisterMetaAttention();
   Innermost() = this;
 }

@@ -13,7 +13,7 @@
 
 namespace moonshard {
 
-// The arguments of one operator, on top of the stack.
+// The arguments of one operator, which are on top of the stack.
 class MetaArguments {
  public:
   MetaArguments(c10::Stack& stack, size_t count) : stack_(stack), count_(count) {}
@@ -23,7 +23,7 @@ class MetaArguments {
   c10::IValue& operator[](size_t i) { return stack_[stack_.size() - count_ + i]; }
   const at::Tensor& tensor(size_t i) const { return (*this)[i].toTensor(); }
 
-  // Replaces the arguments by these results.
+  // Replaces the arguments on the stack with `results`.
   void Return(std::vector<c10::IValue> results) {
     torch::jit::drop(stack_, count_);
     for (c10::IValue& result : results) stack_.push_back(std::move(result));
@@ -34,6 +34,7 @@ class MetaArguments {
   size_t count_;
 };
 
+// Returns the results as empty meta tensors or assumed numbers.
 using ShapeFunction = std::vector<c10::IValue> (*)(const MetaArguments& arguments, const MetaOptions& options);
 
 struct ShapeRule {
@@ -44,12 +45,12 @@ struct ShapeRule {
 // The rule of an operator, such as "aten::embedding"; null if there is none. Overloads share one.
 const ShapeRule* FindShapeRule(const std::string& name);
 
-// Returns by the schema alone: for operators that write into an argument and return it, and for pointwise ones. False
-// for any other.
+// For operators whose results follow from the schema: operators that write into an argument and return it, and
+// pointwise operators. Replaces the arguments with the results and returns true; returns false for other operators.
 bool ReturnBySchema(const c10::OperatorHandle& op, MetaArguments& arguments);
 
-// attention.cc: at::scaled_dot_product_attention as it runs on a CPU. The first MetaScope registers it for tensors on
-// the meta device; without a scope on the thread it calls LibTorch's own.
+// attention.cc: at::scaled_dot_product_attention as it runs on a CPU. The first MetaScope registers this implementation
+// for tensors on the meta device; on a thread without a scope, the implementation calls LibTorch's.
 void RegisterMetaAttention();
 std::vector<c10::IValue> AttentionForward(const MetaArguments& arguments, const MetaOptions& options);
 std::vector<c10::IValue> AttentionBackward(const MetaArguments& arguments, const MetaOptions& options);

@@ -48,7 +48,7 @@ SourceSpan LineOf(const CompiledPlan& plan, const TypeFault& fault) {
 }
 
 std::string Alike(const TypeFault& fault) {
-  return fault.count == 1 ? "" : " (and " + std::to_string(fault.count - 1) + " more alike)";
+  return fault.count == 1 ? "" : " (and " + std::to_string(fault.count - 1) + " more like this)";
 }
 
 std::string In(const TypeFault& fault) {
@@ -73,9 +73,8 @@ std::string HelpOf(const TypeFault& fault) {
       return "shard the replicated tensor at the input of the module (inputs = {{ replicate, shard(d) }}), or "
              "all-gather the sharded one";
     case SuggestedFix::kShare:
-      return "declare it shared at the input of the module (inputs = {{ replicate, shared }}), or, if it is a "
-             "parameter, in "
-             "params";
+      return "declare the replicated tensor shared: at the input of the module (inputs = {{ replicate, shared }}), or "
+             "in params if the tensor is a parameter";
   }
   return since;
 }
@@ -87,10 +86,11 @@ Diagnostic OfOperator(const TypeFault& fault) {
     // Whoever made the shards is known, which of the sizes was meant is not.
     if (!d.help.empty())
       d.help +=
-          "; change the output of that module, or the inputs of those beside it, to what the forward expects here";
+          "; change the outputs of that module, or the inputs of the modules next to it, to the layouts that the "
+          "forward expects here";
     return d;
   }
-  d.required = "operands that the rule of the operator allows (engine/analysis/types/rules)";
+  d.required = "operands with layouts that the rule of the operator allows (engine/analysis/types/rules)";
   return d;
 }
 
@@ -102,16 +102,17 @@ Diagnostic OfBoundary(const TypeFault& fault) {
   d.required = fault.got;
   d.help = Since(fault);
   if (!d.help.empty()) d.help += "; ";
-  d.help += input ? "declare the layout that arrives here, or change the output of the module before"
-                  : "declare the layout that the forward makes (the first of the pair in outputs), and the one it is "
-                    "redistributed to";
+  d.help += input ? "declare the layout that this input has, or change the output of the module that makes the input"
+                  : "declare in outputs a pair: the layout that the forward makes, and the layout to which it is "
+                    "redistributed";
   return d;
 }
 
 Diagnostic OfRegion(const TypeFault& fault) {
-  Diagnostic d = MakeDiagnostic(Finding::kLayoutNotAsDeclared,
-                                (fault.what == "the loss" ? fault.what : "'" + fault.what + "' " + In(fault)) +
-                                    " has " + fault.got + ", not " + fault.declared + Alike(fault));
+  Diagnostic d =
+      MakeDiagnostic(Finding::kLayoutNotAsDeclared,
+                     (fault.what == "the loss" ? fault.what : "the input of '" + fault.what + "' " + In(fault)) +
+                         " is " + fault.got + ", not " + fault.declared + Alike(fault));
   d.declared = fault.declared;
   d.required = fault.got;
   d.help = Since(fault);
@@ -143,7 +144,7 @@ Diagnostic OfGradient(const TypeFault& fault) {
   d.help = Since(fault);
   if (fault.got.starts_with("partial")) {
     if (!d.help.empty()) d.help += "; ";
-    d.help += "nothing reduces it over the ranks; declare the parameter shared";
+    d.help += "nothing reduces the gradient over the ranks; declare the parameter shared";
   }
   return d;
 }
@@ -178,22 +179,23 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
   for (const TypeFault& fault : proof.untrue) {
     Diagnostic d = OfBoundary(fault);
     d.severity = Severity::kWarning;
-    d.message += "; nothing is redistributed there, and no number depends on it";
+    d.message += "; this boundary redistributes nothing, and no number depends on the declaration";
     d.path = fault.path;
     d.where = LineOf(plan, fault);
     out.push_back(std::move(d));
   }
   if (backward > 0) {
-    Diagnostic d =
-        MakeDiagnostic(Finding::kIllTyped,
-                       std::to_string(backward) + " more in the backward, which may follow from those in the forward");
+    Diagnostic d = MakeDiagnostic(
+        Finding::kIllTyped,
+        std::to_string(backward) + " more errors in the backward, which may follow from the errors in the forward");
     d.severity = Severity::kNote;
     out.push_back(std::move(d));
   }
   for (const auto& [what, unproven] : proof.unproven) {
     Diagnostic d = MakeDiagnostic(Finding::kUnproven, what + ", " + std::to_string(unproven.count) + " times");
     d.path = unproven.first;
-    d.help = "declare in the plan which operator it is like (operator_like), or add a rule in C++ (TypeOptions::rules)";
+    d.help =
+        "declare in the plan an operator with the same rule (operator_like), or add a rule in C++ (TypeOptions::rules)";
     out.push_back(std::move(d));
   }
   for (const std::string& what : proof.sizes_not_compared) {

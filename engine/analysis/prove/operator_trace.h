@@ -1,7 +1,8 @@
-// OperatorTrace: every operator of a step with its results, compared with the same step unsharded. The type determines
-// the comparison: a replicated result equals the full one; a shard equals the elements of the full one at its indices
-// (index_map.h), or is joined with the others if they are unknown; a partial result is reduced first. verify --ops
-// reports the differences; tests use them to show that the rules are sound.
+// OperatorTrace: every operator of a step with its results, for a comparison with the unsharded step. The type of a
+// result determines how it is compared: a replicated result must equal the unsharded result; a shard must equal the
+// elements of the unsharded result at the shard's indices (index_map.h), or, if the indices are unknown, is
+// concatenated with the shards of the other ranks first; a partial result is reduced first. verify --ops reports the
+// differences; tests use them to show that the rules are sound.
 //
 //   OperatorTrace trace;
 //   TypeOptions options;
@@ -36,8 +37,9 @@ struct TracedOperator {
 
 class OperatorTrace {
  public:
-  // Copies the results of operators. Views and copies, whose number depends on the memory format, and uninitialized
-  // memory are left out. The trace must outlive the recorder.
+  // Returns an observer that copies the results of operators into this trace. Left out are views and copies, whose
+  // count depends on the memory format, uninitialized memory, and additions in the backward, whose order may differ at
+  // tp=1. The trace must outlive the observer.
   std::function<void(const CheckedOperator&)> Recorder();
   const std::vector<TracedOperator>& operators() const { return operators_; }
 
@@ -50,26 +52,28 @@ struct OperatorDifference {
   bool backward = false;
   std::string name;
   std::string type;       // of the result that differs
-  double difference = 0;  // of the largest value; infinite where shapes do not fit
+  double difference = 0;  // relative to the largest value; infinite if the shapes differ
 };
 
 struct OperatorDifferences {
-  int64_t compared = 0;                     // results
-  int64_t by_index = 0;                     // of those: shards, compared element by element at the indices of the rank
+  int64_t compared = 0;                     // number of compared results
+  int64_t by_index = 0;                     // number of these that are shards, compared at the indices of the rank
   int64_t left_out = 0;                     // varying, unproven, or not in the other step
-  double largest = 0;                       // over all ranks
+  double largest = 0;                       // largest difference over all ranks
   std::string largest_name;                 // "aten::mm in 'layers.0.mlp'"
-  std::optional<OperatorDifference> first;  // beyond the tolerance
+  std::optional<OperatorDifference> first;  // the first above the tolerance, in the order of the unsharded step
 };
 
-// Collective over `group`, whose axis is axis `index` of the types: every rank has traced the same step and has the
-// trace of the unsharded one too. Throws PlanError as the group's collectives do.
+// Compares a trace of the sharded step with `full`, the trace of the unsharded step. Every rank passes both traces.
+// Collective over `group`; `index` is the index of the group's axis in the types. Throws the PlanErrors of the group's
+// collectives.
 OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
                                      size_t index, double tolerance);
 
-// The full result of this type from the ranks' `shards` in rank order; undefined if the type does not determine it.
-// `full_size`: of the sharded dim, in the full result. If several ranks hold the same heads, `sum` adds their values
-// (gradients) instead of taking those of the first.
+// Returns the full tensor of type `type` from the ranks' `shards` and `types`, both in rank order; undefined if the
+// type does not determine the full tensor. `full_size`: of the sharded dim in the full tensor. If several ranks hold
+// the same heads, the values of the first of these ranks are taken, or with `sum` the values of these ranks are added
+// (gradients).
 at::Tensor Together(const AxisType& type, const std::vector<at::Tensor>& shards, const std::vector<AxisType>& types,
                     int64_t full_size, bool sum);
 

@@ -44,16 +44,15 @@ std::string Assumption::ToText() const {
     case Kind::kConstants:
       return n +
              " tensors that were not created in the step: assumed equal on all tp ranks, and on data-parallel ranks "
-             "assumed to be "
-             "constants or rows of the batch";
+             "assumed to be constants or rows of the batch";
     case Kind::kRegions: return "regions with declared layouts, whose operators are not checked: " + Join(of, ", ");
-    case Kind::kAxes: return "axis " + Join(of, ", ") + ": only layouts compared, not sizes";
+    case Kind::kAxes: return "axis " + Join(of, ", ") + ": only layouts are compared, not sizes";
     case Kind::kNumbers:
       return "operators without a counterpart at tp=1, whose sizes and scalars are not compared: " + Join(of, ", ");
     case Kind::kValueSizes:
-      return n + " results whose sizes depend on values, such as the tokens of an expert: sizes not compared";
+      return n + " results whose sizes depend on values, such as the tokens of an expert: these sizes are not compared";
     case Kind::kSlices:
-      return n + " slices outside of any module start at a different offset than at tp=1: not compared";
+      return n + " slices outside of any module start at a different offset than at tp=1: the offsets are not compared";
     case Kind::kBackwards:
       return "the backward of " + n +
              " modules runs different operators than at tp=1: assumed to be the derivative of the forward, which was "

@@ -223,8 +223,8 @@ class Pairing {
       if (place_.backward) {
         out_.backwards.push_back(Where() + ", from " + diverges + " on");
       } else if (!here_.own_rows) {
-        out_.others.push_back("the sizes in " + Where() + ": at tp=1 it runs other operators, from " + diverges +
-                              " on");
+        out_.others.push_back("the sizes in " + Where() + ": at tp=1 the forward runs other operators, from " +
+                              diverges + " on");
       }
     }
     // One fault a module: what follows from a wrong size has wrong sizes too.
@@ -317,10 +317,11 @@ class Pairing {
       const bool of_value = here.after_value || full.after_value;
       if (IsHash(here.numbers[i]) && IsHash(full.numbers[i])) {
         out_.others.push_back("the numbers in " + Where() + ": " + here.name +
-                              " receives a constant of the host whose values differ at tp=1");
+                              " receives a constant from outside of the step whose values differ at tp=1");
       } else if (of_value || loops_ || !reliable) {
-        out_.others.push_back("the numbers in " + Where() + ": " + here.name + " has " + got + ", at tp=1 " + want +
-                              (of_value ? ", after a value was read from a tensor" : ", among other operators"));
+        out_.others.push_back(
+            "the numbers in " + Where() + ": " + here.name + " has " + got + ", at tp=1 " + want +
+            (of_value ? ", after a value was read from a tensor" : ", and the module runs other operators at tp=1"));
       } else {
         Blame(here, "receives a number that depends on the size of the local shard", got, want);
       }

@@ -1,21 +1,22 @@
-// StepSizes: compares the sizes and numbers of a step's operators on a mesh with those at tp=1. Types do not cover
-// them:
+// StepSizes: compares the sizes and numbers of a step's operators on a mesh with those at tp=1. Layout types do not
+// cover these errors:
 //
-//   h / h.size(-1)                   on a shard divides by this rank's share of the features
-//   q.view({B, T, n_head, -1})       with n_head of the full model makes, on two ranks, n_head heads of half the size
-//   torch::arange(h.size(-1))        counts from 0 on every rank
+//   h / h.size(-1)                   on a shard, divides by the local number of features
+//   q.view({B, T, n_head, -1})       with the full n_head on two ranks, makes n_head heads of half the size
+//   torch::arange(h.size(-1))        on a shard, counts from 0 on every rank
 //
-// Every operator there is well typed: a type has the sharded dim of a tensor and not the meaning of a number. So the
-// step runs twice, at tp=1 and on the mesh, and each operator is compared with its counterpart: the sizes of its
-// results must be equal, except along the sharded dim, and so must its scalar arguments that are not sizes.
+// The layouts of these operators fit together: a type contains the sharded dim of a tensor, but not the meaning of a
+// number. So the step runs twice, at tp=1 and on the mesh, and each operator is compared with its counterpart: the
+// sizes of the results must be equal, except along the sharded dim, and the scalar arguments that are not sizes must be
+// equal.
 //
 // Not compared, and reported:
-//   others     makes the proof incomplete: modules whose forward runs other operators at tp=1, numbers that depend on a
-//              value that the program read, constants of the host with other values
+//   others     modules whose forward runs other operators at tp=1, numbers that depend on a value that the program
+//              read, constants from outside of the step with other values; each makes the proof incomplete
 //   by_value   results whose sizes depend on values (the tokens of an expert), which no layout determines
-//   backwards  modules whose backward runs other operators at tp=1 (the gradient of heads that are repeated on one side
-//              only): their sizes follow from those of the forward, which were compared
-//   outside    the start of slices outside of all modules, such as those of flattened gradients
+//   backwards  modules whose backward runs other operators at tp=1 (the gradient of heads that only one of the two
+//              steps repeats): the sizes follow from those of the forward, which were compared
+//   outside    the start of slices outside of all modules, such as slices of flattened gradients
 // Not compared, and only in Proof::assumptions: results that differ between ranks, and own rows; operators with a
 // different number of scalar arguments on the mesh; operators without a counterpart in modules that mask rows of other
 // ranks; constants of more than 64 KiB or on the meta device, and later writes into constants. (Operators whose results
@@ -38,13 +39,14 @@ struct SizedOperator {
   std::vector<std::vector<int64_t>> sizes;  // of the results
   std::vector<AxisType> types;              // of the results along tp; Replicate at tp=1
   std::vector<double> numbers;              // the scalar arguments, in order
-  // Earlier in this module and direction the program read a value, or a result's size depended on values.
+  // Whether the program read a value, or a result's size depended on values, earlier in this module and direction.
   bool after_value = false;
 };
 
 class StepSizes {
  public:
-  // Records the operators of an OperatorChecker with tp as its axis `index`; -1: at tp=1. Must outlive the checker.
+  // Returns an observer for OperatorChecker::Observe that records operators. `index`: of tp in the checker's axes; -1:
+  // at tp=1. The StepSizes must outlive the checker.
   std::function<void(const CheckedOperator&)> Recorder(int index);
 
   struct Place {
@@ -55,7 +57,7 @@ class StepSizes {
   struct Run {
     std::vector<SizedOperator> operators;
     bool value = false;     // the program read a value, or a result's size depended on values
-    bool own_rows = false;  // rows of other ranks are masked: what that takes has no counterpart at tp=1
+    bool own_rows = false;  // rows of other ranks are masked, by operators without a counterpart at tp=1
   };
   const std::map<Place, Run>& runs() const { return runs_; }
   bool empty() const { return runs_.empty(); }
@@ -65,14 +67,15 @@ class StepSizes {
 };
 
 struct SizeDifferences {
-  std::vector<TypeFault> faults;  // kSize: the first of each module and direction, the forward's before the backward's
-  std::vector<std::string> others;  // sizes that were not compared, with the reason; each makes the proof incomplete
-  std::vector<std::string> backwards;
-  int64_t compared = 0;  // operators
-  int64_t by_value = 0;  // results
-  int64_t outside = 0;   // slices outside of all modules that begin elsewhere
+  std::vector<TypeFault> faults;    // kSize: the first of each module's forward; if there are none, one of the backward
+  std::vector<std::string> others;  // sizes and numbers that were not compared, with the reason
+  std::vector<std::string> backwards;  // modules whose backward runs other operators at tp=1
+  int64_t compared = 0;                // number of operators
+  int64_t by_value = 0;                // number of results
+  int64_t outside = 0;                 // number of slices outside of all modules that begin at another index
 };
 
+// Compares the operators of a step on the mesh with those of the same step at tp=1.
 SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharded);
 
 }  // namespace moonshard

@@ -259,8 +259,8 @@ struct TypeScope::State final : CallObserver {
     for (size_t m = 0; m < plan.layouts_of.size() && plan.mesh.size(MeshAxis::kTp) > 1; ++m) {
       const std::string& kind = plan.tree->modules()[m].kind;
       if (plan.LayoutsOf(m).after.empty() || std::ranges::find(kProducts, kind) != kProducts.end()) continue;
-      Unproven& entry =
-          unproven["a parameter of a '" + kind + "' is added after its forward, which may use it elsewhere"];
+      Unproven& entry = unproven["a parameter of a '" + kind +
+                                 "' is added after the forward, which may also use the parameter elsewhere"];
       if (entry.count++ == 0) entry.first = plan.tree->modules()[m].path;
     }
   }

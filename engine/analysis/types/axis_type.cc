@@ -30,7 +30,7 @@ std::string AxisType::ToString() const {
   switch (kind) {
     case TypeKind::kReplicate:
       if (last > 0) return "shared_last(" + std::to_string(last) + ")";
-      return outside ? "each rank's own, or a constant" : full ? "replicate" : "shared";
+      return outside ? "rows of the batch or a constant" : full ? "replicate" : "shared";
     case TypeKind::kPartial:
       if (last > 0) return "partial in the last " + std::to_string(last) + " features";
       return mean ? "partial mean" : "partial";

@@ -1,28 +1,30 @@
 // AxisType: the layout of one tensor along one mesh axis while a step runs. It has more kinds than the Layout that a
 // plan declares (layout/layout.h), because operators make tensors that no module passes on:
 //
-//   replicate   the same on every rank, and used the same everywhere: its gradient is the same everywhere too
-//   shared      the same on every rank, used by sharded compute: its gradient is partial
-//   shard(d)    shards along dim d; `shard(0) after 4`: dim 0 is [4, shard, ...] flattened, as [b, s/n, h] viewed as
-//               [b s/n, h]; `packed`: several shards one after the other, as a fused projection makes
-//   partial     the tensor is the sum over the ranks; `partial mean`: it is their mean
-//   own rows    a lookup in a table sharded by rows: correct for ids whose row this rank holds, arbitrary for
-//               others; must be masked (NoteOwnRows)
-//   varying     different on every rank, in a way that no layout describes
-//   unproven    an operator without a rule made it
-//   faulty      made by an operator that was refused: faults that follow from it are not reported
+//   replicate   every rank has the same values and uses them in the same way: the gradient is replicated
+//   shared      every rank has the same values, and sharded computation uses them: the gradient is partial
+//   shard(d)    each rank has a shard along dim d. `shard(0) after 4`: dim 0 is [4, shard, ...] flattened, as in the
+//               view of [b, s/n, h] as [b s/n, h]. `packed`: several shards one after the other, as in the output of
+//               a fused projection
+//   partial     the full tensor is the sum of the ranks' tensors; `partial mean`: their mean
+//   own rows    ids for a lookup in a table that is sharded by rows, shifted to the rows of this rank: ids of other
+//               ranks' rows are not valid, and their results must be masked (NoteOwnRows)
+//   varying     the values differ between ranks in a way that no layout describes
+//   unproven    the layout is not known: an operator has no rule, or its rule does not cover the operands
+//   faulty      the result of an operator with a fault: faults that follow from this one are not reported
 //
-// `dim` is the sharded dim; `map` has, for each rank, the indices of the full dim that it holds, in order. Rules
-// compare the maps of tensors that are combined, so that a packed shard is not taken for a plain one, or the second
-// head for the first. A backward uses the indices of the forward, which were compared; a map that is unknown there is
-// not an error.
+// `dim` is the sharded dim; `map` lists, for each rank, the indices of the full dim that the rank holds, in order.
+// Rules compare the maps of tensors that are combined, so that a packed shard is not taken for a plain shard, or the
+// second head for the first. A backward uses the indices of its forward, where the maps were compared; an unknown map
+// in a backward is not an error.
 //
-// Without a gradient, replicate and shared are the same. A replicate is `uniform` along a dim if all its elements along
-// the dim are equal (zeros, an expanded dim): it equals any shard of itself.
+// Without a gradient, replicate and shared are the same. A replicated tensor is `uniform` along a dim if all elements
+// along the dim are equal (zeros, an expanded dim): the tensor equals any of its shards along this dim.
 //
-// Along a data-parallel axis a tensor from outside of the step is `outside`: a replicate that is either this rank's
-// rows of the batch or a constant. Along that axis either is correct, because no plan shards such a tensor. It may be
-// combined with shards of the batch, a tensor computed only from it is outside too, and its gradients count as partial.
+// Along a data-parallel axis, a tensor from outside of the step has the kind replicate with `outside`: the tensor is
+// either this rank's rows of the batch or a constant. Both are correct along this axis, because no plan shards such a
+// tensor. The tensor may be combined with shards of the batch, a replicated result computed from it is `outside` too,
+// and every declared layout agrees with it.
 // Stage before: layouts of parameters and boundaries. Stage after: rules, which compute with types.
 #pragma once
 
@@ -43,41 +45,41 @@ enum class TypeKind : uint8_t { kReplicate, kShard, kPartial, kOwnRows, kVarying
 
 struct AxisType {
   TypeKind kind = TypeKind::kUnproven;
-  bool full = false;    // of replicate: its gradient is replicated
-  bool shared = false;  // of replicate: its gradient is partial. If neither is set, nothing is known of its gradient
-  bool mean = false;    // of partial
-  // Of replicate: the last `last` features are shared, those before are full. Of partial: only the last `last` features
-  // are partial, those before are replicated. 0: neither.
+  bool full = false;    // of a replicate: the gradient is replicated
+  bool shared = false;  // of a replicate: the gradient is partial. Neither: the layout of the gradient is not known
+  bool mean = false;    // of a partial: the mean over the ranks instead of the sum
+  // Of a replicate: the last `last` features are shared, the features before them are full. Of a partial: the last
+  // `last` features are partial, the features before them are replicated. 0: all features have the same kind.
   int64_t last = 0;
-  int64_t zeros_behind = 0;  // of replicate: this many of the last features are zeros, as in the gradient of a slice
+  int64_t zeros_behind = 0;  // of a replicate: number of last features that are zeros, as in a slice's gradient
   int dim = 0;               // of a shard, counted from 0
   // Of a shard: a view may have flattened unsharded dims into `dim`, in front of the shard and behind it:
   // local size of `dim` = lead * length * (elements behind).
   int64_t lead = 1;
   int64_t length = 0;
-  // Of a shard: number of elements that a view split off behind each index, as head_dim in [h * d] -> [h, d]; and the
-  // dim that holds them, -1: unknown.
+  // Of a shard: number of elements that a view split off behind each index, as d in [h * d] -> [h, d]; and the dim that
+  // holds these elements, -1: unknown.
   int64_t inner = 1;
   int behind = -1;
-  std::vector<int64_t> parts;  // of a shard: the shard is these shards, one after the other; empty: one
+  std::vector<int64_t> parts;  // of a packed shard: the lengths of its parts, in order; else empty
   // Of a shard: the indices of the full dim `dim` that each rank holds; null: unknown, as in most gradients. Of a
   // replicate with the sizes of a shard (zeros_like): the map of that shard, along its `dim`.
   IndexMapPtr map;
-  bool of_gradient = false;  // of a shard without a map: computed from a gradient, whose indices the forward has
-  // Of a shard: bit d if dim d is expanded, so that all its elements are the same one.
+  bool of_gradient = false;  // of a shard without a map: computed from a gradient
+  // Of a shard: bit d is set if dim d is expanded, so that all elements along dim d are the same.
   uint64_t copies = 0;
-  // Of a shard: the ranks' shards are known to differ in length, as 7 rows on two ranks, which are 4 and 3.
+  // Of a shard: the ranks' shards are known to differ in length, as 7 rows on two ranks (4 and 3).
   bool uneven = false;
-  // Of a shard that was sliced out of a packed one: `parts` of the packed one.
+  // Of a shard that was sliced out of a packed shard: `parts` of the packed shard.
   std::shared_ptr<const std::vector<int64_t>> fused;
-  uint64_t uniform = 0;                      // of replicate: bit d where the value is the same along dim d
-  bool zero = false;                         // of replicate: all zeros, which can be added to a partial tensor
-  bool outside = false;                      // of replicate: this rank's rows of the batch, or a constant
+  uint64_t uniform = 0;                      // of a replicate: bit d is set if all elements along dim d are equal
+  bool zero = false;                         // of a replicate: all zeros, which can be added to a partial tensor
+  bool outside = false;                      // of a replicate: this rank's rows of the batch, or a constant
   bool floating = false;                     // of a shard of length 1: its dim is ambiguous after a view (views.cc)
   bool by_value = false;                     // the tensor's sizes may depend on values (nonzero), not on a layout
-  int64_t heads = 0;                         // of a shard: the number of heads of all ranks; 0: not made of heads
+  int64_t heads = 0;                         // of a shard: the full number of heads; 0: not made of heads
   int64_t head = 0;                          // of a shard made of heads: the number of elements of a head
-  std::shared_ptr<const std::string> since;  // which operator made it partial or varying, for messages
+  std::shared_ptr<const std::string> since;  // the operator that made it differ between ranks, for messages
 
   bool is(TypeKind other) const { return kind == other; }
   bool is_shard() const { return kind == TypeKind::kShard; }
@@ -93,7 +95,7 @@ struct AxisType {
   bool SameAs(const AxisType& other) const;
   std::string ToString() const;
 
-  static AxisType Replicate();  // nothing is known of its gradient
+  static AxisType Replicate();  // the layout of its gradient is not known
   static AxisType Full();
   static AxisType Shared();
   static AxisType Outside();
@@ -103,19 +105,22 @@ struct AxisType {
   static AxisType Of(TypeKind kind);
 };
 
-// One for each mesh axis of more than one rank, in the order of the axes.
+// The types of one tensor: one for each mesh axis of more than one rank, in the order of the axes.
 using TensorType = c10::SmallVector<AxisType, 2>;
 
-// The type of a tensor with this layout and local shape `shape`. `full_size`: of the sharded dim; -1: unknown, and a
-// plain shard then counts as one of equal shards. A negative dim counts from the last.
+// Returns the type of a tensor with this layout and local shape `shape` on rank `rank` of `ranks`. `full_size`: of the
+// sharded dim; -1: unknown, and a plain shard then counts as one of equal shards. A negative dim of the layout counts
+// from the last dim. Faulty if the tensor does not have the dim; varying if only one rank holds the tensor
+// (Layout::owner).
 AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_size, int64_t ranks, int64_t rank);
 
-// Local sizes do not always determine which dim of a view's result is sharded (rules/views.cc). Changes `type`, of a
-// tensor of these `sizes`, to the next candidate dim; false if there is none. `sizes_compared`: the sizes of the
+// Local sizes do not always determine which dim of a view's result is sharded (rules/views.cc). Changes `type`, which
+// is the type of a tensor of these `sizes`, to the next candidate and returns true; returns false if there is no other
+// candidate. `sizes_compared`: the sizes of the
 // step are compared with those at tp=1, which distinguishes a new dim of size 1 from a row of a shard.
-// `terms`: a backward uses the tensor beside a partial one, or in a region. The last candidate is then partial: the
-// gradient of a tensor that was expanded along the sharded dim is a sum over that dim, and on shards of length 1 the
-// backward runs no operator for this sum.
+// `terms`: in a backward, an operator combines the tensor with a partial tensor, or a region receives the tensor. The
+// last candidate is then partial: the gradient of a tensor that was expanded along the sharded dim is a sum over that
+// dim, and on shards of length 1 the backward runs no operator for this sum.
 bool MoveToNextReading(AxisType& type, at::IntArrayRef sizes, bool sizes_compared, bool terms);
 
 }  // namespace moonshard

@@ -125,22 +125,23 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
   const AxisType here = Get(gradient)[static_cast<size_t>(index)];
   if (here.is(TypeKind::kFaulty)) return;
   if (here.is(TypeKind::kUnproven) || (here.floating && !here.SameAs(expected))) {
-    return NoteUnproven("the gradient of a parameter");
+    return NoteUnproven("the layout of a parameter's gradient is not known");
   }
   const bool fits =
       expected.is_shard()
           ? here.SameAs(expected) || (here.is_replicate() && (here.uniform_along(expected.dim) || expected.is_whole()))
           : here.is(expected.kind);
   if (fits) return;
-  if (one_element_) return NoteUnproven("the gradient of a parameter that follows from shards of one element");
+  if (one_element_)
+    return NoteUnproven("the layout of a parameter's gradient is not known: it is computed from shards of one element");
   Blame({TypeFault::Kind::kGradient, path, true, axis, "gradient", "", declared, here.ToString(),
          here.since ? *here.since : ""});
 }
 
 void OperatorChecker::Stopped(const std::string& path, const std::string& what) {
   if (std::ranges::count(faults_, TypeFault::Kind::kThrew, &TypeFault::kind) > 0) return;
-  Blame({TypeFault::Kind::kThrew, path, false, FirstAxis(), "the step", "it stops: " + what.substr(0, what.find('\n')),
-         "", "", ""});
+  Blame({TypeFault::Kind::kThrew, path, false, FirstAxis(), "the step",
+         "an exception ends the step: " + what.substr(0, what.find('\n')), "", "", ""});
 }
 
 void OperatorChecker::CheckLoss(const at::Tensor& loss) {

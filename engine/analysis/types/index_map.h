@@ -1,17 +1,19 @@
-// IndexMap: which indices of a full dim each rank of an axis holds, and in which order: local index -> full index, for
-// all ranks. It distinguishes a packed dim from a plain one, four heads from two, and the parts of a fused dim, all of
-// which have the type "shard".
+// IndexMap: the indices of a full dim that each rank of an axis holds, in the order of the local indices. Different
+// maps distinguish dims that all have the type "shard": a packed dim from a plain dim, four heads from two, the parts
+// of a fused dim from each other.
 //
-//   rank 0      rank 1             of
-//   [0, 4)      [4, 8)             8       shard, whatever its dim is made of
-//   [0, 4)      [0, 4)             4       both ranks hold the one head
-//   [0, 2) [4, 6)  [2, 4) [6, 8)   8       two parts, each sharded by itself
+//   rank 0           rank 1            full size
+//   [0, 4)           [4, 8)            8            a plain shard
+//   [0, 4)           [0, 4)            4            one head of 4 features, which both ranks hold
+//   [0, 2) [4, 6)    [2, 4) [6, 8)     8            two parts, each sharded by itself
 //
-// Operators that move a dim without computing (views, slices, joins) make a new map from the old one. If the result is
-// not a list of intervals, or too long a list, there is no map (null), and operators that depend on it are unproven.
+// For operators that move a dim without computing (views, slices, concatenations), the new map is computed from the old
+// map. If the new map is not a list of intervals, or the list is too long, the new map is null, and operators that
+// depend on this map are unproven.
 //
-// If heads are repeated for the queries that use them, the local indices are still those of the heads, while the full
-// step has `n` indices for each. Such a map corresponds to a finer one (Corresponds).
+// Key and value heads may be repeated for the queries that use them. The map then still has the full indices of the
+// unrepeated heads, while the full tensor at tp=1 has several indices for each head. Such a map corresponds to the
+// finer map of the queries (Corresponds).
 // Stage before: layout/shards.h. Stage after: axis_type.h, and the rules.
 #pragma once
 
@@ -29,8 +31,10 @@ using IndexMapPtr = std::shared_ptr<const IndexMap>;
 
 class IndexMap {
  public:
+  // The map of a dim that a layout shards. Null as Make.
   static IndexMapPtr Of(const DimShards& shards);
-  // `intervals` of each rank; neighbours are joined. Null for more than kMostIntervals on one rank.
+  // `size`: of the full dim. `intervals`: for each rank, in the order of the local indices; adjacent intervals are
+  // joined. Null if a rank has more than kMostIntervals intervals.
   static IndexMapPtr Make(int64_t size, std::vector<std::vector<Interval>> intervals);
   static constexpr size_t kMostIntervals = 4096;
 
@@ -42,20 +46,24 @@ class IndexMap {
   bool even() const;
   // Whether every rank holds the full dim, in order.
   bool whole() const;
-  // Whether some index is held by several ranks.
+  // Whether several ranks hold the same index.
   bool shared() const;
 
-  // The dim becomes one with `front` full elements in front of it and `behind` behind it: [front, dim, behind] as one
-  // dim.
+  // The map after [front, dim, behind] is flattened into one dim; `front` and `behind` are the sizes of unsharded dims.
+  // Null if the result has too many intervals.
   IndexMapPtr Flattened(int64_t front, int64_t behind) const;
-  // The dim is [front, x, behind] on each rank and in full: returns the map of x. Null if it is not on some rank.
+  // The inverse: the dim is [front, x, behind] on each rank and in full; returns the map of x. Null if the indices of a
+  // rank do not have this form.
   IndexMapPtr Opened(int64_t front, int64_t behind) const;
-  // Each local index `times` times in a row, as heads are repeated; the full indices stay those of the unrepeated dim.
+  // The map after each local index is repeated `times` times in a row (repeat_interleave of heads). The full indices
+  // stay those of the unrepeated dim. Null if the result has too many intervals.
   IndexMapPtr Repeated(int64_t times) const;
-  // Local indices [begin, begin + length) of every rank, of the part of the full dim that they cover together. Null if
-  // the ranks hold different numbers of indices, or do not cover one interval.
+  // The map after a slice [begin, begin + length) of the local indices of every rank. The new full dim is the interval
+  // of the old full dim that the slices of all ranks cover together. Null if the ranks hold different numbers of
+  // indices, or if the slices do not cover one interval.
   IndexMapPtr Taken(int64_t begin, int64_t length) const;
-  // One dim of these, one after the other.
+  // The map after a concatenation of `parts` along the dim. Null if one of the maps is null or has another number of
+  // ranks.
   static IndexMapPtr Joined(const std::vector<IndexMapPtr>& parts);
 
   bool operator==(const IndexMap& other) const {
@@ -72,8 +80,9 @@ class IndexMap {
   std::vector<std::vector<Interval>> intervals_;
 };
 
-// Whether two tensors with these maps (neither null) have the same elements at the same local indices: equal maps, or
-// maps of which each index of one corresponds to the same number of the other, in order: key head 1 to queries 4 to 7.
+// Whether two tensors with these maps have matching elements at the same local indices: the maps are equal, or each
+// index of one full dim corresponds to the same number of consecutive indices of the other, as key head 1 to query
+// heads 4 to 7.
 bool Corresponds(const IndexMap& a, const IndexMap& b);
 
 }  // namespace moonshard

@@ -17,20 +17,21 @@ class ModulePath {
  public:
   ModulePath();
 
+  // A call of the module at `path` begins; the innermost call ends.
   void Enter(const std::string& path);
   void Leave();
 
   struct Place {
-    const std::string& path;  // "": the root, or outside of all calls; valid while the ModulePath is
+    const std::string& path;  // "": the root, or outside of all calls; owned by the ModulePath
     bool backward = false;
   };
-  // Nothing is copied: it is called at each operator.
+  // The module and direction of the current operator. Copies nothing, because it is called at each operator.
   Place Here() const;
 
  private:
   const std::string& path(int32_t index) const { return paths_[static_cast<size_t>(index)]; }
 
-  std::deque<std::string> paths_;  // each once; they stay where they are
+  std::deque<std::string> paths_;  // each path once; references into it stay valid
   std::unordered_map<std::string, int32_t> index_;
   std::vector<int32_t> entered_;  // innermost last
   NodeMarks marks_;

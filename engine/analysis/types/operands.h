@@ -23,17 +23,17 @@ namespace moonshard {
 
 // One tensor operand. Read before the operator runs, which may change the tensor.
 struct Operand {
-  const TensorType* type = nullptr;           // null: it has none
+  const TensorType* type = nullptr;           // null: the tensor has no type
   c10::intrusive_ptr<c10::BackendMeta> kept;  // keeps `type` alive
   c10::SmallVector<int64_t, 5> sizes;
-  c10::SmallVector<int64_t, 5> strides;  // only of as_strided
-  int argument = 0;                      // of the schema
+  c10::SmallVector<int64_t, 5> strides;  // set for as_strided only
+  int argument = 0;                      // index in the schema
   bool needs_gradient = false;
   const void* storage = nullptr;
   const void* tensor = nullptr;  // identity
-  std::optional<double> number;  // of a number that became a tensor
+  std::optional<double> number;  // identifies the value (CheckedOperator::numbers)
   int64_t version = 0;
-  bool is_mask = false;  // of booleans
+  bool is_mask = false;  // a tensor of booleans
 };
 
 // One result; undefined results are left out.
@@ -45,12 +45,12 @@ using AxisTypes = c10::SmallVector<AxisType, 3>;
 
 class Operands {
  public:
-  // `arguments`: as many as the schema has; those that hold tensors may be None.
+  // `arguments`: one for each argument of the schema; None for arguments that hold tensors.
   Operands(std::string_view name, const c10::FunctionSchema& schema, c10::ArrayRef<Operand> tensors,
            c10::ArrayRef<AxisType> types, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<Product> products)
       : name_(name), schema_(schema), tensors_(tensors), types_(types), arguments_(arguments), products_(products) {}
 
-  // "mm": without namespace, overload and the underscore of those that write into an argument.
+  // "mm": without the namespace, the overload and the underscore of operators in place.
   std::string_view name() const { return name_; }
   size_t size() const { return tensors_.size(); }
   size_t products() const { return products_.size(); }
@@ -60,10 +60,11 @@ class Operands {
   int64_t dims(size_t i) const { return static_cast<int64_t>(tensors_[i].sizes.size()); }
   at::IntArrayRef made(size_t i = 0) const { return products_[i].sizes; }
   int64_t made_dims(size_t i = 0) const { return static_cast<int64_t>(products_[i].sizes.size()); }
-  // Which of the tensors came in argument `a`; -1: none.
+  // The index of the first tensor in argument `a` of the schema; -1: the argument holds no tensor.
   int TensorOf(int a) const;
 
-  // Plain arguments. A dim is counted from 0 for a tensor of `dims` dims.
+  // The arguments that hold no tensors, by their index in the schema. Int returns `otherwise` for an argument that is
+  // missing or not an integer. Dim counts a negative dim from the last of `dims` dims.
   const c10::IValue& argument(size_t a) const { return arguments_[a]; }
   size_t arguments() const { return arguments_.size(); }
   int64_t Int(size_t a, int64_t otherwise = 0) const;
@@ -71,12 +72,13 @@ class Operands {
   std::vector<int64_t> Ints(size_t a) const;  // empty for None
   bool Flag(size_t a) const;
   std::vector<bool> Flags(size_t a) const;  // of a list; empty for None
-  // Where the schema has an argument of this name: it differs between overloads. As many as there are arguments: none.
+  // The index of the argument of this name, which differs between overloads; the schema's number of arguments if there
+  // is no such argument.
   size_t Named(std::string_view argument) const;
 
   bool backward() const { return backward_; }
   void SetBackward(bool backward) { backward_ = backward; }
-  int64_t ranks() const { return ranks_; }  // of the axis
+  int64_t ranks() const { return ranks_; }  // number of ranks of the axis
   void SetRanks(int64_t ranks) { ranks_ = ranks; }
   // Whether the sizes of the results are compared with those at tp=1 (prove/step_sizes.h), so that a rule need not
   // guess them.
@@ -105,16 +107,16 @@ class Operands {
   bool backward_ = false;
   int64_t ranks_ = 1;
   std::string fault_;
-  SuggestedFix suggested_fix_ = SuggestedFix::kUnknown;  // of it
+  SuggestedFix suggested_fix_ = SuggestedFix::kUnknown;  // of `fault_`
   std::string unproven_;
 };
 
-// For messages: the text with a dim or a type in it.
+// For messages: `before`, then the dim or the type, then `after`; the name in quotes, then `after`.
 std::string Phrase(std::string_view before, int64_t dim, std::string_view after = {});
 std::string Phrase(std::string_view before, const AxisType& type);
 std::string Quoted(std::string_view name, std::string_view after);
 
-// Returns the types of the results: one for each, or one for all.
+// A rule returns the types of the results: one for each result, or one for all results.
 using OperatorRule = std::function<AxisTypes(Operands&)>;
 
 }  // namespace moonshard

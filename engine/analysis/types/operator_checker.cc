@@ -209,7 +209,7 @@ int OperatorChecker::AxisOfGroup(const Call& call) const {
 }
 
 void OperatorChecker::SetLeaf(const at::Tensor& tensor, TensorType type) {
-  Check(type.size() == axes_.size(), "a type for every axis that is checked");
+  Check(type.size() == axes_.size(), "a type without one entry for each checked axis");
   if (leaves_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(type)).second) kept_leaves_.push_back(tensor);
 }
 
@@ -613,8 +613,8 @@ std::string OperatorChecker::FullMisused(const Entry& entry, const Call& call, c
     }
   }
   if (!full || !shards) return {};
-  return "a replicated tensor that requires a gradient is combined with tensors that differ between ranks, so its "
-         "gradient is partial and nothing reduces it; make it shared";
+  return "a replicated tensor that requires a gradient is combined with tensors that differ between ranks, so the "
+         "gradient of the replicated tensor is partial and nothing reduces this gradient; declare the tensor shared";
 }
 
 // Features that are used alike and features whose gradients are terms, in one tensor: only what keeps them apart is
@@ -625,11 +625,12 @@ std::string OperatorChecker::MixedMisused(const Entry& entry, const Call& call, 
     if (!types[i].is_mixed()) continue;
     if (types[i].is_partial()) {
       return Phrase("a tensor that is partial in its last ", types[i].last,
-                    " features only is used as a whole; reduce those features first");
+                    " features only is used as a whole; reduce these features first");
     }
     if (call.place.backward || !call.operands[i].needs_gradient || !c10::GradMode::is_enabled()) continue;
-    return Phrase("a tensor that is shared in its last ", types[i].last,
-                  " features only is used as a whole; split it there first, or make all of it shared");
+    return Phrase(
+        "a tensor that is shared in its last ", types[i].last,
+        " features only is used as a whole; split off these features first, or declare the whole tensor shared");
   }
   return {};
 }

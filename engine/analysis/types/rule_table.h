@@ -1,9 +1,9 @@
-// RuleTable: the layout rules of operators, by name without overload ("aten::mm"). One file of rules/ for each kind of
-// operator; each is a table of names over a few functions.
+// RuleTable: the layout rules of operators, by name without overload ("aten::mm"). rules/ has one file for each kind of
+// operator, in which a few functions are the rules of many names.
 //
 // A rule computes with the types of one axis (axis_type.h). In short: the result of a linear operator on a partial
-// tensor is partial, any other operator needs it reduced first; shards stay shards under elementwise operators, and a
-// contraction over the sharded dim makes a partial tensor.
+// tensor is partial, and any other operator needs a tensor that was reduced first; the result of an elementwise
+// operator on shards is a shard, and the result of a contraction over the sharded dim is partial.
 // Stage before: operands.h. Stage after: operator_checker.h, which looks up each operator that runs.
 #pragma once
 
@@ -21,10 +21,11 @@ class RuleTable {
   static const RuleTable& BuiltIn();
 
   void Add(std::string name, OperatorRule rule) { rules_[std::move(name)] = std::move(rule); }
-  // Under each of the names, in namespace aten.
+  // Adds the rule under each of the names, in namespace aten.
   void AddAten(std::initializer_list<const char*> names, const OperatorRule& rule);
+  // The rule of "aten::mm"; null if there is none. The table owns the rule.
   const OperatorRule* Find(const std::string& name) const;
-  // Of operators without a rule that carry ATen's tag `pointwise`.
+  // The rule for operators that have ATen's tag `pointwise` and no rule of their own.
   static const OperatorRule& AnyPointwise();
 
  private:

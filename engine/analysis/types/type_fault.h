@@ -25,22 +25,23 @@ struct TypeFault {
   std::string path;  // of the module
   bool backward = false;
   MeshAxis axis = MeshAxis::kTp;
-  std::string what;      // "aten::add.Tensor(partial, replicate)", "input 0", "all-gather"
-  std::string message;   // what is wrong
-  std::string declared;  // of boundaries, regions and gradients; of sizes: those on one rank; else empty
-  std::string got;       // likewise
-  std::string since;     // the operator that gave the operand its layout; may be empty
+  std::string what;     // "aten::add.Tensor(partial, replicate)", "input 0", "all-gather"
+  std::string message;  // what is wrong
+  // kBoundary, kRegion, kGradient: the declared or required layout; kSize: the sizes or the number at tp=1; else empty.
+  std::string declared;
+  std::string got;    // of the same kinds of fault: the layout, the sizes or the number that was found; else empty
+  std::string since;  // the operator or region from which the layout comes; may be empty
   SuggestedFix suggested_fix = SuggestedFix::kUnknown;
-  bool idle =
-      false;  // of a boundary: the declaration redistributes nothing, so it does not cause a wrong number by itself
+  // kBoundary: the declaration redistributes nothing, so a wrong declaration alone changes no number.
+  bool idle = false;
   int64_t count = 1;  // occurrences, including other layers of the same kind
 };
 
-// Operators that could not be checked, by reason: their number, and the module of the first.
+// Operators that could not be checked for one reason: their number, and the module of the first operator.
 struct Unproven {
   int64_t count = 0;
   std::string first;
 };
-using UnprovenOperators = std::map<std::string, Unproven>;
+using UnprovenOperators = std::map<std::string, Unproven>;  // by reason
 
 }  // namespace moonshard

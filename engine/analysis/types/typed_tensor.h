@@ -1,5 +1,5 @@
-// TypedTensor: the type of a tensor, kept with the tensor itself, so that tensors that autograd saves still have
-// theirs.
+// TypedTensor: the type of a tensor, stored in the tensor itself, so that the tensors that autograd saves keep their
+// types.
 // Stage before: axis_type.h. Stage after: operator_checker.h.
 #pragma once
 
@@ -11,14 +11,15 @@
 
 namespace moonshard {
 
-// Sets the type of the tensor's current values; a later write through another tensor of the same memory makes the type
-// void.
-// `version`: the value of the tensor's version counter that the type holds for; -1: the current one. `rises`: autograd
-// is about to increment the counter once, and the type holds after that too.
+// Sets the type of the tensor's current values; a later write into the same memory makes the type void. `version`: the
+// value of the tensor's version counter for which the type holds; -1: the current value. `rises`: autograd is about to
+// increment the counter once, and the type holds after this increment too.
 void SetType(const at::Tensor& tensor, TensorType type, int64_t version = -1, bool rises = false);
-// Null if it has none, or its memory was written to since.
+// Returns the type of `tensor`, which the tensor owns; null if SetType was not called, or if the memory was written to
+// after it.
 const TensorType* TypeOf(const at::Tensor& tensor);
 
+// The tensor's version counter; 0 for tensors of inference mode, which have no counter.
 int64_t VersionOf(const at::Tensor& tensor);
 
 }  // namespace moonshard

@@ -16,20 +16,22 @@ DecoderSpec ReadBaichuan(ConfigReader& fields, const std::string& name) {
   const DecoderConfig& config = spec.config = ReadDecoder(fields, defaults);
   if (fields.Find("max_position_embeddings") == nullptr) {
     fields.Refuse("max_position_embeddings",
-                  "the Baichuan models without it mask by distance (ALiBi), which is not "
-                  "computed here",
-                  "the 7B models' config");
+                  "Baichuan models without max_position_embeddings use ALiBi, which is not supported",
+                  "the config of a 7B model");
   }
   fields.Find("model_max_length");  // the tokenizer's
   const bool sound = fields.Sound({"head_dim", "hidden_size", "num_attention_heads", "num_key_value_heads"});
   if (sound && (config.num_key_value_heads != config.num_attention_heads ||
                 config.head_dim * config.num_attention_heads != config.hidden_size)) {
-    fields.Refuse("num_key_value_heads", "Baichuan's heads are hidden_size / num_attention_heads wide, one key each");
+    fields.Refuse(
+        "num_key_value_heads",
+        "Baichuan needs heads of size hidden_size / num_attention_heads and one key head for each query head");
   }
   if (fields.Number("z_loss_weight", 0).value_or(0) != 0) {
-    fields.Refuse("z_loss_weight", "a loss with a term for the size of the logits is not supported", "0");
+    fields.Refuse("z_loss_weight", "a loss with a term for the size of the logits (z-loss) is not supported", "0");
   }
-  if (config.tie_word_embeddings) fields.Refuse("tie_word_embeddings", "Baichuan's head is its own", "false");
+  if (config.tie_word_embeddings)
+    fields.Refuse("tie_word_embeddings", "Baichuan does not tie lm_head to the embedding", "false");
   RequireOneLayerType(fields, config);
   spec.layer = [config](int64_t) {
     return PreNormLayer(config, FusedAttention(config, "W_pack").ptr(), GatedMlp(MlpSizesOf(config))).ptr();

@@ -52,7 +52,8 @@ Part ReadKind(ConfigReader& fields) {
   const bool linear = fields.Bool("replace_with_linear").value_or(false);
   if (missing) part.kind = Part::Kind::kMissing;
   if (linear) part.kind = Part::Kind::kLinear;
-  if (missing && linear) fields.Refuse("no_op", "a part of a block cannot be both missing and linear");
+  if (missing && linear)
+    fields.Refuse("no_op", "no_op and replace_with_linear are both true; only one of them can apply");
   if (fields.Find("sparsify") != nullptr) fields.Refuse("sparsify", "sparse weights are not supported", "null");
   return part;
 }
@@ -60,7 +61,8 @@ Part ReadKind(ConfigReader& fields) {
 Part ReadAttention(ConfigReader fields, const DecoderConfig& config) {
   Part part = ReadKind(fields);
   for (const char* name : {"window_length", "num_sink_tokens"}) {
-    if (fields.Find(name) != nullptr) fields.Refuse(name, "a window within a layer is not supported", "null");
+    if (fields.Find(name) != nullptr)
+      fields.Refuse(name, "a window or attention sinks of a single layer are not supported", "null");
   }
   for (const char* name : {"unshifted_sink", "use_prefill_window_in_sink_attention"}) fields.Find(name);
   fields.Find("n_heads_in_group");
@@ -95,7 +97,7 @@ std::vector<Block> ReadBlocks(ConfigReader& fields, const DecoderConfig& config)
   if (!fields.Sound({"hidden_size", "num_attention_heads", "num_hidden_layers"})) return {};
   const auto layers = static_cast<size_t>(config.num_hidden_layers);
   if (found == nullptr || !found->is_array() || found->AsArray().size() != layers) {
-    fields.Refuse("block_configs", "a Nemotron-NAS config declares what each layer is made of",
+    fields.Refuse("block_configs", "block_configs must describe each layer of a Nemotron-NAS model",
                   "a list of " + std::to_string(layers) + " objects");
     return {};
   }

@@ -75,7 +75,7 @@ DecoderSpec ReadGemma3(ConfigReader& fields, const std::string& /*name*/) {
 
   std::optional<int64_t> window = fields.Int("sliding_window", 1);
   if (!fields.Has("sliding_window")) window = 4096;
-  if (!window) fields.Refuse("sliding_window", "Gemma 3 needs a window for its sliding layers");
+  if (!window) fields.Refuse("sliding_window", "Gemma 3 needs a window for its layers with sliding attention");
   const int64_t pattern = fields.Int("sliding_window_pattern", 1).value_or(6);
   fields.Find("_sliding_window_pattern");  // what transformers keeps of it, of no effect beside layer_types
   ReadSlidingLayers(

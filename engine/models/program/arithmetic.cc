@@ -55,25 +55,25 @@ constexpr std::array kNames = {
 
 int64_t Multiplied(int64_t a, int64_t b) {
   int64_t out = 0;
-  TORCH_CHECK(!__builtin_mul_overflow(a, b, &out), "a size is beyond int64");
+  TORCH_CHECK(!__builtin_mul_overflow(a, b, &out), "a size does not fit into int64");
   return out;
 }
 
 int64_t Added(int64_t a, int64_t b) {
   int64_t out = 0;
-  TORCH_CHECK(!__builtin_add_overflow(a, b, &out), "a size is beyond int64");
+  TORCH_CHECK(!__builtin_add_overflow(a, b, &out), "a size does not fit into int64");
   return out;
 }
 
 int64_t Subtracted(int64_t a, int64_t b) {
   int64_t out = 0;
-  TORCH_CHECK(!__builtin_sub_overflow(a, b, &out), "a size is beyond int64");
+  TORCH_CHECK(!__builtin_sub_overflow(a, b, &out), "a size does not fit into int64");
   return out;
 }
 
 int64_t FloorDivided(int64_t a, int64_t b) {
   TORCH_CHECK(b != 0, "a size is divided by zero");
-  TORCH_CHECK(a != INT64_MIN || b != -1, "a size is beyond int64");
+  TORCH_CHECK(a != INT64_MIN || b != -1, "a size does not fit into int64");
   return a / b - static_cast<int64_t>((a % b != 0) && ((a < 0) != (b < 0)));
 }
 
@@ -108,12 +108,12 @@ c10::IValue OfIntegers(int code, int64_t a, int64_t b) {
     case kFloor: return a;
     case kFloat: return static_cast<double>(a);
     case kSqrt: return std::sqrt(static_cast<double>(a));
-    default: TORCH_CHECK(false, "arithmetic that integers do not have");
+    default: TORCH_CHECK(false, "an operation that is not defined for integers");
   }
 }
 
 int64_t Rounded(double a) {
-  TORCH_CHECK(a > -0x1p63 && a < 0x1p63, "a size is beyond int64");
+  TORCH_CHECK(a > -0x1p63 && a < 0x1p63, "a size does not fit into int64");
   return static_cast<int64_t>(a);
 }
 
@@ -140,7 +140,7 @@ c10::IValue OfReals(int code, double a, double b) {
     case kSqrt: return std::sqrt(a);
     case kCeil: return Rounded(std::ceil(a));
     case kFloor: return Rounded(std::floor(a));
-    default: TORCH_CHECK(false, "arithmetic that numbers do not have");
+    default: TORCH_CHECK(false, "an operation that is not defined for floats");
   }
 }
 

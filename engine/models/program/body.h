@@ -1,6 +1,6 @@
 // Body: the compiled form of one call of a module of an exported program: a flat list of instructions over numbered
-// registers. Identical layers share one body; what differs between them, parameters and the modules inside, is bound by
-// relative name (program_module.h).
+// registers. Identical layers share one body; the parameters and child modules of each layer are bound to the body by
+// relative names (program_module.h).
 // Stage before: compile_program.h. Stage after: run_body.h.
 #pragma once
 
@@ -15,19 +15,19 @@
 
 namespace moonshard::program {
 
-// Where an argument of an instruction comes from.
+// The source of an argument of an instruction.
 struct Operand {
   enum class Kind : uint8_t {
     kConstant,  // Body::constants
     kRegister,
     kParameter,  // Body::parameters
     kList,       // Body::lists
-    kDevice,     // of the model
+    kDevice,     // the device of the model
     kTraining,   // whether the module is in training mode
     kDropout,    // in training mode the number in Body::constants, in evaluation mode 0
   };
   Kind kind = Kind::kConstant;
-  bool last = false;  // of a register: nothing reads it afterwards, so its value is moved out
+  bool last = false;  // the last read of a register, which moves the value out
   bool wrap = false;  // a number that the operator takes as a tensor without dims
   uint32_t index = 0;
 };
@@ -42,12 +42,12 @@ struct ListOperand {
 struct Instruction {
   enum class Kind : uint8_t {
     kOperator,
-    kLookup,         // aten::embedding by a parameter, which may hold some rows only
-    kAttention,      // aten::scaled_dot_product_attention, whose kernels end the process where keys have no heads
-    kSize,           // of a tensor: operands tensor, dim
-    kParameterSize,  // of a parameter of the program: `tensor`, `dim`; its local shape, whatever it holds at the moment
+    kLookup,         // aten::embedding of a parameter, of which this rank may hold only some rows
+    kAttention,      // aten::scaled_dot_product_attention, whose kernels end the process if there are no key heads
+    kSize,           // size of dim `dim` of the operand
+    kParameterSize,  // size of dim `dim` in the local shape of `tensor`, also while `tensor` has no storage
     kArithmetic,     // `arithmetic` on numbers
-    kCall,           // of `child`
+    kCall,           // a call of `child`
     kEnterGradMode,
     kEnterAutocast,
     kLeave,
@@ -55,38 +55,39 @@ struct Instruction {
   static constexpr uint32_t kNowhere = UINT32_MAX;
   Kind kind = Kind::kOperator;
   bool outputs_in_list = false;
-  bool in_training = false;  // in evaluation mode it is left out, and gives its first operand
+  bool in_training = false;  // in evaluation mode skipped; its result is its first operand
   std::optional<c10::OperatorHandle> op;
   std::vector<Operand> operands;
-  std::vector<uint32_t> outputs;  // registers; kNowhere: not kept
+  std::vector<uint32_t> outputs;  // registers; kNowhere: the output is dropped
   std::vector<uint32_t> unused;   // outputs that nothing reads
   uint32_t child = 0;             // kCall: index into Body::children
-  uint32_t tensor = 0;            // kParameterSize: index of the program's tensors
+  uint32_t tensor = 0;            // kParameterSize: index among the program's tensors
   int64_t dim = 0;
   std::string name;        // of the node, for messages
   std::string arithmetic;  // of kArithmetic, "floordiv"
   int arithmetic_code = 0;
 };
 
-// Names are relative where they begin with a dot: ".q_proj" in the body of self_attn. "." is the module itself.
+// A name that begins with a dot is relative to the module: ".q_proj" in the body of self_attn. "." is the module
+// itself.
 struct ChildCall {
   std::string module;
   int32_t occurrence = 0;
 };
 
-// A tensor of a call, by the position of the argument that it is, or is in; of results, by their place.
+// A tensor of a call. `position`: of the argument that is the tensor or contains it; among results, of the result.
 struct Place {
   uint32_t position = 0;
-  uint32_t index = 0;  // of an input or output of the body
+  uint32_t index = 0;  // of the body's input or output
 };
 
 struct Body {
   uint32_t registers = 0;
-  uint32_t inputs = 0;              // the first registers; the caller gives their values
-  std::vector<uint32_t> outputs;    // registers, in the order in which the caller gets them
-  std::vector<bool> tensor_inputs;  // parallel to the inputs: whether it is a tensor
-  std::vector<Place> arguments;  // the inputs that are tensors: those without a known position come behind the others
-  std::vector<Place> results;    // the outputs that the module returns
+  uint32_t inputs = 0;              // number of inputs: the first registers, set by the caller
+  std::vector<uint32_t> outputs;    // registers, in the order of the returned values
+  std::vector<bool> tensor_inputs;  // for each input: whether it is a tensor
+  std::vector<Place> arguments;     // the inputs that are tensors; tensors without a known position come last
+  std::vector<Place> results;       // the outputs that the module returns
   std::vector<std::string> parameters;
   std::vector<ChildCall> children;
   std::vector<c10::IValue> constants;

@@ -251,7 +251,7 @@ class BodyCompiler {
     std::vector<int64_t> numbers;
     c10::List<bool> truths;
     for (const ProgramArgument& one : argument.elements) {
-      if (one.kind == Kind::kFloat) throw Misfit{"a list of integers holds a fraction"};
+      if (one.kind == Kind::kFloat) throw Misfit{"a list of integers contains a float"};
       numbers.push_back(one.integer);
       truths.push_back(one.integer != 0);
       its_text += std::to_string(one.integer) + ",";
@@ -315,7 +315,7 @@ class BodyCompiler {
     instruction.op = c10::Dispatcher::singleton().findSchema({node.target, node.overload});
     if (!instruction.op) {
       throw Misfit{"operator '" + node.target + (node.overload.empty() ? "" : "." + node.overload) +
-                   "' is not registered: load the library that has it before the program"};
+                   "' is not registered: load the library that registers the operator before the program"};
     }
     Given given;
     std::set<std::string> taken;
@@ -377,7 +377,7 @@ class BodyCompiler {
     if (of == nullptr || dim == nullptr || of->kind != Kind::kValue || dim->kind != Kind::kInt) return false;
     const auto dims = static_cast<int64_t>(program_.values[of->value].sizes.size());
     instruction.dim = dim->integer < 0 ? dim->integer + dims : dim->integer;
-    if (instruction.dim < 0 || instruction.dim >= dims) throw Misfit{"a size of a dim that the tensor does not have"};
+    if (instruction.dim < 0 || instruction.dim >= dims) throw Misfit{"the size of a dim that the tensor does not have"};
     text_ += "d" + std::to_string(instruction.dim);
     if (const int32_t tensor = tensor_of_value_[of->value]; tensor >= 0) {
       instruction.kind = Instruction::Kind::kParameterSize;

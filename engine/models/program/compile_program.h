@@ -1,9 +1,9 @@
-// CompileProgram: from the graph of an exported program to one Body for each distinct call of a module.
+// CompileProgram: compiles the graph of an exported program into one Body for each distinct call of a module.
 //
-//   ExportedProgram --FindCalls--> CallTree --CompileProgram--> CompiledProgram (bodies, which call has which)
+//   ExportedProgram --FindCalls--> CallTree --CompileProgram--> CompiledProgram (bodies, and the body of each call)
 //
-// Every operator is looked up in the dispatcher by name and overload, and its arguments take the types of its schema:
-// any operator that is registered can be used, one from a loaded library too.
+// Every operator is looked up in the dispatcher by name and overload, and the arguments are converted to the types of
+// the operator's schema. Any registered operator can be used, also an operator of a loaded library.
 // Stage after: program_module.h.
 #pragma once
 
@@ -23,29 +23,31 @@
 namespace moonshard::program {
 
 struct CompiledProgram {
-  // By module and occurrence; the root is ("", 0). Equal calls share one.
+  // By module and occurrence; the root is ("", 0). Equal calls share one body.
   std::map<std::pair<std::string, int32_t>, std::shared_ptr<const Body>> bodies;
   std::vector<std::string> torn;  // CallTree::torn
-  size_t distinct = 0;            // how many bodies there are
+  size_t distinct = 0;            // number of different bodies
   size_t nodes = 0;
 };
 
-// Errors (kBadProgram), all that are found: an operator that the dispatcher does not know (with its module, and the
-// library that may have it), an argument that its schema does not know or that is of another type, arithmetic that is
-// not known.
+// Errors (kBadProgram), the first 20 that are found, each with its node and module: an operator that is not registered,
+// an argument that the operator's schema does not have or that has another type, unknown arithmetic, an output of the
+// program that no node computes.
 Result<CompiledProgram> CompileProgram(const ExportedProgram& program);
 
-// Codes of arithmetic on numbers; -1 where the name is not known.
+// The code of an arithmetic operation on numbers, such as "floordiv"; -1 if the name is not known.
 int ArithmeticCode(const std::string& name);
-// Whether it takes one number; all others take two.
+// Whether the operation takes one number; the others take two.
 bool TakesOne(int code);
-// Of numbers as Python computes it. A result that is no int64, or a division by zero, throws c10::Error.
+// Computes the operation as Python does. Throws c10::Error for an integer result outside of int64 and for an integer
+// division by zero.
 c10::IValue Arithmetic(int code, const c10::IValue& a, const c10::IValue& b);
 
-// A number as Python passes it for a tensor: without dims, and weak in type promotion.
+// A number as Python passes it in place of a tensor: a tensor without dims, which does not determine the dtype in type
+// promotion.
 c10::IValue WrappedNumber(const c10::Scalar& number);
 
-// torch's serialized number of a scalar type.
+// The scalar type for a dtype's number in torch's serialization. Throws for a dtype that is not supported.
 c10::ScalarType ScalarTypeOfProgram(int64_t serialized);
 
 }  // namespace moonshard::program

@@ -29,7 +29,7 @@ std::string TextOf(const std::vector<std::pair<int64_t, int64_t>>& ranges) {
   for (const auto& [first, last] : ranges) {
     parts.push_back(first == last ? std::to_string(first) : std::to_string(first) + " to " + std::to_string(last));
   }
-  return parts.empty() ? "none that was tried" : Join(parts, ", ");
+  return parts.empty() ? "none that the exporter tried" : Join(parts, ", ");
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ Diagnostic NoAutocastRegions(const ExportedProgram& program) {
   Diagnostic d = ProgramError(Finding::kNotSupported,
                               "the program does not record where the model switches autocast off", program.file);
   d.declared = "autocast; rotary angles and router scores, which the model computes in float32, would be in bfloat16";
-  d.required = "an archive of this version's exporter, or no autocast";
+  d.required = "an archive that this version's exporter wrote, or no autocast";
   d.help = "export the model again";
   return d;
 }
@@ -68,8 +68,8 @@ class ProgramBuilder {
       if (input.dtype != "int" && input.dtype != "float" && input.dtype != "bool") continue;
       if (input.shape.empty() && input.value >= 0 &&
           exported_->values[static_cast<size_t>(input.value)].kind != ProgramValue::Kind::kTensor) {
-        return ProgramError(Finding::kNotSupported, "input '" + input.name + "' of the program is a number",
-                            exported_->file);
+        return ProgramError(Finding::kNotSupported,
+                            "input '" + input.name + "' of the program is a number, not a tensor", exported_->file);
       }
     }
     std::vector<std::shared_ptr<const ExportedProgram>> graphs = {exported_};
@@ -263,7 +263,7 @@ Result<std::shared_ptr<Program>> Program::FromProgram(std::shared_ptr<const Expo
 
 Result<std::shared_ptr<Program>> Program::FromArchive(const ProgramArchive& archive,
                                                       std::shared_ptr<const ExportedProgram> program) {
-  Check(program->others.empty(), "a directory of archives as one archive");
+  Check(program->others.empty(), "a program of several archives in FromArchive");
   return ProgramBuilder({archive}, std::move(program)).Build();
 }
 
@@ -347,11 +347,11 @@ Diagnostics CheckGuards(const ExportedProgram& program, const std::map<std::stri
     }
     Diagnostic d =
         ProgramError(Finding::kProgramGuard,
-                     "the program does not hold for these sizes: " +
+                     "the program is not valid for these sizes: " +
                          (holds ? "'" + guard.text + "' is false" : "'" + guard.text + "' cannot be evaluated"),
                      program.file);
     d.declared = sizes;
-    d.required = valid.empty() ? guard.text : "with the other sizes as exported: " + valid;
+    d.required = valid.empty() ? guard.text : "valid sizes, with the other sizes as exported: " + valid;
     d.help = "export the model for these sizes too (--lengths of the exporter)" +
              (guard.place.empty() ? std::string() : "; the condition comes from " + guard.place);
     errors.push_back(std::move(d));
@@ -415,10 +415,10 @@ Diagnostic Program::NoGraphHolds(const std::vector<at::Tensor>& inputs) const {
     lengths.insert(lengths.end(), graph.exported->lengths.begin(), graph.exported->lengths.end());
   }
   Diagnostic d = ProgramError(Finding::kProgramGuard,
-                              "none of the " + std::to_string(graphs_.size()) + " archives holds for these sizes",
+                              "none of the " + std::to_string(graphs_.size()) + " archives is valid for these sizes",
                               exported_->file.substr(0, exported_->file.rfind('/')));
   d.declared = Join(shapes, ", ");
-  d.required = "with the other sizes as exported, lengths " + TextOf(UnionOf(std::move(lengths)));
+  d.required = "valid lengths, with the other sizes as exported: " + TextOf(UnionOf(std::move(lengths)));
   d.help = "export the model for these sizes too (--lengths of the exporter)";
   return d;
 }

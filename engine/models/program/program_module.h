@@ -1,7 +1,7 @@
 // ProgramModule: one module of an exported program: a torch::nn::Module with the parameters and children of the
 // original, and calls that a plan can intercept. A call runs the compiled body of that call (body.h).
 //
-// Part of program.h, whose Program is the root. Not made by hand.
+// Part of program.h: the Program is the root module and makes the others.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ namespace moonshard {
 
 // What the modules of one program share.
 struct ProgramShared {
-  // By index of the program's tensors: the local shape, full but for what the plan shards over tp.
+  // The local shape of each tensor of the program, by index. Only dims that the plan shards over tp are not full.
   std::vector<std::vector<int64_t>> shapes;
-  // By index: the indices of all tensors that are one with it, itself too; tied ones alone.
+  // By the index of a tied tensor: the indices of all tensors that are tied with this tensor, and its own index.
   std::map<uint32_t, std::shared_ptr<std::vector<uint32_t>>> ties;
-  // Of the inputs: operators that name the device of the export make their tensors here.
+  // The device of the inputs. Operators that name the device of the export make their tensors on this device.
   at::Device device = at::Device(at::kCPU);
 };
 
@@ -41,9 +41,9 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   const std::string& path() const { return path_; }
   std::string_view Kind() const override { return kind_; }
 
-  // One of the module's calls. `inputs`: of its body, used up; returns the outputs. Runs the boundary's steps where a
-  // plan has set one. `gradients`: whether gradients were on where the program was called: a region of the graph that
-  // switches gradients on does so only then.
+  // Runs one of the module's calls, with the steps of the boundary if a plan has set one. `inputs`: of the call's body;
+  // moved from. Returns the outputs of the body. `gradients`: whether gradients were enabled when the program was
+  // called; only then a region of the graph that enables gradients has an effect.
   std::vector<c10::IValue> Call(int32_t occurrence, std::vector<c10::IValue> inputs, bool gradients);
 
   bool HoldBack(std::string_view parameter) override;
@@ -59,15 +59,15 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   friend class ProgramBuilder;
   friend class BodyRunner;
 
-  // A body with what it names.
+  // A body with the tensors and modules that it names.
   struct BoundBody {
     std::shared_ptr<const program::Body> body;
     std::vector<at::Tensor> parameters;    // parallel to body->parameters: the registered tensors
     std::vector<ProgramModule*> children;  // parallel to body->children; owned by the tree
-    int32_t first_call = 0;                // of its graph: added to the occurrences that the body names
+    int32_t first_call = 0;                // of the body's graph; added to the occurrences that the body names
   };
 
-  // Whether nothing of the program computes with its own tensors as its own.
+  // Whether the graph has no call of this module.
   bool IsNeverCalled() const { return bodies_.empty() && !torn_; }
   std::vector<c10::IValue> CallThrough(const BoundBody& bound, std::vector<c10::IValue> inputs, bool gradients);
   const BoundBody& BodyOf(int32_t occurrence) const;
@@ -75,14 +75,15 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   std::string path_;
   std::string kind_;
   std::shared_ptr<ProgramShared> shared_;
-  std::map<std::string, uint32_t, std::less<>> tensor_index_;  // own tensors by name: index of the program's
-  // By occurrence, those of one graph of the program behind those of another; without a body where it was never
-  // recorded.
+  std::map<std::string, uint32_t, std::less<>>
+      tensor_index_;  // by name of the module's own tensors: index in the program
+  // By occurrence; the occurrences of each further graph come after those of the graphs before. `body` is null for an
+  // occurrence that a graph does not have.
   std::vector<BoundBody> bodies_;
-  bool torn_ = false;      // some call of it is part of the call around it (CallTree::torn)
-  std::string held_back_;  // ".bias", as bodies name it; "": nothing
+  bool torn_ = false;      // the nodes of some call belong to the call around it (CallTree::torn)
+  std::string held_back_;  // ".bias", the name in bodies; "": no parameter
   std::optional<nn::LocalRows> local_rows_;
-  at::Tensor local_table_;  // that has them
+  at::Tensor local_table_;  // the table that has these rows
 };
 
 }  // namespace moonshard

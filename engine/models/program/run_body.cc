@@ -133,8 +133,8 @@ struct Frame {
 
 // A size of the graph that a plan made local, as where a fused projection is taken apart, leaves no key heads.
 void CheckHeads(const at::Tensor& query, const at::Tensor& key) {
-  TORCH_CHECK(key.dim() < 3 || key.size(-3) > 0 || query.size(-3) == 0, "queries of ", query.size(-3),
-              " heads, but no key heads: a size that is an integer in the graph is local under this plan");
+  TORCH_CHECK(key.dim() < 3 || key.size(-3) > 0 || query.size(-3) == 0, "attention with ", query.size(-3),
+              " query heads but no key heads: a size that is an integer in the graph must be local under this plan");
 }
 
 }  // namespace
@@ -162,8 +162,9 @@ void BodyRunner::CallOperator(const ProgramModule& module, const Instruction& in
       const c10::IValue list = std::move(stack[0]);
       stack.clear();
       for (const c10::IValue& one : list.toListRef()) stack.push_back(one);
-      TORCH_CHECK(stack.size() == instruction.outputs.size(), "it gives ", stack.size(), " tensors, and the graph has ",
-                  instruction.outputs.size(), ": the program was exported for other sizes");
+      TORCH_CHECK(stack.size() == instruction.outputs.size(), "the operator returns ", stack.size(),
+                  " tensors, and the graph has ", instruction.outputs.size(),
+                  ": the program was exported for other sizes");
     }
   } catch (c10::Error& error) {
     error.add_context("in node '" + instruction.name + "' (" + instruction.op->schema().name() + ") of '" +
@@ -175,7 +176,7 @@ void BodyRunner::CallOperator(const ProgramModule& module, const Instruction& in
 std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const ProgramModule::BoundBody& bound,
                                          std::vector<c10::IValue> inputs, bool gradients) {
   const Body& body = *bound.body;
-  Check(inputs.size() == body.inputs, "a body is given another number of inputs");
+  Check(inputs.size() == body.inputs, "a body with another number of inputs than the call");
   inputs.resize(body.registers);
   Frame frame{
       body, bound.parameters, module.is_training(), module.shared_->device, module.held_back_, std::move(inputs)};

@@ -46,11 +46,12 @@ AxisType Together(Operands& o, size_t first, int64_t made) {
   if (const int mask = MaskOf(o); mask >= 0 && o.dims(static_cast<size_t>(mask)) == made) {
     among.push_back(static_cast<size_t>(mask));
   } else if (mask >= 0 && !o.type(static_cast<size_t>(mask)).is_replicate()) {
-    return o.Unproven("a mask of fewer dims that differs between ranks");
+    return o.Unproven("a mask with fewer dims than the queries that differs between ranks");
   }
   for (const size_t i : among) {
     const AxisType& type = o.type(i);
-    if (type.is_partial()) return o.Fault("attention on a partial tensor; reduce it first", SuggestedFix::kMakeSum);
+    if (type.is_partial())
+      return o.Fault("attention on a partial tensor; reduce the tensor first", SuggestedFix::kMakeSum);
     if (type.is_shard() && (type.dim > kHeads || type.lead != 1)) {
       return o.Fault(
           Phrase("attention on shards along dim ", type.dim, "; each query needs every key and the full head dim"));

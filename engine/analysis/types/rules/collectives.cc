@@ -14,7 +14,8 @@ AxisTypes AllReduce(Operands& o) {
     if (type.is_replicate() && !type.zero) {
       return {o.Fault("an all-reduce of a replicated tensor multiplies it by the number of ranks")};
     }
-    if (type.is_shard()) return {o.Fault("an all-reduce sums shards, which hold different elements; all-gather them")};
+    if (type.is_shard())
+      return {o.Fault("an all-reduce sums shards, which hold different elements; all-gather the shards instead")};
     if (type.is_partial() && type.mean)
       return {o.Fault("an all-reduce sums a partial mean; the means of the ranks must be averaged")};
     out.push_back(AxisType::Full());
@@ -28,7 +29,7 @@ AxisTypes AllGather(Operands& o) {
   if (type.is_shard() && type.dim == 0 && type.lead == 1) return {AxisType::Full()};
   if (type.is_shard())
     return {o.Fault(Phrase("an all-gather concatenates along dim 0, but the shards are along dim ", type.dim))};
-  return {o.Fault(Phrase("an all-gather of a tensor that is not sharded: it is ", type))};
+  return {o.Fault(Phrase("an all-gather of a tensor that is not sharded: the tensor is ", type))};
 }
 
 AxisTypes ReduceScatter(Operands& o) {
@@ -36,7 +37,7 @@ AxisTypes ReduceScatter(Operands& o) {
   if (type.is_partial() && !type.mean) {
     return {TypeOfLayout(Layout::Shard(0), o.made(), o.made()[0] * o.ranks(), o.ranks(), 0)};
   }
-  return {o.Fault(Phrase("a reduce-scatter of a tensor that is not a partial sum: it is ", type))};
+  return {o.Fault(Phrase("a reduce-scatter of a tensor that is not a partial sum: the tensor is ", type))};
 }
 
 AxisTypes Broadcast(Operands& o) { return AxisTypes(o.products(), AxisType::Full()); }

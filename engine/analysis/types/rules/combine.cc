@@ -56,7 +56,8 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
       return o.Fault("two partial tensors are multiplied; reduce one of them first", SuggestedFix::kMakeSum);
     case Dependence::kAny: break;
   }
-  return o.Fault("a nonlinear operator is applied to a partial tensor; reduce it first", SuggestedFix::kMakeSum);
+  return o.Fault("a nonlinear operator is applied to a partial tensor; reduce the tensor first",
+                 SuggestedFix::kMakeSum);
 }
 
 }  // namespace
@@ -120,7 +121,7 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
     for (const Meeting& tensor : tensors) {
       if (!tensor.type->is_replicate() || SameAlong(tensor, result.dim, made)) continue;
       return o.Fault(Phrase("a replicated tensor is combined with shards along dim ", result.dim,
-                            "; each rank needs its shard of it"),
+                            "; each rank needs its shard of the replicated tensor"),
                      SuggestedFix::kTakeShard);
     }
     return result;

@@ -7,9 +7,9 @@ namespace moonshard {
 
 // How an element of the result depends on those of the operands.
 enum class Dependence {
-  kLinear,       // on all of them together: a sum (add)
-  kMultilinear,  // on each by itself: a product (mul)
-  kAny,
+  kLinear,       // linear in all operands together: a sum (add)
+  kMultilinear,  // linear in each operand by itself: a product (mul)
+  kAny,          // not linear
 };
 
 // One tensor of several that are combined.
@@ -18,15 +18,16 @@ struct Meeting {
   at::IntArrayRef sizes;
 };
 
-// Compares the index maps of two shards that are combined along one dim, and leaves the finer one in `into`. False if
-// they differ, which is a fault, or if one of them is unknown in a forward, which is unproven.
+// Compares the index maps of two shards that are combined along one dim. Returns true and puts the finer map into
+// `into`, or null where a map is unknown in a backward or depends on values. Returns false and reports a fault if the
+// maps differ; returns false and reports unproven if one of the maps is unknown in a forward.
 bool MeetMaps(Operands& o, AxisType& into, const AxisType& other);
 
-// The type of the result, a tensor of `made` dims.
+// Returns the type of the combined tensor, which has `made` dims; reports faults to `o`.
 AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Dependence dependence);
 
-// The type of a mean over the sharded dim of `type`: a partial mean, or a fault if the shards are known to differ in
-// length.
+// Returns the type of a mean over the sharded dim of `type`: a partial mean. Reports a fault if the shards are known to
+// differ in length.
 AxisType MeanOfShards(Operands& o, const AxisType& type);
 
 // All operands of the call.

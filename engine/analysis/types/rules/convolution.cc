@@ -73,18 +73,19 @@ AxisType Forward(Operands& o, const AxisType& x, const AxisType& weight, bool gr
     if (x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kOutChannels) {
       return Grouped(o, x, weight);
     }
-    return o.Fault("the channel groups are not sharded alike in the input and the weight");
+    return o.Fault("the channel groups are not sharded in the same way in the input and the weight");
   }
   if (x.is_replicate() && weight.dim == kOutChannels) return At(weight, kChannels);
   if (x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kInChannels) {
-    if (x.lead != weight.lead) return o.Fault("the input channels are sharded differently in the input and the weight");
+    if (x.lead != weight.lead)
+      return o.Fault("the input channels are sharded in different ways in the input and the weight");
     AxisType summed = x;
     if (!MeetMaps(o, summed, weight)) {
       return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
     }
     return AxisType::Partial();
   }
-  return o.Fault("the input channels are not sharded alike in the input and the weight");
+  return o.Fault("the input channels are not sharded in the same way in the input and the weight");
 }
 
 // (input, weight, bias?, stride, padding, dilation, transposed, output padding, groups).
@@ -106,7 +107,7 @@ AxisTypes Convolution(Operands& o) {
   }
   const bool by_channel = product.is_shard() && product.dim == kChannels;
   const bool fits = by_channel ? added.is_shard() || added.uniform_along(0) : added.is_replicate();
-  if (!fits) return {o.Fault("the bias is not sharded like the channels that it is added to")};
+  if (!fits) return {o.Fault("the bias is not sharded like the channels to which it is added")};
   if (by_channel && added.is_shard() && !MeetMaps(o, product, At(added, kChannels))) {
     return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
   }
@@ -123,7 +124,7 @@ AxisType OfInput(Operands& o, const AxisType& gradient, const AxisType& weight, 
     return groups ? At(gradient, kChannels) : AxisType::Partial();
   }
   if (gradient.is_replicate() && weight.dim == kInChannels && !groups) return At(weight, kChannels);
-  return o.Fault("the output channels are not sharded alike in the gradient and the weight");
+  return o.Fault("the output channels are not sharded in the same way in the gradient and the weight");
 }
 
 // The gradient of the weight: summed over batch and positions.
@@ -138,7 +139,7 @@ AxisType OfWeight(Operands& o, const AxisType& gradient, const AxisType& x, bool
   }
   if (gradient.is_shard() && gradient.dim == kChannels && !groups) return At(gradient, kOutChannels);
   if (x.is_shard() && x.dim == kChannels && !groups) return At(x, kInChannels);
-  return o.Fault("the gradient and the input are not sharded alike");
+  return o.Fault("the gradient and the input are not sharded in the same way");
 }
 
 AxisType OfBias(const AxisType& gradient) {

@@ -20,7 +20,7 @@ AxisTypes Embedding(Operands& o) {
   const AxisType& table = o.type(0);
   const AxisType& ids = o.type(1);
   const int64_t last = o.made_dims() - 1;
-  if (ids.is_partial()) return {o.Fault("the ids are partial; reduce them first", SuggestedFix::kMakeSum)};
+  if (ids.is_partial()) return {o.Fault("the ids are partial; reduce the ids first", SuggestedFix::kMakeSum)};
   if (table.is_partial())
     return {ids.is_replicate()
                 ? AxisTypes{table}
@@ -29,7 +29,8 @@ AxisTypes Embedding(Operands& o) {
                               SuggestedFix::kMakeSum)}};
   if (table.is_shard() && table.dim == 0) {
     if (ids.is(TypeKind::kOwnRows)) return {AxisType::Of(TypeKind::kVarying)};
-    return {o.Fault("global ids are used on a local shard of the table; shift them and mask the rows of other ranks")};
+    return {
+        o.Fault("global ids are used on a local shard of the table; shift the ids and mask the rows of other ranks")};
   }
   if (table.is_shard()) {
     if (!ids.is_replicate()) return {o.Fault("the columns of the table are sharded, so the ids must be replicated")};
@@ -62,7 +63,7 @@ AxisTypes EmbeddingBackward(Operands& o) {
   }
   if (gradient.is_shard() || ids.is_shard()) {
     if (!ids.is_shard() || (gradient.is_shard() && !gradient.SameAs(ids))) {
-      return {o.Fault("the ids and the gradient are not sharded alike")};
+      return {o.Fault("the ids and the gradient are not sharded in the same way")};
     }
     return {AxisType::Partial()};
   }
@@ -77,10 +78,12 @@ AxisTypes IndexSelect(Operands& o) {
   if (places.is(TypeKind::kVarying) || places.is(TypeKind::kOwnRows) || x.is(TypeKind::kVarying)) {
     return {AxisType::Of(TypeKind::kVarying)};
   }
-  if (places.is_partial()) return {o.Fault("the indices are partial; reduce them first", SuggestedFix::kMakeSum)};
+  if (places.is_partial())
+    return {o.Fault("the indices are partial; reduce the indices first", SuggestedFix::kMakeSum)};
   if (x.is_shard() && x.dim == dim) {
     if (places.is_shard()) {
-      if (!places.by_value && !o.backward()) return {o.Unproven("indices into a shard that are not known to be local")};
+      if (!places.by_value && !o.backward())
+        return {o.Unproven("it is not known whether the indices into a shard are local")};
       AxisType result = x;  // local indices
       result.length = o.made()[static_cast<size_t>(dim)];
       result.lead = 1;
@@ -109,11 +112,13 @@ AxisTypes IndexAdd(Operands& o) {
   const AxisType& source = o.type(2);
   const int64_t dim = o.Dim(1, o.dims(0));
   const bool zeros = x.is_replicate() && x.zero;
-  if (places.is_partial()) return {o.Fault("the indices are partial; reduce them first", SuggestedFix::kMakeSum)};
+  if (places.is_partial())
+    return {o.Fault("the indices are partial; reduce the indices first", SuggestedFix::kMakeSum)};
   if (source.is(TypeKind::kVarying) || places.is(TypeKind::kVarying)) {
     if (x.is_partial() || zeros) return {AxisType::Partial()};
     return {o.Fault(
-        "per-rank slices are added to a tensor that is neither partial nor zero; they would count on one rank only")};
+        "slices that differ between ranks are added to a tensor that is neither partial nor zero; each rank would add "
+        "only its own slices")};
   }
   if (source.is_partial()) {
     if (!places.is_replicate())
@@ -137,7 +142,8 @@ AxisTypes IndexAdd(Operands& o) {
     if (!MeetMaps(o, rows, of_places)) {
       return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
     }
-    if (!places.by_value && !o.backward()) return {o.Unproven("indices into a shard that are not known to be local")};
+    if (!places.by_value && !o.backward())
+      return {o.Unproven("it is not known whether the indices into a shard are local")};
     if (x.is_shard() && x.dim == dim) return {x};
     if (zeros) {
       AxisType result = source;
@@ -186,7 +192,7 @@ AxisTypes Index(Operands& o) {
       return {result};
     }
     if (at.is_shard() && !at.by_value && !o.backward()) {
-      return {o.Unproven("indices into a shard that are not known to be local")};
+      return {o.Unproven("it is not known whether the indices into a shard are local")};
     }
     if (at.is_shard()) return {at};  // local indices
     return {o.Fault("global indices are used on a local shard")};
@@ -235,7 +241,7 @@ AxisTypes IndexPut(Operands& o) {
         return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
       }
     }
-    return {o.Fault("shards are written into a tensor that is not sharded alike")};
+    return {o.Fault("shards are written into a tensor that is not sharded in the same way")};
   }
   if (x.is_shard()) return {o.Fault("a replicated tensor is written into a local shard at global indices")};
   return {x.is_partial() ? o.Fault("a replicated tensor is written into a partial one; reduce the partial tensor first",
@@ -251,7 +257,8 @@ AxisTypes Gather(Operands& o) {
   if (places.is(TypeKind::kVarying) || x.is(TypeKind::kVarying) || places.is(TypeKind::kOwnRows)) {
     return {AxisType::Of(places.is(TypeKind::kOwnRows) ? TypeKind::kOwnRows : TypeKind::kVarying)};
   }
-  if (places.is_partial()) return {o.Fault("the indices are partial; reduce them first", SuggestedFix::kMakeSum)};
+  if (places.is_partial())
+    return {o.Fault("the indices are partial; reduce the indices first", SuggestedFix::kMakeSum)};
   if (x.is_shard() && x.dim == dim) {
     return {o.Fault(Phrase("global indices are used on a local shard of dim ", dim))};
   }
@@ -262,14 +269,14 @@ AxisTypes Gather(Operands& o) {
                       "a partial tensor is indexed with indices that differ between ranks; reduce the tensor first",
                       SuggestedFix::kMakeSum)}};
   if (x.is_shard() && places.is_shard()) {
-    if (!x.SameAs(places)) return {o.Fault("the tensor and the indices are not sharded alike")};
+    if (!x.SameAs(places)) return {o.Fault("the tensor and the indices are not sharded in the same way")};
     AxisType result = x;
     if (MeetMaps(o, result, places)) return {result};
     return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
   }
   if (x.is_shard()) return {o.Fault("global indices are used on a local shard")};
   if (places.is_shard() && places.dim != dim && !x.uniform_along(places.dim)) {
-    return {o.Fault("sharded indices are used on a replicated tensor; each rank needs its shard of it",
+    return {o.Fault("sharded indices are used on a replicated tensor; each rank needs its shard of the tensor",
                     SuggestedFix::kTakeShard)};
   }
   AxisType result = places;
@@ -301,7 +308,7 @@ AxisTypes NonZero(Operands& o) {
   if (x.is_replicate()) return {AxisType::Replicate()};
   if (x.is_shard() && x.dim == 0) return {AxisType::Shard(0, o.made()[0])};
   if (x.is_partial())
-    return {o.Fault("the nonzero positions of a partial tensor are not those of its sum; reduce it first",
+    return {o.Fault("the nonzero positions of a partial tensor are not those of the sum; reduce the tensor first",
                     SuggestedFix::kMakeSum)};
   return {AxisType::Of(TypeKind::kVarying)};
 }

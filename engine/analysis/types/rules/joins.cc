@@ -59,8 +59,9 @@ AxisTypes Cat(Operands& o) {
   }
   if (partial > 0) {
     if (cut || other > 0)
-      return {o.Fault("a partial tensor is concatenated with one that is not partial; reduce it first",
-                      SuggestedFix::kMakeSum)};
+      return {
+          o.Fault("a partial tensor is concatenated with a tensor that is not partial; reduce the partial tensor first",
+                  SuggestedFix::kMakeSum)};
     return {result};
   }
   if (!cut) {
@@ -74,7 +75,7 @@ AxisTypes Cat(Operands& o) {
     const int64_t own = stack && result.dim > dim ? result.dim - 1 : result.dim;
     if (type.is_replicate() && o.dims(i) > own && !type.uniform_along(own)) {
       return {o.Fault(Phrase("a replicated tensor is concatenated with shards along dim ", own,
-                             "; each rank needs its shard of it"),
+                             "; each rank needs its shard of the replicated tensor"),
                       SuggestedFix::kTakeShard)};
     }
   }

@@ -25,16 +25,17 @@ AxisTypes NegativeLogLikelihood(Operands& o) {
   const int classes = o.dims(0) == 1 ? 0 : 1;
   if (x.is_shard() && x.dim == classes) {
     return {
-        o.Fault("a loss on a local shard of the classes with global targets; all-gather the classes or use a "
+        o.Fault("the targets are global class indices, but the classes are sharded; all-gather the classes or use a "
                 "vocabulary-parallel loss")};
   }
   if (x.is_partial()) return {x, AxisType::Replicate()};
   const bool either = x.is_shard() && targets.is_replicate() && targets.uniform_along(x.dim);
-  if (x.is_shard() != targets.is_shard() && !either) return {o.Fault("values and targets are not sharded alike")};
+  if (x.is_shard() != targets.is_shard() && !either)
+    return {o.Fault("the values and the targets are not sharded in the same way")};
   if (x.is_shard() && targets.is_shard()) {
     AxisType rows = x;  // without the classes
     if (rows.dim > classes) --rows.dim;
-    if (!rows.SameAs(targets)) return {o.Fault("values and targets are not sharded alike")};
+    if (!rows.SameAs(targets)) return {o.Fault("the values and the targets are not sharded in the same way")};
     if (!MeetMaps(o, rows, targets)) {
       return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
     }

@@ -45,7 +45,7 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
   };
   if (a.is_shard() && b.is_shard()) {
     if (a.dim == inner && b.dim == row) {
-      if (a.lead != b.lead) return o.Fault("the contracted dim is sharded differently on both sides");
+      if (a.lead != b.lead) return o.Fault("the contracted dim is sharded in different ways in the two operands");
       AxisType summed = a;
       if (!MeetMaps(o, summed, b)) return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
       return AxisType::Partial();
@@ -57,20 +57,20 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
       return result;
     }
     return o.Fault(
-        "the rows of one matrix and the columns of the other are sharded; each rank would compute one block of the "
-        "result only");
+        "the rows of one matrix and the columns of the other matrix are sharded; each rank would compute only one "
+        "block of the result");
   }
   const AxisType& cut = a.is_shard() ? a : b;
   const AxisType& full = a.is_shard() ? b : a;
   AxisType result = product(cut);
   if (cut.dim < batch) {
     if (full.uniform_along(cut.dim)) return result;
-    return o.Fault("a sharded batch of matrices is multiplied with a replicated one");
+    return o.Fault("a sharded batch of matrices is multiplied with a replicated batch");
   }
   if (a.is_shard() ? a.dim == inner : b.dim == row) {
     if (full.uniform_along(a.is_shard() ? row : inner)) return AxisType::Partial();
-    return o.Fault(a.is_shard() ? "the contracted dim is sharded on the left and not on the right"
-                                : "the contracted dim is sharded on the right and not on the left");
+    return o.Fault(a.is_shard() ? "the contracted dim is sharded in the left operand but not in the right operand"
+                                : "the contracted dim is sharded in the right operand but not in the left operand");
   }
   result.dim = a.is_shard() ? row : column;
   return result;
@@ -104,7 +104,7 @@ AxisTypes MatVec(Operands& o) {
   }
   if (a.is_replicate() && b.is_replicate()) return {AxisType::Replicate()};
   if (a.is_partial() != b.is_partial() && (a.is_partial() ? b : a).is_replicate()) return {a.is_partial() ? a : b};
-  return {o.Fault("the contracted dim is not sharded alike on both sides")};
+  return {o.Fault("the contracted dim is not sharded in the same way in both operands")};
 }
 
 // _grouped_mm(a, b, offs, ...): rows come in groups, one after the other, and group g ends before row offs[g].
@@ -121,7 +121,7 @@ AxisTypes GroupedMatMul(Operands& o) {
   const bool batch_left = o.dims(0) == 3;
   const bool batch_right = o.dims(1) == 3;
   if (batch_left && batch_right) return {Product(o, o.type(0), o.type(1), 1)};
-  if (batch_left || offs < 0) return {o.Unproven("a form without a rule")};
+  if (batch_left || offs < 0) return {o.Unproven("operands of these dims have no rule")};
   const AxisType& bounds = o.type(static_cast<size_t>(offs));
   const AxisType& left = o.type(0);
   const AxisType& right = o.type(1);
@@ -139,7 +139,7 @@ AxisTypes GroupedMatMul(Operands& o) {
     return {MapDims(Product(o, left, right, 0), behind_groups)};
   }
   if (right.is_shard() && right.dim == 0) {
-    return {o.Fault("the groups are sharded, but the offsets are those of all groups")};
+    return {o.Fault("the groups are sharded, but the offsets count all groups")};
   }
   const c10::SmallVector<int64_t, 3> without_groups = {-1, 0, 1};
   return {Product(o, left, MapDims(right, without_groups), 0)};
@@ -153,7 +153,7 @@ AxisTypes SolveTriangular(Operands& o) {
   const auto batch = static_cast<int>(o.dims(0)) - 2;
   const bool left = o.arguments() < 4 || o.argument(3).isNone() || o.Flag(3);
   if (a.is_partial())
-    return {o.Fault("a triangular solve with a partial matrix; reduce it first", SuggestedFix::kMakeSum)};
+    return {o.Fault("a triangular solve with a partial matrix; reduce the matrix first", SuggestedFix::kMakeSum)};
   if (o.dims(0) != o.dims(1)) return {o.Unproven("operands with different numbers of dims")};
   if (a.is_shard() && a.dim >= batch)
     return {o.Fault("the triangular matrix is sharded, but the solution depends on all of it; all-gather it first")};

@@ -18,12 +18,13 @@ bool Full(Operands& o, size_t x, size_t last) {
 // (x, shape, weight, bias, eps) -> y, statistics...
 AxisTypes Norm(Operands& o) {
   const AxisType& x = o.type(0);
-  if (x.is_partial()) return {o.Fault("a norm of a partial tensor; reduce it first", SuggestedFix::kMakeSum)};
+  if (x.is_partial())
+    return {o.Fault("the input of a norm is partial; reduce the input first", SuggestedFix::kMakeSum)};
   if (!Full(o, 0, o.Ints(1).size()))
-    return {o.Fault("a norm over a sharded dim; each rank would normalize by its own shard")};
+    return {o.Fault("a norm over a sharded dim; each rank would normalize by the statistics of its own shard")};
   for (size_t i = 1; i < o.size(); ++i) {
     if (o.type(i).is_partial())
-      return {o.Fault("the weight of a norm is partial; reduce it first", SuggestedFix::kMakeSum)};
+      return {o.Fault("the weight of a norm is partial; reduce the weight first", SuggestedFix::kMakeSum)};
     if (o.type(i).is_shard()) return {o.Fault("the weight of a norm is sharded, but the normalized dims are not")};
   }
   AxisType y = x;
@@ -36,7 +37,7 @@ AxisTypes NormBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   const AxisType& x = o.type(1);
   if (x.is_partial())
-    return {o.Fault("the backward of a norm uses a partial input; reduce it first", SuggestedFix::kMakeSum)};
+    return {o.Fault("the backward of a norm uses a partial input; reduce the input first", SuggestedFix::kMakeSum)};
   AxisTypes out(o.products(), AxisType::Replicate());
   if (gradient.is_partial()) {
     if (!x.is_replicate())

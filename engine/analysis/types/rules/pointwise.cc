@@ -28,7 +28,7 @@ AxisTypes Any(Operands& o) { return {Meet(o, AllOperands(o), o.made_dims(), Depe
 
 AxisTypes Divide(Operands& o) {
   if (o.size() > 1 && o.type(1).is_partial()) {
-    return {o.Fault("a division by a partial tensor; reduce it first", SuggestedFix::kMakeSum)};
+    return {o.Fault("the divisor is a partial tensor; reduce the divisor first", SuggestedFix::kMakeSum)};
   }
   return Multilinear(o);
 }
@@ -37,8 +37,9 @@ AxisTypes Divide(Operands& o) {
 AxisTypes BackwardOfAny(Operands& o) {
   for (size_t i = 1; i < o.size(); ++i) {
     if (o.type(i).is_partial())
-      return {o.Fault("the backward of a nonlinear operator uses a saved tensor that is partial; reduce it first",
-                      SuggestedFix::kMakeSum)};
+      return {
+          o.Fault("the backward of a nonlinear operator uses a saved tensor that is partial; reduce this tensor first",
+                  SuggestedFix::kMakeSum)};
   }
   return Multilinear(o);
 }
@@ -74,7 +75,7 @@ AxisTypes Where(Operands& o) {
 AxisTypes AddProduct(Operands& o) {
   const Meeting factors[2] = {{&o.type(1), o.sizes(1)}, {&o.type(2), o.sizes(2)}};
   if (o.name() == "addcdiv" && o.type(2).is_partial()) {
-    return {o.Fault("a division by a partial tensor; reduce it first", SuggestedFix::kMakeSum)};
+    return {o.Fault("the divisor is a partial tensor; reduce the divisor first", SuggestedFix::kMakeSum)};
   }
   const AxisType product = Meet(o, factors, o.made_dims(), Dependence::kMultilinear);
   if (!product.is_known()) return {product};
@@ -96,7 +97,7 @@ AxisTypes CopyInto(Operands& o) {
 // The triangle of a matrix begins at its first row and column; a shard of either has others.
 AxisTypes Triangle(Operands& o) {
   if (o.type(0).is_shard() && o.type(0).dim >= o.dims(0) - 2) {
-    return {o.Fault(Phrase("a triangle of a matrix whose dim ", o.type(0).dim,
+    return {o.Fault(Phrase("a triangle is taken of a matrix whose dim ", o.type(0).dim,
                            " is sharded; each rank has different rows or columns"))};
   }
   return Multilinear(o);

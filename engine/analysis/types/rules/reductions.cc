@@ -24,7 +24,7 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
   const auto goes = [&](int64_t d) { return over.empty() || std::ranges::find(over, d) != over.end(); };
   if (type.is_partial()) {
     if (kind != Kind::kOther) return type;
-    return o.Fault(Quoted(o.name(), " of a partial tensor; reduce it first"), SuggestedFix::kMakeSum);
+    return o.Fault(Quoted(o.name(), " of a partial tensor; reduce the tensor first"), SuggestedFix::kMakeSum);
   }
   if (type.is_shard() && goes(type.dim)) {
     // Both dims of a floating shard would be accepted, so no fault would try the other one.
@@ -35,7 +35,8 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
     }
     if (kind == Kind::kSum) return AxisType::Partial();
     if (kind == Kind::kMean) return MeanOfShards(o, type);
-    return o.Fault(Quoted(o.name(), Phrase(" over dim ", type.dim, " sees only the local shard; all-gather it first")));
+    return o.Fault(
+        Quoted(o.name(), Phrase(" over dim ", type.dim, " covers only the local shard; all-gather the dim first")));
   }
   AxisType result = type;
   result.uniform = 0;
@@ -55,7 +56,7 @@ AxisTypes ForeachNorm(Operands& o) {
   AxisTypes out;
   for (size_t i = 0; i < o.size(); ++i) {
     if (!o.type(i).is_replicate())
-      return {o.Fault(Phrase("a norm of a tensor that is not replicated: it is ", o.type(i)))};
+      return {o.Fault(Phrase("a norm of a tensor that is not replicated: the tensor is ", o.type(i)))};
     out.push_back(AxisType::Replicate());
   }
   return out;
@@ -65,9 +66,10 @@ AxisTypes ForeachNorm(Operands& o) {
 AxisType Along(Operands& o, int64_t dim, bool linear) {
   const AxisType& type = o.type(0);
   if (type.is_partial() && !linear)
-    return o.Fault(Quoted(o.name(), " of a partial tensor; reduce it first"), SuggestedFix::kMakeSum);
+    return o.Fault(Quoted(o.name(), " of a partial tensor; reduce the tensor first"), SuggestedFix::kMakeSum);
   if (type.is_shard() && type.dim == dim) {
-    return o.Fault(Quoted(o.name(), Phrase(" along dim ", dim, " sees only the local shard; all-gather it first")));
+    return o.Fault(
+        Quoted(o.name(), Phrase(" along dim ", dim, " covers only the local shard; all-gather the dim first")));
   }
   AxisType result = type;
   result.uniform = 0;
@@ -83,12 +85,14 @@ AxisTypes SoftmaxBackward(Operands& o) {
   const int64_t dim = o.Dim(2, o.dims(0));
   for (size_t i = 0; i < 2; ++i) {
     if (o.type(i).is_shard() && o.type(i).dim == dim) {
-      return {o.Fault(Phrase("the backward of a softmax along dim ", dim, " sees only the local shard"))};
+      return {o.Fault(Phrase("the backward of a softmax along dim ", dim,
+                             " covers only the local shard; all-gather the dim first"))};
     }
   }
   if (o.type(1).is_partial())
-    return {o.Fault("the backward of a nonlinear operator uses a saved tensor that is partial; reduce it first",
-                    SuggestedFix::kMakeSum)};
+    return {
+        o.Fault("the backward of a nonlinear operator uses a saved tensor that is partial; reduce this tensor first",
+                SuggestedFix::kMakeSum)};
   AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kMultilinear);
   result.uniform = 0;
   return {result};
@@ -110,7 +114,8 @@ AxisTypes Order(Operands& o) {
 AxisTypes ReadNumber(Operands& o) {
   for (size_t i = 0; i < o.size(); ++i) {
     if (!o.type(i).is_replicate()) {
-      return {o.Fault(Phrase("the program reads a number that differs between ranks: it is ", o.type(i)))};
+      return {o.Fault(
+          Phrase("the program reads a number from a tensor that differs between ranks: the tensor is ", o.type(i)))};
     }
   }
   return {AxisType::Replicate()};

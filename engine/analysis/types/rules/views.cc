@@ -338,7 +338,7 @@ AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64
       std::string parts;
       for (int64_t one : type.parts) parts.append(parts.empty() ? "" : ", ").append(std::to_string(one * unit));
       return o.Fault("elements of " + what + " are taken across its fused parts, which have lengths " + parts +
-                     Phrase("; it begins at ", begin) + Phrase(" and takes ", length));
+                     Phrase("; the slice begins at ", begin) + Phrase(" and has length ", length));
     }
     at = end;
   }
@@ -364,7 +364,7 @@ AxisTypes Strided(Operands& o, int64_t dim, int64_t size, int64_t begin, int64_t
   const AxisType& type = o.type(0);
   AxisType result = type;
   if (type.is_mixed() && dim + 1 == o.dims(0))
-    return {o.Unproven("every few of the features, of which only the last are shared")};
+    return {o.Unproven("a strided slice of features, only the last of which are shared")};
   if (!type.is_shard() || type.dim != dim) return {result};
   const int64_t made = o.made()[static_cast<size_t>(dim)];
   if (type.map == nullptr || !type.parts.empty() || type.lead != 1 || type.length != size || size % step != 0 ||
@@ -418,7 +418,7 @@ AxisTypes Split(Operands& o) {
 AxisTypes Unbind(Operands& o) {
   const int64_t dim = o.Dim(1, o.dims(0));
   if (o.type(0).is_shard() && o.type(0).dim == dim) {
-    return {o.Fault(Phrase("dim ", dim, " is unbound, but each rank has only its shard of it"))};
+    return {o.Fault(Phrase("dim ", dim, " is unbound, but each rank has only a shard of the dim"))};
   }
   auto to = Identity(o.dims(0));
   for (int64_t& d : to) d = d == dim ? -1 : d > dim ? d - 1 : d;
@@ -481,7 +481,7 @@ AxisTypes Pad(Operands& o) {
   }
   for (size_t i = 0; i < pad.size(); ++i) {
     if (pad[i] == 0 || !type.is_shard() || type.dim != dims - 1 - static_cast<int64_t>(i / 2)) continue;
-    return {o.Fault(Phrase("dim ", type.dim, " is padded, but each rank has only its shard of it"))};
+    return {o.Fault(Phrase("dim ", type.dim, " is padded, but each rank has only a shard of the dim"))};
   }
   if (!type.is_shard()) type.zero = type.zero && zeros;
   return {type};
@@ -491,7 +491,8 @@ AxisTypes Pad(Operands& o) {
 AxisTypes AsComplex(Operands& o) {
   const int64_t last = o.dims(0) - 1;
   if (o.type(0).is_shard() && o.type(0).dim == last)
-    return {o.Fault("the real and the imaginary part of a number are on different ranks")};
+    return {
+        o.Fault("the real and the imaginary part of a number are on different ranks, because their dim is sharded")};
   auto to = Identity(o.dims(0));
   to.back() = -1;
   return {MapDims(o.type(0), to)};

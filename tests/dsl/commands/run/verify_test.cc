@@ -264,7 +264,7 @@ TEST_CASE("--types names the operator, the line and the suggested fix") {
        "llama_bias",
        {},
        "error[MS0601]: aten::addmm(replicate, shard(1), shard(0)) in 'model.layers.0.mlp.down_proj'"},
-      {"input_not_shared", "llama_gqa", {}, "make it shared"},
+      {"input_not_shared", "llama_gqa", {}, "declare the tensor shared"},
       {"norm_not_shared", "llama_gqa", {"--option", "sequence_parallel=true"}, "'model.layers.1.input_layernorm"},
   }));
   Words words = {"--mesh", "tp=2", "--types", "--plan", kPlanted + row.plan + ".lua"};

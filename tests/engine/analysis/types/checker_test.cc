@@ -187,7 +187,7 @@ TEST_CASE("gradients have the types that duality says, and a whole value beside 
     const OperatorScope scope(one.checker);
     (void)at::linear(x, w);
     REQUIRE(one.checker.faults().size() == 1);
-    CHECK(one.checker.faults().front().message.find("make it shared") != std::string::npos);
+    CHECK(one.checker.faults().front().message.find("declare the tensor shared") != std::string::npos);
     CHECK(one.checker.faults().front().suggested_fix == SuggestedFix::kShare);
   }
 }

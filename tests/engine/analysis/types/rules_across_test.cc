@@ -187,7 +187,7 @@ TEST_CASE("attention, norms and losses") {
        [] {
          return at::layer_norm(Piece(1, {2, 3}), {3});
        }},
-      {"a norm of terms", "fault: a norm of a partial tensor",
+      {"a norm of terms", "fault: the input of a norm is partial",
        [] {
          return at::layer_norm(Terms({2, 3}), {3});
        }},

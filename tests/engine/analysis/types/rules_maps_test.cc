@@ -209,7 +209,7 @@ TEST_CASE("every few elements of a shard, and orders of all elements") {
        [] {
          return Piece(1, {2, 4}).roll(1);
        }},
-      {"a triangle in shards", "fault: a triangle of a matrix",
+      {"a triangle in shards", "fault: a triangle is taken of a matrix",
        [] {
          return Piece(1, {4, 4}).tril();
        }},

@@ -46,7 +46,7 @@ TEST_CASE("operators on each element") {
       {"terms times a whole value", "partial", [] { return Terms({2}) * Same({2}); }},
       {"terms times a number", "partial", [] { return Terms({2}) * 2; }},
       {"terms times terms", "fault: two partial tensors are multiplied", [] { return Terms({2}) * Terms({2}); }},
-      {"over terms", "fault: a division by a partial tensor", [] { return Same({2}) / Terms({2}); }},
+      {"over terms", "fault: the divisor is a partial tensor", [] { return Same({2}) / Terms({2}); }},
       {"terms over a value", "partial", [] { return Terms({2}) / Same({2}); }},
       {"a function of terms", "fault: a nonlinear operator", [] { return Terms({2}).exp(); }},
       {"a function of shards", "shard(0)", [] { return at::silu(Piece(0, {2})); }},
@@ -253,7 +253,7 @@ TEST_CASE("products of matrices") {
        [] {
          return at::mm(Piece(1, {2, 3}), Piece(0, {3, 4}));
        }},
-      {"inner on one side", "fault: the contracted dim is sharded on the left",
+      {"inner on one side", "fault: the contracted dim is sharded in the left operand",
        [] {
          return at::mm(Piece(1, {2, 3}), Same({3, 4}));
        }},
@@ -314,7 +314,7 @@ TEST_CASE("products of groups") {
        [] {
          return Grouped(Piece(1, {6, 4}), Piece(1, {3, 4, 8}));
        }},
-      {"inner on one side", "fault: the contracted dim is sharded on the left",
+      {"inner on one side", "fault: the contracted dim is sharded in the left operand",
        [] {
          return Grouped(Piece(1, {6, 4}), Same({3, 4, 8}));
        }},

@@ -131,8 +131,8 @@ TEST_CASE("a directory of archives is one program, whose calls take the archive 
     CHECK(parameter.value().grad().equal(gradients[parameter.key()].grad()));
   }
   const std::string words = WordsOf([&] { program->forward(Ids(2, 12), Ids(2, 12)); });
-  CHECK_THAT(words, Contains("MS0515") && Contains("none of the 2 archives holds for these sizes"));
-  CHECK_THAT(words, Contains("input_ids [2, 12]") && Contains("lengths 1 to 8, 20 to 30"));
+  CHECK_THAT(words, Contains("MS0515") && Contains("none of the 2 archives is valid for these sizes"));
+  CHECK_THAT(words, Contains("input_ids [2, 12]") && Contains("as exported: 1 to 8, 20 to 30"));
 
   // Directories that are refused.
   const auto refused = [&] { return WordsOf([&] { Program::Open(scratch / ""); }); };
