@@ -1,9 +1,11 @@
-// Block scales: the layout of the scales of a weight in 8 bit floating point, which follows from the weight's.
+// BlockScales: the placement of the scales of an 8-bit floating-point weight, which follows from the placement of the
+// weight.
 // Part of resolve_style.h.
 //
-// DeepSeek-V3, Qwen3 FP8 and others store for a weight [N, K] one factor for each block of 128 x 128 numbers, in
-// `weight_scale_inv` [ceil(N / 128), ceil(K / 128)]; compressed-tensors stores one for each row, `weight_scale` [N, 1],
-// or one for all. A rank's shard of the weight means nothing without its factors:
+// DeepSeek-V3, Qwen3 FP8 and others store one scale for each block of 128 x 128 elements of a weight [N, K], in
+// `weight_scale_inv` [ceil(N / 128), ceil(K / 128)]. compressed-tensors stores one scale for each row, in
+// `weight_scale` [N, 1], or one scale for the full weight. A rank needs the scales of all blocks in its shard of the
+// weight:
 //
 //   weight             [2048, 7168]  shard(0)     rank 0 of 4: rows 0 to 511
 //   weight_scale_inv   [16, 56]      shard(0)     rank 0 of 4: rows 0 to 3
@@ -19,14 +21,16 @@
 
 namespace moonshard {
 
-// The index of the weight whose scales `parameter` holds: it is called as the weight with `_scale_inv` or `_scale`
-// behind, of as many dims or fewer, beside a weight of 8 bit floating point. Also of a single number beside one such
-// weight (the scale of its input). -1 for any other parameter.
+// Returns the index of the 8-bit floating-point weight whose scales `parameter` contains; -1 if it contains none.
+// Scales have the name of the weight with the suffix `_scale_inv` or `_scale`, and at most as many dims. A parameter of
+// one element whose name ends with `_scale` (the scale of the input) belongs to the module's only 8-bit floating-point
+// weight.
 int64_t WeightOfScales(const ModuleTree::Signature& signature, size_t parameter);
 
-// The placement of scales: along each axis of the mesh the blocks of the weight's shards; replicate where one factor
-// stands for all of the dim. `weight` is resolved: its dims count from the front, its parts have sizes. Error
-// (kStyleDoesNotFit, and the scales are replicated): shards of the weight that begin or end within a block.
+// Returns the placement of `scales` that gives each rank the scales of the blocks in its shard of `weight`; replicate
+// on a mesh axis where one scale applies to the full dim. `placement` is the resolved one of `weight`: dims from 0,
+// parts with sizes. Reports kStyleDoesNotFit if a shard of the weight begins or ends inside a block; the scales are
+// then replicated on that axis.
 Placement PlacementOfScales(const Parameter& scales, const Parameter& weight, const Placement& placement,
                             const Landing& landing, const MeshShape& mesh, Diagnostics& diagnostics);
 

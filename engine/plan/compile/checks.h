@@ -1,4 +1,4 @@
-// Checks: what is looked for in a compiled plan beyond its layouts, each a finding that names rules and modules.
+// Checks: checks of a compiled plan that need more than one layout. Each finding names a rule's line and a module.
 // Stage before: compile, which has filled in every layout. Stage after: ResolvePlan, which collects the findings.
 #pragma once
 
@@ -11,42 +11,42 @@
 
 namespace moonshard {
 
-// kUnclaimedParameter for parameters that no rule claims: a warning, or an error between sharded siblings, where a
-// replicated parameter meets shards and only the author knows whether its gradient needs a sum. For a projection the
-// finding suggests the style that its siblings imply. Findings that suggest the same are one, which names the first few
-// modules.
+// Reports kUnclaimedParameter for parameters that no rule claims. A warning; an error if the parent module also has
+// sharded parameters (a warning in a lenient plan): the gradient of a replicated parameter beside shards may need a
+// sum, and only the author can decide that. For a projection the finding suggests the style that its siblings imply.
+// Warnings with the same requirement are joined into one, which names the first few modules.
 void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics);
 
-// kFusedAsOne for each rule that shards the output features of a fused weight (query, key and value in one; gate and up
-// in one) in plain shards and leaves the output sharded: each rank would hold features that do not belong together, and
-// the numbers are wrong without an error. A shape does not tell what a weight is made of, so modules are found by the
-// usual names. Not where the features are gathered again, or are declared `packed` or `heads` (the features of one head
-// are then adjacent). An error; in a lenient plan a warning.
+// Reports kFusedAsOne for each rule that shards the output features of a fused weight (query, key and value in one;
+// gate and up in one) as plain shards and leaves the output sharded: each rank would have features that do not belong
+// together, and would compute wrong values without an error. Fused weights are recognized by the usual module names,
+// since shapes do not show them. Reports nothing if the output is gathered, or if the layout is declared with `packed`
+// or `heads` (the features of one head are then adjacent). An error; in a lenient plan a warning.
 void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics);
 
-// kStyleDoesNotFit for each rule whose style shards a matrix of packed integers on tp: a quantized weight
-// (bitsandbytes, GPTQ, AWQ, MXFP4), whose rows and columns are not those of the matrix that it stands for, and whose
-// scales have shapes of their own. The format is named where the parameters beside it show it. Not where a rule names
-// the parameter itself: its author knows what it holds. Each line of the plan is reported once. An error.
+// Reports kStyleDoesNotFit for each rule whose style shards a matrix of packed integers on tp: a quantized weight
+// (bitsandbytes, GPTQ, AWQ, MXFP4). Its rows and columns are not those of the original matrix, and its scales have
+// other shapes. The message names the format if the parameters beside the weight show it. A parameter that a rule names
+// by its path is not reported. Each line of the plan is reported once. An error.
 void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics);
 
-// kStyleDoesNotFit for each rule whose weight layout contradicts the redistributions of its style. A Linear sharded
-// along its output features makes shards; sharded along its input features it needs shards and makes partial values;
-// replicated it needs full features and makes full ones. A norm or scale sharded along its features needs shards.
-// Checked on kinds that multiply their input by `weight` as it is: Linear, and modules that own vectors alone;
-// redistributions that are not declared are not checked. Kinds that were guessed from tensor headers: names that
-// usually hold a transposed weight (c_attn, c_fc, c_proj) are left out, and so are the weights of a masked lookup. An
-// error where shapes cannot fit; a warning where the module runs with wrong numbers or gradients, and in a lenient
-// plan.
+// Reports kStyleDoesNotFit for each rule whose weight layout contradicts the inputs and outputs of its style. A Linear
+// whose weight is sharded along its output features leaves sharded features. If the weight is sharded along its input
+// features, the Linear takes sharded features and leaves partial sums; if the weight is replicated, it takes full
+// features. A norm or scale that is sharded along its features takes sharded features. Only Linear modules and modules
+// that own only vectors are checked, and only declared inputs and outputs. On a tree from headers, where kinds are
+// guesses, modules with the usual names of a transposed weight (c_attn, c_fc, c_proj, q_attn) and masked lookups are
+// not checked. An error if shapes cannot fit; a warning if the module would run with wrong values or gradients, and in
+// a lenient plan.
 void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagnostics);
 
-// kMostlyReplicated, with the largest replicated parameters, where the mesh has an axis above 1 and the plan shards
-// less than half of the model's elements: its rules were probably written for another tree. Nothing where it shards
-// none at all, which is the finding of an unused axis. Tied tensors count once, buffers do not count.
+// Returns kMostlyReplicated with the largest replicated parameters if the plan shards less than half of the model's
+// elements: its rules were probably written for another model. Returns nullopt if the plan shards no element: that is
+// the finding of an unused axis. Tied tensors count once, buffers do not count.
 std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan);
 
-// kNotHookable at the plan line `where`, for a module whose calls must be intercepted and cannot be. `consequence` ends
-// the message: "style 'x' would not run".
+// Returns kNotHookable at the plan line `where`, for a module whose calls must be intercepted and cannot be.
+// `consequence` is the end of the message: "style 'x' would not run".
 Diagnostic NotHookable(const Module& module, const std::string& consequence, const SourceSpan& where);
 
 }  // namespace moonshard

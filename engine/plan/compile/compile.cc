@@ -153,7 +153,7 @@ class Compiler {
           d.required = "a layout, as in at(path, shard(0)), or a style without inputs and outputs that names '" +
                        signature[param].name + "'";
           if (const std::string tail = "." + signature[param].name; rule.pattern.ends_with(tail)) {
-            d.help = "the module takes the style: at(\"" + rule.pattern.substr(0, rule.pattern.size() - tail.size()) +
+            d.help = "give the style to the module: at(\"" + rule.pattern.substr(0, rule.pattern.size() - tail.size()) +
                      "\", ...)";
           }
           diagnostics_.push_back(std::move(d));
@@ -189,7 +189,7 @@ class Compiler {
                                     moonshard::SourceOf(out_, layouts, p));
       d.path = path + ".weight";
       d.declared = layout.ToText();
-      d.required = "one interval of rows on each rank, as of shard(0)";
+      d.required = "one interval of rows on each rank, as with shard(0)";
       diagnostics_.push_back(std::move(d));
     }
   }
@@ -214,7 +214,7 @@ class Compiler {
       const ModuleLayouts& layouts = out_.LayoutsOf(m);
       if (layouts.missing.empty() || !said.insert(layouts.rule).second) continue;
       Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                    "style '" + layouts.style + "' can be planned but not run: " + layouts.missing,
+                                    "style '" + layouts.style + "' can be compiled but not run: " + layouts.missing,
                                     SourceOf(out_, layouts));
       d.severity = Severity::kWarning;
       d.path = out_.tree->modules()[m].path;

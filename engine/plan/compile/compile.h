@@ -1,9 +1,9 @@
-// Compile: is it possible, and what exactly happens.   MatchedPlan + MeshShape -> CompiledPlan
+// Compile: checks a matched plan on a mesh and fills in all layouts and steps. MatchedPlan + MeshShape -> CompiledPlan
 //
-// Resolves every style against the module it lands on (parameters by name, kinds, heads, negative dims), and proves
-// what can be proven before a model is touched: dims exist, heads and packed sizes fit the axis, every redistribution
-// has a row in the layout algebra, tied parameters agree, no replica is counted twice in a sum, no parameter is
-// forgotten.
+// Resolves every style for the modules that its rule claims (parameters by name, kinds, heads, negative dims). Checks
+// before the model is changed that dims exist, that heads and packed sizes fit the axis, that every redistribution is
+// in the table of redistributions, that tied parameters have one layout, that no replica is counted twice in a sum, and
+// that no parameter beside sharded ones lacks a rule.
 // Stage before: match. Stage after: apply, explain.
 #pragma once
 
@@ -13,11 +13,11 @@
 
 namespace moonshard {
 
-// Errors, all at once: kNoSuchParameter, kBadDim, kHeadsDoNotFit, kPackedDoesNotFit, kNoSuchRedistribution,
-// kStyleDoesNotFit, kUnreachablePartial, kTieConflict, kNotSupported, and kUnclaimedParameter for a parameter beside
-// sharded ones.
-// Warnings: kUnclaimedParameter for other parameters, kUnusedAxis, kStyleDoesNotFit for a weight and redistributions
-// that would run and contradict each other.
+// Returns all errors together: kNoSuchParameter, kBadDim, kHeadsDoNotFit, kPackedDoesNotFit, kNoSuchRedistribution,
+// kStyleDoesNotFit, kUnreachablePartial, kFusedAsOne, kTieConflict, kNotHookable, kNotSupported, and
+// kUnclaimedParameter for a parameter beside sharded ones.
+// Warnings: kUnclaimedParameter for other parameters, kUnusedAxis, kNotSupported for a style that can be compiled but
+// not run, kStyleDoesNotFit for a weight and redistributions that contradict each other but would run.
 Result<CompiledPlan> CompilePlan(const MatchedPlan& matched, const MeshShape& mesh);
 
 }  // namespace moonshard

@@ -101,9 +101,9 @@ class DataParallelCompiler {
     for (MeshAxis axis : kDataAxes) {
       if (placement[axis] == Layout::Replicate()) continue;
       Diagnostic d = Of(Finding::kNotSupported,
-                        std::string("a layout on ") + ToString(axis) + " together with " + section_.name());
+                        std::string("a layout on ") + ToString(axis) + " cannot be combined with " + section_.name());
       d.declared = parameter.name + " " + placement.ToText() + ", by style '" + layouts.style + "'";
-      d.required = std::string("layouts on tp, or no ") + section_.name();
+      d.required = std::string("layouts on tp only, or no ") + section_.name() + " section";
       diagnostics_.push_back(std::move(d));
     }
   }
@@ -112,10 +112,10 @@ class DataParallelCompiler {
   void CheckReplicas(const ModuleLayouts& layouts, const Parameter& parameter, const Placement& placement) {
     const std::vector<GradientTerm> terms = GradientTermsOf(parameter.shape, placement, plan_.mesh, 0);
     if (std::ranges::none_of(terms, [](const GradientTerm& term) { return term.dim >= 0; })) return;
-    Diagnostic d =
-        Of(Finding::kNotSupported, "fsdp of a fused weight that has fewer heads than ranks in one of its parts");
+    Diagnostic d = Of(Finding::kNotSupported,
+                      "fsdp cannot shard a fused weight that has fewer heads than ranks in one of its parts");
     d.declared = parameter.name + " " + placement.ToText() + ", by style '" + layouts.style + "'";
-    d.required = "as many heads as ranks on tp, or ddp {}";
+    d.required = "at least as many heads as ranks of tp in each part, or ddp {}";
     diagnostics_.push_back(std::move(d));
   }
 
@@ -183,7 +183,7 @@ class DataParallelCompiler {
           return path.empty() ? std::string("the root") : "'" + path + "'";
         };
         d.declared = "units " + name(first) + " and " + name(unit);
-        d.required = "one unit that holds both";
+        d.required = "one unit that contains both";
         diagnostics_.push_back(std::move(d));
       }
     }
@@ -206,7 +206,7 @@ class DataParallelCompiler {
   void CheckReshardRanks() {
     const int64_t ranks = plan_.mesh.size(MeshAxis::kDpShard);
     if (ranks % section_.reshard_ranks != 0) {
-      Diagnostic d = Of(Finding::kStyleDoesNotFit, "fsdp cannot reshard to shards over so many ranks");
+      Diagnostic d = Of(Finding::kStyleDoesNotFit, "fsdp cannot reshard over this number of ranks");
       d.declared = "reshard = " + std::to_string(section_.reshard_ranks);
       d.required = "a number that divides dp_shard=" + std::to_string(ranks);
       diagnostics_.push_back(std::move(d));

@@ -1,5 +1,6 @@
-// The data-parallel part of compile: what `fsdp` and `ddp` sections make of placements, and fsdp's units; those of a
-// plan that uses parameters in another dtype too, which are gathered from one rank: themselves.
+// DataParallel: the data-parallel part of compile: adds the layouts of an `fsdp` or `ddp` section to the placements,
+// and makes the units. A plan without fsdp has units too if it uses parameters in another dtype than they are stored
+// in; such a unit only casts.
 #pragma once
 
 #include "engine/core/base/diagnostic.h"
@@ -8,17 +9,17 @@
 
 namespace moonshard {
 
-// With `fsdp`: every parameter becomes shard(0) on dp_shard, on top of what tp makes of it (a single number stays
-// replicated and is shared, and so is what the section ignores), and shared on dp_replicate; the units and what they
-// have in common are filled in. With `ddp`: shared on both axes, so that gradients are summed. Axes of one rank are
-// left alone. To be called when all other placements are final.
+// With `fsdp`: every parameter becomes shard(0) on dp_shard, which divides its tp shard, and shared on dp_replicate. A
+// parameter of a single number, or of a module that the section ignores, becomes shared on both axes. Fills in
+// plan.units and plan.unit_settings. With `ddp`: every parameter becomes shared on both axes, so that its gradient is
+// summed. Axes of one rank are not changed. Call it when all other placements are final.
 //
 // Errors: kNotHookable (a unit, or the root, whose calls cannot be intercepted), kTieConflict (a tensor of two units),
-// kNotSupported (a layout on a data-parallel axis besides the section; a fused weight whose heads several ranks hold,
-// in fsdp).
+// kStyleDoesNotFit (a number of ranks to reshard over that does not divide dp_shard), kNotSupported (a layout on a
+// data-parallel axis beside the section; in fsdp, a fused weight with a part of fewer heads than ranks).
 void CompileDataParallel(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics);
 
-// The placement of what a unit gathers: without the sharding over dp_shard.
+// Returns the placement of a parameter that its unit has gathered: `placement` without the sharding over dp_shard.
 Placement Gathered(Placement placement);
 
 }  // namespace moonshard

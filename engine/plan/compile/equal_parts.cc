@@ -18,7 +18,7 @@ std::optional<Diagnostic> UnequalParts(const Layout& layout, int64_t size, const
                                 landing.source);
   d.path = landing.module->path;
   d.declared = layout.ToText();
-  d.required = "a number of parts that divides " + std::to_string(size) + ", or the size of each";
+  d.required = "a number of parts that divides " + std::to_string(size) + ", or the size of each part";
   d.help = "packed(" + std::to_string(layout.dim) + ", { size, ... }), sizes that add up to " + std::to_string(size);
   return d;
 }

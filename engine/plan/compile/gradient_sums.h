@@ -1,6 +1,6 @@
-// Gradient sums: which parts of a parameter's gradient must be summed, and over which ranks, because each of these
-// ranks adds a term of its own; and which parameters' gradients one all-reduce of ddp brings together. Part of compile.
-// Stage after: apply, which hands both to redistribute/gradient_sum.h; cost.h prices them.
+// GradientSums: the parts of parameters' gradients that must be summed over ranks, since each of the ranks computes a
+// term of the sum, and the buckets of gradients that ddp sums in one all-reduce. Part of compile. Stage after: apply,
+// which passes both to redistribute/gradient_sum.h; cost.h counts their bytes.
 #pragma once
 
 #include <cstdint>
@@ -13,33 +13,36 @@
 
 namespace moonshard {
 
+// A gradient, or a part of it, of which each rank of `group` has a term.
 struct GradientTerm {
   PlannedGroup group;
   int dim = -1;  // -1: the full gradient
-  // Of `dim`, within this rank's shard: a part of a fused weight whose heads several ranks hold.
+  // The interval of `dim` in this rank's shard, in elements: a part of a fused weight that has fewer heads than ranks.
   int64_t begin = 0;
   int64_t length = 0;
   bool operator==(const GradientTerm&) const = default;
 };
 
-// Of a parameter of this full shape on `rank` of the mesh: for a `shared` one the axis, for heads that are fewer than
-// ranks the ranks that hold the same head. Empty where the gradient needs no sum. Every rank has as many terms of the
-// same groups and lengths. Several axes bring a term each, tp's first. The placement has been compiled.
+// Returns the terms of a parameter's gradient on rank `rank` of the mesh. `shape` is the parameter's full shape, and
+// `placement` is compiled. A `shared` layout has a term over its axis; a layout of fewer heads than ranks has a term
+// over the ranks that hold the same head. Empty if the gradient needs no sum. Every rank has the same number of terms,
+// with the same groups and lengths. Each axis adds its own terms, tp first.
 std::vector<GradientTerm> GradientTermsOf(const std::vector<int64_t>& shape, const Placement& placement,
                                           const MeshShape& mesh, int64_t rank);
 
-// Which elements of `dim`, within the shard of `rank`, a planned sum is of, for a parameter of this full shape.
+// Returns the interval of sum.dim, in the shard of rank `rank`, that the planned sum is of, for a parameter of this
+// full shape.
 Interval ElementsOf(const PlannedSum& sum, const std::vector<int64_t>& shape, const Placement& placement,
                     const MeshShape& mesh, int64_t rank);
 
-// Whether gradients are summed over data-parallel ranks: every backward of the model takes part.
+// Whether gradients are summed over data-parallel ranks, so that every backward of the model takes part in the sums.
 bool SumsOverData(const CompiledPlan& plan);
 
-// Of a plan with ddp over more than one rank; else none. Every parameter that can have a gradient is in one, tied ones
-// once. Parameters come in the reverse order of the tree, which is about the order in which a backward is done with
-// them; a bucket is of one dtype and closed before it exceeds the section's bytes, counted as the first rank holds
-// them, so that all ranks have the same buckets; a larger parameter has one to itself. The order is that in which they
-// are begun.
+// Returns the buckets of a plan with ddp over more than one rank; empty for other plans. Every parameter is in one
+// bucket; a tied tensor once, buffers not at all. Parameters are in the reverse order of the tree, which is about the
+// order in which a backward computes their gradients. All parameters of a bucket have one dtype. A bucket is closed
+// before it exceeds the section's bucket_bytes; a larger parameter has a bucket of its own. The bytes are those of rank
+// 0, so that all ranks have the same buckets. The buckets are in the order in which their all-reduces start.
 std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan);
 
 }  // namespace moonshard

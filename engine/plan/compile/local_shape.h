@@ -1,5 +1,5 @@
-// LocalShape: what one rank holds of a parameter under a placement, and which parameters of a tree count where elements
-// or bytes of a compiled plan are added up.
+// LocalShape: the shard of a parameter that one rank holds under a placement, and the tied parameters that are not
+// counted where elements or bytes of a compiled plan are added up.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,20 @@
 
 namespace moonshard {
 
-// For each dim of `shape` the indices that `rank` holds, in the order of its local tensor. Axes that shard the same dim
-// divide it one after the other, the innermost axis first. The placement has been compiled: it fits the shape.
+// Returns, for each dim of the full shape `shape`, the intervals of indices that rank `rank` holds, in the order of its
+// local tensor. Axes that shard the same dim divide it one after the other, the innermost axis (tp) first. `placement`
+// is compiled: it fits the shape.
 std::vector<std::vector<Interval>> LocalIntervals(const std::vector<int64_t>& shape, const Placement& placement,
                                                   const MeshShape& mesh, int64_t rank);
+// Returns the shape of the local tensor of rank `rank`.
 std::vector<int64_t> LocalShape(const std::vector<int64_t>& shape, const Placement& placement, const MeshShape& mesh,
                                 int64_t rank);
 
-// Whether an axis of more than one rank shards it.
+// Whether an axis of more than one rank shards the parameter.
 bool IsSharded(const Placement& placement, const MeshShape& mesh);
 
-// Parameters that are tied to one before them: stored and counted with the first.
+// Returns the parameters that are tied to an earlier parameter: the tensor is stored and counted with the first of
+// them.
 std::set<ParamRef> TiedCopies(const ModuleTree& tree);
 
 }  // namespace moonshard

@@ -1,4 +1,4 @@
-// Mesh axes that a plan does not use.
+// MeshAxes: findings about mesh axes that a plan does not use.
 // Part of compile.h.
 #pragma once
 
@@ -7,12 +7,14 @@
 
 namespace moonshard {
 
-// kUnusedAxis, a warning: nothing in the plan is on an axis above 1. kNotSupported for pp and cp: there are layouts on
-// them (`on`), but no pipeline or context parallelism that could use the axis without.
+// Reports each axis of more than one rank that no layout and no section of the plan uses: kUnusedAxis (a warning), or
+// kNotSupported for pp and cp. A plan can declare layouts on pp and cp (`on`); without such layouts the axis has no
+// use, since there is no pipeline or context parallelism.
 void CheckAxes(const CompiledPlan& plan, Diagnostics& diagnostics);
 
-// The part of these warnings that is about training: ranks of dp_shard or dp_replicate, which see different rows, under
-// a plan that reduces no gradients over them. apply/ makes errors of them (ApplyOptions::independent_replicas).
+// Returns those of these warnings that are about dp_shard and dp_replicate: a plan that reduces no gradients over ranks
+// that receive different rows of the batch. apply/ reports them as errors unless ApplyOptions::independent_replicas is
+// set.
 Diagnostics IndependentReplicas(const CompiledPlan& plan);
 
 }  // namespace moonshard

@@ -1,18 +1,18 @@
-// ModuleSteps: what a compiled plan does around every call of a module, step by step, and what the model needs for it:
-// process groups, sums of gradients. Data that is the same on every rank; the runtime makes one object of each step
-// (engine/runtime/apply) and decides nothing.
+// ModuleSteps: the steps that a compiled plan runs around every call of a module, and the process groups and gradient
+// sums that the model needs. The data is the same on every rank; the runtime (engine/runtime/apply) makes objects from
+// the steps and decides nothing.
 //
-// The order of steps is that of StepKind, for every module: first those that begin a call, then the module's own
-// forward, then those that end it. Why so. Parameters are gathered before anything reads them and resharded after
-// everything has. Casts are outside of redistributions, so that collectives carry the dtype in which the module
-// computes. Everything from kRecompute to kFinishCall is inside of a recomputed call and runs again in the backward:
-// its redistributions too, with the same random numbers; its casts and its unit, whose parameters the backward gathers
-// by itself, do not. Inputs are compared between ranks before the first collective of the call. Parameters that were
-// held back (a rowwise bias) are added once, after the partial values were reduced. The order behind the forward is one
-// of its own and not the reverse of that in front of it: a step that ends what another began names it
+// The steps of every module run in the order of StepKind: first the steps before the module's forward, then the
+// forward, then the steps after it. The reasons for this order: Parameters are gathered before the first step that
+// reads them and resharded after the last one. Casts are outside of redistributions, so that collectives send the dtype
+// in which the module computes. The steps from kRecompute to kFinishCall are inside of a recomputed call and run again
+// in the backward, also redistributions, with the same random numbers. Casts and the gather of the unit do not run
+// again: the backward gathers the unit by itself. Inputs are compared between ranks before the first collective of the
+// call. Parameters that the forward left out (a rowwise bias) are added once, after the partial sums were reduced. The
+// order after the forward is not the reverse of the order before it: a step that ends an earlier step names that step
 // (ModuleStep::ends).
 //
-// Modules that do the same share one ModuleSteps, so a model of 60,000 modules has a few dozen.
+// Modules with equal steps share one ModuleSteps: a model of 60,000 modules has a few dozen.
 #pragma once
 
 #include <cstddef>
@@ -32,141 +32,141 @@ namespace moonshard {
 struct CompiledPlan;
 
 enum class StepKind : uint8_t {
-  // A call begins.
-  kBeginStep,          // the root under units: units forget what an exception has left, the order of a forward is noted
-  kGatherUnit,         // the unit's parameters become full, by one all-gather per dtype
-  kCastArguments,      // floating-point arguments become `dtype`
-  kRecompute,          // what follows keeps no activations but those of `kept` and runs again in the backward
-  kKeepResults,        // within a recomputed call: results of operators inside are kept
-  kOutermostCall,      // if no call encloses this one: values are there, inputs agree between ranks, sums listen
+  // Before the module's forward.
+  kBeginStep,          // on the root: clears what an exception left in units, starts to record their order
+  kGatherUnit,         // gathers the unit's parameters, by one all-gather per dtype
+  kCastArguments,      // casts floating-point arguments to `dtype`
+  kRecompute,          // the inner steps and the forward store only the results of `kept`, and run again
+  kKeepResults,        // inside a recomputed call: stores the results of all operators of this call
+  kOutermostCall,      // if no call encloses this one: checks loaded values and inputs, prepares gradient sums
   kDrawInside,         // random numbers of the forward come from `stream`
-  kRedistributeInput,  // argument `position` goes from one layout to another on `axis`
-  kRouteInputs,        // ids and weights of experts among the arguments become those of this rank's experts
-  kShareResults,       // equal redistributions of one tensor by calls inside share one result
-  // It ends.
+  kRedistributeInput,  // redistributes argument `position` on `axis`
+  kRouteInputs,        // replaces expert ids and weights among the arguments by those of this rank's experts
+  kShareResults,       // equal redistributions of one tensor by calls inside this one share one result
+  // After the module's forward.
   kDrawAfter,           // random numbers between this call and the next come from `stream`
-  kRedistributeOutput,  // result `position` goes from one layout to another on `axis`
-  kAddParameters,       // parameters that the forward left out are added to the first result
+  kRedistributeOutput,  // redistributes result `position` on `axis`
+  kAddParameters,       // adds the parameters that the forward left out to the first result
   kRouteOutputs,        // as kRouteInputs, among the results
-  kFinishCall,          // if no call encloses this one: a backward through the results takes part in the sums
-  kCastResults,         // floating-point results become `dtype`, or what the first argument was
-  kReshardUnit,         // the unit's parameters go back to shards, or stay full until its backward ends (`keeps`)
-  kEndStep,             // what was gathered ahead and not used is freed
+  kFinishCall,          // if no call encloses this one: a backward through the results runs the gradient sums
+  kCastResults,         // casts floating-point results to `dtype`, or to the dtype of the first argument
+  kReshardUnit,         // reshards the unit's parameters, with `keeps` only when its backward ends
+  kEndStep,             // frees what was gathered ahead and not used
 };
 
 struct ModuleStep;
 struct ModuleSteps;
 
-// All that a kind is, a row of one table (step_kinds.cc). A new kind is an entry of StepKind, a row there, a place
-// where CompileSteps adds it, and an object in engine/runtime/apply/boundary_steps.cc.
+// The properties of a step kind: a row of the table in step_kinds.cc. A new kind needs an entry of StepKind, a row
+// there, code in CompileSteps that adds it, and an object in engine/runtime/apply/boundary_steps.cc.
 struct StepKindInfo {
   using Text = std::string (*)(const ModuleStep&, const ModuleSteps&, const CompiledPlan&);
 
   StepKind kind;
-  const char* name;  // "gather_unit": for JSON, and for text with spaces
-  bool begins;       // it runs before the module's forward; else after it
-  // The kind of step in front of the forward that it ends, and whose state of the call it takes.
+  const char* name;  // "gather_unit": in JSON; in text with spaces for underscores
+  bool begins;       // whether it runs before the module's forward; else after it
+  // The kind of the earlier step that it ends, and whose state of the call it uses; nullopt: none.
   std::optional<StepKind> ends;
-  bool repeats;  // it runs again in the backward where the call is recomputed
-  // It may follow from modules without parameters, which a tree from checkpoint headers does not have.
+  bool repeats;  // whether it runs again in the backward if the call is recomputed
+  // Whether modules without parameters can cause it, which a tree from checkpoint headers does not list.
   bool of_live_tree;
-  Text rest;         // of the text, behind the name; null: nothing
-  Text collectives;  // that it issues, "all_gather forward, reduce_scatter backward"; null: none
+  Text rest;         // returns the text after the name; nullptr: none
+  Text collectives;  // returns its collectives: "all_gather forward, reduce_scatter backward"; nullptr: none
 };
 const StepKindInfo& InfoOf(StepKind kind);
-// In the order of StepKind.
+// All kinds, in the order of StepKind.
 std::span<const StepKindInfo> StepKinds();
 
-// Random numbers: the same on every rank of tp, or this rank's own.
+// The stream of random numbers: common to all ranks of tp, of this rank alone, or the one before the call.
 enum class DrawFrom : uint8_t { kCommon, kOwn, kAsBefore };
 
-// Results of operators that a recomputed call keeps.
+// The operators whose results a recomputed call stores.
 struct KeptOperators {
   bool attention = false;
   Recomputed::Matmuls matmuls = Recomputed::Matmuls::kNone;
   bool operator==(const KeptOperators&) const = default;
 };
 
-// One step. Fields that a kind does not use keep their defaults.
+// One step. Fields that a kind does not use have their defaults.
 struct ModuleStep {
   StepKind kind = StepKind::kOutermostCall;
-  // Of the argument, by forward's signature, or of the tensor in the result: the layouts are those of the module's
-  // ModuleLayouts. Of kRecompute: index into plan->recompute, for its text.
+  // The position of the argument in forward's signature, or of the tensor in the result; the layouts are in the
+  // module's ModuleLayouts. Of kRecompute: index into plan->recompute, for the text.
   int32_t position = 0;
-  // Of a step of `leave`: index into `enter` of the step that it ends, which keeps something of the call for it; -1:
-  // none.
+  // Of a step of `leave`: index into `enter` of the step that it ends, and whose state of the call it uses; -1: none.
   int32_t ends = -1;
   MeshAxis axis = MeshAxis::kTp;
-  // Of an input: how many modules of one parent have the same redistribution of the same argument. One of them runs it;
-  // the others take the result, and `shared_with` is the name of that one within the parent ("q_proj"); "" for itself.
+  // Of an input: the number of siblings with the same redistribution of the same argument. One sibling runs the
+  // redistribution, and the others use its result. `shared_with` is the name of that sibling in its parent ("q_proj");
+  // "" in the step of that sibling itself.
   int32_t uses = 1;
   std::string shared_with;
-  std::string dtype;  // torch's name; of kCastResults "": that of the first floating-point argument
+  std::string dtype;  // torch's name; "" of kCastResults: the dtype of the first floating-point argument
   DrawFrom stream = DrawFrom::kCommon;
-  bool keeps = false;
+  bool keeps = false;                 // of kReshardUnit: the unit stays full until its backward ends
   bool compares = false;              // of kOutermostCall: the ranks of tp compare the inputs
-  std::optional<KeptOperators> kept;  // of kRecompute; nothing: no results are kept
+  std::optional<KeptOperators> kept;  // of kRecompute; nullopt: no results are stored
   bool operator==(const ModuleStep&) const = default;
 };
 
-// Ranks at consecutive coordinates of an axis: all of it, or sub-groups of so many.
+// A process group along an axis: all ranks of the axis, or sub-groups of `ranks` consecutive coordinates.
 struct PlannedGroup {
   MeshAxis axis = MeshAxis::kTp;
   int64_t ranks = 1;
   auto operator<=>(const PlannedGroup&) const = default;
 };
 
-// A parameter whose gradient is partial, or a part of it along `dim`, is summed over a group. Which elements the part
-// has on a rank follows from its shard (ElementsOf, gradient_sums.h).
+// A sum over a group of a parameter's gradient, or of a part of the gradient along `dim`. The elements of the part on a
+// rank follow from the rank's shard (ElementsOf, gradient_sums.h).
 struct PlannedSum {
-  uint32_t param = 0;  // of the module
+  uint32_t param = 0;  // index into the module's parameters
   PlannedGroup group;
   int dim = -1;      // -1: the full gradient
-  int32_t term = 0;  // of the parameter: index into its GradientTermsOf
+  int32_t term = 0;  // index into the parameter's GradientTermsOf
   bool operator==(const PlannedSum&) const = default;
 };
 
-// How an argument of the host arrives, for the comparison of inputs between the ranks of tp.
+// How an argument arrives from the model's code, for the comparison of inputs between the ranks of tp.
 struct ArrivingInput {
-  std::optional<int> shard_dim;  // of each rank its own size in this dim; negative counts from the last
-  bool replicated = false;       // equal on every rank, in its values too
+  std::optional<int> shard_dim;  // ranks may differ in the size of this tensor dim; negative counts from the last
+  bool replicated = false;       // equal on every rank, values included
   bool operator==(const ArrivingInput&) const = default;
 };
 
-// What happens around the calls of modules that are alike in everything that it depends on.
+// The steps around the calls of all modules that have equal ones.
 struct ModuleSteps {
   uint32_t layouts = 0;                 // index into CompiledPlan::layouts
-  bool planned = false;                 // the root, what a rule claims, and what holds it: for observers of a step
-  std::string dtype;                    // in which parameters are used; "": as they are stored
+  bool planned = false;                 // the root, claimed modules and modules around them: for observers of a step
+  std::string dtype;                    // of parameters while they are used; "": as they are stored
   std::vector<ModuleStep> enter;        // in order
   std::vector<ModuleStep> leave;        // in order
-  std::vector<PlannedSum> sums;         // parameters in order, and of one the order in which it is summed
+  std::vector<PlannedSum> sums;         // by parameter; the sums of one parameter in the order in which they run
   std::vector<ArrivingInput> arriving;  // by argument position, where the inputs are compared
   bool local_rows = false;              // looks up ids in this rank's rows of `weight`
-  // The size of a parameter stands for that of the activations around the module. A module that gathers what it
-  // computes, or looks up ids of the full table, is surrounded by full ones: it reports the full shape, although it
-  // holds a shard.
+  // The model's code reads sizes of activations from the sizes of parameters. Around a module that gathers its output,
+  // or looks up ids of the full table, activations are full, so the module reports the full shape of a parameter
+  // although it holds a shard.
   bool reports_full_shapes = false;
-  // Without steps calls are not intercepted.
+  // The calls of a module without steps are not intercepted.
   bool empty() const { return enter.empty() && leave.empty(); }
   bool operator==(const ModuleSteps&) const = default;
 };
 
-// Parameters whose gradients one all-reduce of ddp brings together. It begins when the backward has made all of them,
-// or when the backward ends, where they are summed over tp too.
+// Parameters whose gradients ddp sums in one all-reduce. The all-reduce starts when the backward has computed all of
+// the gradients; with `after_tp`, when the backward ends, since the gradients are summed over tp first.
 struct GradientBucket {
   std::vector<ParamRef> params;
   bool after_tp = false;
   DType dtype = DType::kF32;
 };
 
-// Fills in plan.steps, steps_of, groups, buckets, gradient_scale, sharded_dims: from layouts, units and sections,
-// which are final.
+// Fills in plan.steps, steps_of, groups, sums_gradients, buckets, gradient_scale and sharded_dims, from layouts, units
+// and sections, which must be final.
 void CompileSteps(CompiledPlan& plan);
 
-// "redistribute input 0: replicate -> shared on tp, one collective for 3 siblings"; one line.
+// Returns one line: "redistribute input 0: replicate -> shared on tp, one collective for 3 siblings".
 std::string ToText(const ModuleStep& step, const ModuleSteps& steps, const CompiledPlan& plan);
-// "tp", or "tp in groups of 2".
+// Returns "tp", or "tp in groups of 2".
 std::string ToText(const PlannedGroup& group, const MeshShape& mesh);
 
 }  // namespace moonshard

@@ -25,20 +25,20 @@ bool IsAmong(const std::string& kind, std::span<const std::string_view> kinds) {
 // What to change in the model. Every text can be followed as it is written (tests/dsl/embed/suggestions_test.cc).
 std::string HowToHook(const Module& module) {
   const std::string kind = module.kind.empty() ? "Name" : module.kind;
-  const std::string makes = module.path.empty() ? "where it is made" : "where the model makes '" + module.path + "'";
+  const std::string makes =
+      module.path.empty() ? "where it is created" : "where the model creates '" + module.path + "'";
   std::string declare = "declare its class with MOONSHARD_MODULE(" + kind + ") in place of TORCH_MODULE(" + kind + ")";
   switch (module.origin) {
     case ModuleOrigin::kWithinTorch: {
       const std::string around(ParentOf(module.path));
-      return "LibTorch's own '" + around + "' uses it without a call: write the class of '" + around +
-             "' anew with layers of moonshard::nn, or leave it full on every rank: at(\"" + around +
-             "{,.**}\", replicated())";
+      return "LibTorch's own '" + around + "' uses this module without a call: rewrite the class of '" + around +
+             "' with layers of moonshard::nn, or replicate it: at(\"" + around + "{,.**}\", replicated())";
     }
     case ModuleOrigin::kTorch:
       if (IsAmong(kind, kOfFixedSize)) {
         return "LibTorch's " + kind +
-               " computes with the sizes that it was made with: write its class anew with layers of "
-               "moonshard::nn, or leave it full on every rank: at(\"" +
+               " computes with the sizes that it was created with: rewrite its class with layers of "
+               "moonshard::nn, or replicate it: at(\"" +
                module.path + "{,.**}\", replicated())";
       }
       if (IsAmong(kind, kDropIns)) return makes + ", use moonshard::nn::" + kind + " in place of torch::nn::" + kind;

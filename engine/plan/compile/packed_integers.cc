@@ -96,12 +96,12 @@ void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics) {
               (format.empty() ? "" : " (" + std::string(format) + ")") + ", and is sharded as a plain matrix",
           line);
       d.path = path;
-      d.declared = layout->ToText() + ", by style '" + layouts.style + "'; it is " + SafetensorsName(parameter.dtype) +
-                   " " + ShapeText(parameter.shape);
+      d.declared = layout->ToText() + ", by style '" + layouts.style + "'; the parameter is " +
+                   SafetensorsName(parameter.dtype) + " " + ShapeText(parameter.shape);
       d.required = "a matrix of floating-point numbers";
       d.help =
           "shard a checkpoint that is not quantized; or replicated {} for these modules; or a rule for the parameter "
-          "itself, and one for each of its scales, where the format is known to allow it";
+          "itself, and one for each of its scales, if the format allows that";
       diagnostics.push_back(std::move(d));
       break;
     }

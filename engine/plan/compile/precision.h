@@ -1,4 +1,5 @@
-// The precision part of compile: in which dtype a parameter is while it is used, and its gradient while it is summed.
+// Precision: the precision part of compile: the dtype of a parameter while it is used, and of its gradient while fsdp
+// sums it.
 #pragma once
 
 #include <optional>
@@ -10,18 +11,20 @@
 
 namespace moonshard {
 
-// Fills in plan.kept_dtypes. Errors: kNotHookable for a module whose inputs cannot be cast.
+// Fills in plan.kept_dtypes. Errors: kNotHookable for a module of keep_dtype whose calls cannot be intercepted, so that
+// its inputs cannot be cast.
 void CompilePrecision(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics);
 
-// The dtype of one of precision's names; nothing for "".
+// Returns the dtype of a name of kPrecisionDTypes; nullopt for "".
 std::optional<DType> DTypeNamed(std::string_view name);
-// Whether some parameter is used in another dtype than it is stored in.
+// Whether the plan declares a dtype in which parameters are used, with precision or keep_dtype.
 bool ChangesDType(const CompiledPlan& plan);
-// The dtype of keep_dtype for the nearest module around `path`, else that of precision; "" where neither is set.
+// Returns torch's name of the dtype in which the module at `path` computes: the dtype of keep_dtype for the nearest
+// module at or above `path`, else of precision; "" if neither is declared.
 std::string_view ComputeDTypeOf(const CompiledPlan& plan, std::string_view path);
-// Of a parameter while it is full; the stored one if that is not a floating-point type.
+// Returns the dtype of a parameter while it is used; the stored dtype if that is not a floating-point type.
 DType UsedDType(const CompiledPlan& plan, ParamRef param);
-// Of its gradient on the way through fsdp's reduce-scatter.
+// Returns the dtype of a parameter's gradient in fsdp's reduce-scatter.
 DType ReducedDType(const CompiledPlan& plan, ParamRef param);
 
 }  // namespace moonshard

@@ -57,7 +57,7 @@ void CheckNamesExist(const std::map<std::string, Placement>& params, const Style
     d.declared = name;
     d.required = names.empty() ? "the module owns no parameter" : "one of: " + Join(names, ", ");
     d.help = names.empty()
-                 ? "a rule is for the modules that own the parameters: \"" + std::string(landing.pattern) + ".*\""
+                 ? "write the rule for the modules that own the parameters: \"" + std::string(landing.pattern) + ".*\""
                  : DidYouMean(name, names, 0);
     diagnostics.push_back(std::move(d));
   };
@@ -110,9 +110,9 @@ void CheckLate(const Style& style, const Landing& landing, const MeshShape& mesh
     if (mesh.size(axis) > 1 && leaves.is_shared_last()) {
       Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
                         "'" + layouts.after.front() + "' of '" + landing.module->path +
-                            "' is added to features of which only some are shared");
+                            "' is added to an output of which only the last features are shared");
       d.declared = leaves.ToText() + ", and after = { \"" + Join(layouts.after, "\", \"") + "\" }";
-      d.required = "no 'after': it is for outputs that are reduced";
+      d.required = "no 'after', which is for outputs that are reduced";
       diagnostics.push_back(std::move(d));
     }
     if (mesh.size(axis) == 1 || leaves.kind != LayoutKind::kPartial) continue;
@@ -236,7 +236,7 @@ void CheckReplicasInSums(const Style& style, const Landing& landing, const MeshS
                             std::to_string(pieces.value().replicas()) + " times");
       d.declared =
           (*landing.signature)[i].name + " " + layout.ToText() + " over " + std::to_string(mesh.size(axis)) + " ranks";
-      d.required = "at least as many heads as ranks where the output is partial";
+      d.required = "at least as many heads as ranks if the output is partial";
       diagnostics.push_back(std::move(d));
     }
   }
@@ -287,7 +287,7 @@ void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& m
         landing, Finding::kStyleDoesNotFit,
         "route of style '" + style.name + "' leaves ranks of tp without an expert of '" + landing.module->path + "'");
     d.declared = std::to_string(layouts.experts) + " experts on " + std::to_string(mesh.size(MeshAxis::kTp)) + " ranks";
-    d.required = "at least one expert per rank: equally many on each, fewer on the last";
+    d.required = "at least one expert per rank: the same number on each rank, or fewer on the last";
     diagnostics.push_back(std::move(d));
   }
   if (counted == 0) {

@@ -1,4 +1,4 @@
-// ResolveStyle: one style on one kind of module: fills in every layout and checks each alone.
+// ResolveStyle: resolves one style for one kind of module: fills in every layout and checks each layout by itself.
 // Part of compile.h.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace moonshard {
 
-// Where a style lands: the module that stands for all of its signature and kind under the rule.
+// The module that a style is resolved for: an example of all modules with its signature and kind under the rule.
 struct Landing {
   const Module* module = nullptr;
   const ModuleTree::Signature* signature = nullptr;
@@ -19,25 +19,28 @@ struct Landing {
   SourceSpan source;    // of the rule
 };
 
-// Fills params, redistributions, after, lookup, route and features of `layouts`. Errors go to `diagnostics`, with the
-// rule's line and the module's path; `layouts` then serves further checks alone, and is not to be applied.
+// Fills in style, params, inputs, outputs, after, lookup, route, experts and missing of `layouts`, whose features
+// FillFeatures has filled in. Adds errors to `diagnostics`, with the rule's line and the module's path. After an error
+// `layouts` is only for further checks and must not be applied.
 void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleLayouts& layouts,
                   Diagnostics& diagnostics);
 
-// Checks one parameter's placement and counts its dims from the front.
+// Checks one parameter's placement, counts its dims from the front and fills in the sizes of its equal parts. Adds
+// errors to `diagnostics`; a layout with a bad dim or bad parts becomes replicate.
 void ResolvePlacement(const Parameter& parameter, const Landing& landing, const MeshShape& mesh, Placement& placement,
                       Diagnostics& diagnostics);
 
-// Feature sizes that follow from the module's kind and weight.
+// Sets in_features and out_features of `layouts` as far as they follow from the module's kind and weight.
 void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleLayouts& layouts);
 
-// Equal parts, `packed(dim, n)`, whose sizes follow from the dim: kPackedDoesNotFit where the layout has equal parts
-// that do not divide `size`. `what`: of the module, for the message.
+// Returns kPackedDoesNotFit if the layout has equal parts, `packed(dim, n)`, and n does not divide `size`, the size of
+// the dim; else nullopt. `what` names the tensor of the module in the message: "input 0".
 std::optional<Diagnostic> UnequalParts(const Layout& layout, int64_t size, const Landing& landing,
                                        const std::string& what);
 
-// Gives equal parts of so many features (-1: not known) their sizes. `reported`: the parts are known not to divide
-// them.
+// Fills in the sizes of equal parts of a redistribution whose tensor has `features` features (-1: not known, nothing is
+// filled in). Reports parts that do not divide the features, unless `reported`: an error of the style was reported
+// before. Such parts become a plain shard.
 void FillEqualParts(int64_t features, const Landing& landing, const std::string& what, bool reported,
                     std::optional<Redistribution>& redistribution, Diagnostics& diagnostics);
 

@@ -1,6 +1,6 @@
-// Siblings: modules of one parent with the same redistribution of the same argument are called with one tensor
-// (queries, keys, values; gate and up), so one of them redistributes and the others take the result; and which modules
-// enclose such calls. Part of CompileSteps (module_steps.h).
+// Siblings: the modules of one parent that have the same redistribution of the same argument, and the modules that
+// enclose calls. Such siblings are called with one tensor (queries, keys, values; gate and up), so one of them runs the
+// redistribution and the others use its result. Part of CompileSteps (module_steps.h).
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,25 @@ namespace moonshard {
 
 class Siblings {
  public:
-  // Of the plan's layouts and tree; keeps references to both.
+  // Finds the siblings in the plan's tree by the plan's layouts; keeps references to both.
   explicit Siblings(const CompiledPlan& plan);
 
-  // Modules that redistribute one input alike.
+  // Siblings with the same redistribution of the same argument.
   struct Group {
-    uint32_t redistribution = 0;  // equal ones have one number
+    uint32_t redistribution = 0;  // its number; equal redistributions have equal numbers
     int32_t position = 0;         // of the argument
-    uint32_t first = 0;           // module that redistributes: the first in the tree
+    uint32_t first = 0;           // module that runs the redistribution: the first in the tree
     int32_t uses = 0;             // modules in the group
-    uint32_t next = 0;            // of the same parent
+    uint32_t next = 0;            // index of the next group of the same parent
   };
-  // Of the n-th input of a module that is redistributed with communication; null where there are fewer.
+  // Returns the group of the module's n-th input, from 0, that is redistributed on an axis of more than one rank;
+  // nullptr if the module has fewer such inputs.
   const Group* Of(uint32_t module, size_t n) const;
-  // Whether some module redistributes more than one input.
+  // Whether a module redistributes more than one input.
   bool has_more() const { return !more_.empty(); }
 
-  // Whether calls of the module enclose one whose calls a rule needs, or one that redistributes.
+  // Whether the module encloses a module whose calls must be intercepted (encloses), or a module that redistributes
+  // (shares).
   bool encloses(uint32_t module) const { return encloses_[module]; }
   bool shares(uint32_t module) const { return shares_[module]; }
 

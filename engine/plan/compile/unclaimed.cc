@@ -80,11 +80,12 @@ std::string StyleWaitedFor(const CompiledPlan& plan, size_t module) {
   };
   if (!siblings.ends && !siblings.makers.empty()) {
     return std::string(siblings.tokens ? "rowwise { output = shard(1) }" : "rowwise {}") + ": " +
-           verb(siblings.makers, " leaves", " leave") + " sharded features, as many as it takes";
+           verb(siblings.makers, " leaves", " leave") + " as many sharded features as this module takes";
   }
   const std::string colwise = siblings.tokens ? "colwise { input = shard(1) }" : "colwise {}";
   if (!siblings.takers.empty()) {
-    return colwise + ": " + verb(siblings.takers, " takes", " take") + " sharded features, as many as it leaves";
+    return colwise + ": " + verb(siblings.takers, " takes", " take") +
+           " as many sharded features as this module leaves";
   }
   if (!siblings.ends || siblings.parallel.empty()) return "";
   return colwise + ", as for " + Join(siblings.parallel, ", ");
@@ -116,7 +117,7 @@ Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool toke
           "sharded heads";
     } else if (d.help.empty()) {
       d.help =
-          "replicated() where it works on full tensors; params = shared where it works on shards, so that its "
+          "replicated() if the module works on full tensors; params = shared if it works on shards, so that its "
           "gradient is summed";
     }
   } else if (!tokens) {

@@ -1,5 +1,6 @@
-// UnitMemory: peak memory that FSDP units take in addition to the shards, from a simulation of one step in the order of
-// fsdp/unit.h: all-gathered parameters, collective buffers, and full gradients before their reduce-scatter.
+// UnitMemory: the peak memory of fsdp units in addition to the shards: gathered parameters, buffers of collectives, and
+// full gradients before their reduce-scatter. Computed by a simulation of one training step in the order of
+// fsdp/unit.h.
 // Stage before: compile. Stage after: explain.
 #pragma once
 
@@ -21,9 +22,9 @@ struct UnitParamBytes {
 };
 UnitParamBytes BytesInUnit(const CompiledPlan& plan, ParamRef param, int64_t rank);
 
-// For mesh rank `rank`, assuming that units run in tree order and that all parameters are trained. The root unit's
-// gradients are counted during the whole backward. `gloo`: adds the copy that Gloo's reduce-scatter makes of its input.
-// Zeros if the plan has no units.
+// Returns the peak memory of rank `rank` of the mesh, assuming that units run in tree order and that all parameters are
+// trained. The root unit's gradients are counted during the full backward. `gloo`: adds the copy that Gloo's
+// reduce-scatter makes of its input. Zeros if the plan has no units.
 UnitMemory MemoryOfUnits(const CompiledPlan& plan, int64_t rank, bool gloo = false);
 
 }  // namespace moonshard

@@ -1,4 +1,4 @@
-// Difference: what differs between two compiled plans of the same model, to show the effect of an edit (the REPL's
+// Difference: the differences between two compiled plans of the same model, to show the effect of an edit (the REPL's
 // :reload, :try, :diff).
 #pragma once
 
@@ -13,15 +13,15 @@ namespace moonshard {
 struct PlanDifference {
   static constexpr int64_t kAbsent = -1;  // the plan has no such rule
 
-  // A rule that claims a different number of modules in the two plans, or that only one of them has.
+  // A rule that claims different numbers of modules in the two plans, or that only one of the plans has.
   struct RuleChange {
     std::string pattern;
-    std::string source;  // in the second plan; in the first if the second does not have it
+    std::string source;  // position in the second plan; in the first plan if only that one has the rule
     int64_t before = kAbsent;
     int64_t after = kAbsent;
   };
   // One property of a module. `what`: "style", a parameter's name, "input", "output 1", "added late", "lookup",
-  // "route", "fsdp unit", "recomputed", or "module" if one of the models lacks it.
+  // "route", "fsdp unit", "recomputed", or "module" if only one of the models has the module.
   struct Part {
     std::string what;
     std::string before;  // "": none
@@ -32,7 +32,7 @@ struct PlanDifference {
   struct ModuleChange {
     std::string path;  // folded: "model.layers.{0..31}.mlp"
     int64_t modules = 0;
-    std::vector<Part> parts;  // what differs
+    std::vector<Part> parts;  // the properties that differ
   };
 
   std::vector<RuleChange> rules;      // in the second plan's order, then those of the first plan only
@@ -40,8 +40,9 @@ struct PlanDifference {
   bool empty() const { return rules.empty() && modules.empty(); }
 };
 
-// Rules with the same pattern correspond. If several have one pattern, they correspond counted from the end, since the
-// rules of an extended plan come last.
+// Returns the differences from `before` to `after`. Rules with the same pattern are compared with each other. If
+// several rules of a plan have the same pattern, they are paired from the end, since the rules of an extended plan come
+// last.
 PlanDifference Compare(const CompiledPlan& before, const CompiledPlan& after);
 
 }  // namespace moonshard

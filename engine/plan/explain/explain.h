@@ -1,5 +1,5 @@
-// Explain: a CompiledPlan as text and as JSON, without weights or ranks. The JSON form is a contract (format_version)
-// and byte-stable: sorted keys, nothing that depends on time or addresses.
+// Explain: writes a CompiledPlan as text and as JSON, without loading weights or starting ranks. The JSON form is a
+// contract (format_version) and byte-stable: keys are sorted, and no value depends on time or addresses.
 // Stage before: compile.
 #pragma once
 
@@ -13,26 +13,29 @@
 namespace moonshard {
 
 struct ExplainOptions {
-  int64_t rank = 0;              // whose local shapes and bytes are shown
-  std::optional<Tokens> tokens;  // of the full input; none: see TotalsOf
+  int64_t rank = 0;              // the rank whose local shapes and bytes are shown
+  std::optional<Tokens> tokens;  // batch and sequence of the full input; nullopt: see TotalsOf
 };
 
 inline constexpr const char* kExplainFormatVersion = "1.0";
 
-// {"format_version", "plan", "plan_hash", "mesh", "rank", "rules", "modules", "program", "totals", "findings"}: rules
-// count from 0; every module that owns parameters or is claimed by a rule is listed.
+// Returns {"format_version", "plan", "plan_hash", "mesh", "rank", "rules", "modules", "program", "totals", "findings"},
+// and "units" if the plan has units. Rules are numbered from 0. "modules" lists every module that owns parameters or
+// that a rule claims.
 JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options);
 
-// The same as a page of text: modules that differ only in numbers are folded to one entry ("layers.{0..31}") with its
-// source line, layouts, local shapes and redistributions; then totals.
+// Returns the plan as text, without findings: modules with equal layouts whose paths differ only in numbers are folded
+// to one entry ("layers.{0..31}") with its source line, redistributions, layouts and local shapes; then tied
+// parameters, units, the steps (ProgramText) and totals.
 std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options);
 
-// The steps around calls of modules alone (compile/module_steps.h), folded as above, with groups and sums of gradients.
-// {"order", "modules", "groups", "sums", "buckets", "gradient_scale"}.
+// Returns only the steps around the calls of modules (compile/module_steps.h), folded as above, with process groups,
+// gradient sums, the number of ddp's buckets and the scale of gradients: {"order", "modules", "groups", "sums",
+// "buckets", "gradient_scale"}.
 JsonValue StepsAsJson(const CompiledPlan& plan);
 std::string ProgramText(const CompiledPlan& plan);
 
-// {"count", "bytes"} by collective for "forward" and "backward"; also what --stats prints.
+// Returns {"forward": {collective: {"count", "bytes"}}, "backward": likewise}; --stats prints the same form.
 JsonValue ToJson(const CollectiveCounts& counts);
 
 }  // namespace moonshard

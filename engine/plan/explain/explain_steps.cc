@@ -106,9 +106,9 @@ JsonValue StepsToJson(const std::vector<ModuleStep>& list, const ModuleSteps& st
 
 std::string ProgramText(const CompiledPlan& plan) {
   std::string out = "steps around the calls of modules, in the order in which they run";
-  out += plan.sums_gradients
-             ? "; a call that no other encloses also compares its inputs and watches for sums of gradients:\n"
-             : ":\n";
+  out += plan.sums_gradients ? "; a call that is not inside another call also compares its inputs between the ranks of "
+                               "tp and runs the gradient sums:\n"
+                             : ":\n";
   for (const ProgramEntry& entry : EntriesOf(plan)) {
     std::string steps;
     AddSteps(steps, "enter ", entry.steps->enter, entry, plan);
@@ -123,8 +123,8 @@ std::string ProgramText(const CompiledPlan& plan) {
   for (const SumEntry& sum : SumsOf(plan)) {
     const bool in_buckets = !plan.buckets.empty() && sum.group.axis != MeshAxis::kTp;
     out += "  gradients summed over " + ToText(sum.group, plan.mesh) +
-           (in_buckets ? ", in " + std::to_string(plan.buckets.size()) + " all_reduce beside the backward"
-                       : std::string(", in one all_reduce a dtype when the backward ends")) +
+           (in_buckets ? ", in " + std::to_string(plan.buckets.size()) + " all_reduce during the backward"
+                       : std::string(", in one all_reduce per dtype when the backward ends")) +
            ": " + Visible(Join(sum.params, ", ")) + "\n";
   }
   return out;

@@ -93,7 +93,7 @@ void AddUnits(std::string& out, const CompiledPlan& plan) {
       reshard_ranks = unit.reshard_ranks;
       if (unit.params.empty()) continue;
       if (unit.path.empty()) {
-        out += "    (root)  the rest, until its backward ends\n";
+        out += "    (root)  all other parameters, until its backward ends\n";
       } else {
         paths.push_back(unit.path);
       }

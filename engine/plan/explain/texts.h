@@ -1,5 +1,4 @@
-// Short texts that explain, the report, the footprint and the REPL share: folded paths, bytes, redistributions,
-// collectives.
+// Texts: short texts that explain, the report, the footprint and the REPL share: folded paths, bytes, redistributions.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +11,17 @@
 
 namespace moonshard {
 
-// Paths that differ in numbers only, as one: "model.layers.{0..31}.mlp".
+// Returns paths that differ in numbers only as one text: "model.layers.{0..31}.mlp".
 //
-// `paths` is not empty, and all are of one path class. A component with one number keeps it; several become {0..31}, or
-// {0,2,5..7} if numbers are missing. What is no such number ({1,01,99999999999999999999}) follows the
-// ranges as it is. Components vary independently, which is exact if all combinations occur, as they do
-// for layers and experts.
+// `paths` must not be empty, and all paths must be of one path class. A component with the same number in all paths
+// keeps the number; different numbers become {0..31}, or {0,2,5..7} if numbers are missing. Digits that are not the
+// usual text of a 64-bit number ("01", "99999999999999999999") follow the ranges unchanged: {1,01}. Each component is
+// folded by itself, which is exact if all combinations of numbers occur, as they do for layers and experts.
 std::string FoldPaths(const std::vector<std::string>& paths);
 
-// "512 B", "1.25 KiB", "3.50 GiB".
+// Returns "512 B", "1.25 KiB", "3.50 GiB".
 std::string BytesText(int64_t bytes);
-// "replicate -> shared", or the layout alone if both are equal.
+// Returns "replicate -> shared", or the layout alone if both are equal.
 std::string RedistributionText(const Redistribution& redistribution);
 
 }  // namespace moonshard

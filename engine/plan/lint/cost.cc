@@ -90,9 +90,9 @@ void LintSmallMatrices(const Flow& flow, Diagnostics& diagnostics) {
     for (size_t i = 1; i < cut.groups.size(); ++i) others += ", '" + flow.PathOf(*cut.groups[i]) + "'";
     Diagnostic d = flow.About(Finding::kCostsMoreThanItSaves, group,
                               "sharding '" + flow.PathOf(group) + "'" + others + " costs more than it saves");
-    d.declared = "for each token " + std::to_string(cut.sent) + " elements are sent to share " +
-                 std::to_string(cut.saved) + " multiplications, by style '" + group.layouts->style + "'";
-    d.required = "at least " + std::to_string(kFewest) + " multiplications for each element";
+    d.declared = "for each token " + std::to_string(cut.sent) + " elements are sent to divide " +
+                 std::to_string(cut.saved) + " multiplications over the ranks, by style '" + group.layouts->style + "'";
+    d.required = "at least " + std::to_string(kFewest) + " multiplications for each element that is sent";
     d.help = "replicated {}: every rank computes all of it, and nothing is sent";
     diagnostics.push_back(std::move(d));
   }
@@ -119,8 +119,8 @@ void LintGatheredAndSharded(const Flow& flow, Diagnostics& diagnostics) {
       d.declared = out.from[MeshAxis::kTp].ToText() + " -> replicate, then replicate -> " +
                    in.to[MeshAxis::kTp].ToText() + ": an unneeded all-gather in each direction, of " +
                    std::to_string(layouts.out_features) + " features for each token";
-      d.required = "an output that leaves as shard(-1), and an input that arrives so";
-      d.help = "colwise {} and rowwise {} without output and input do both";
+      d.required = "an output that leaves as shard(-1), and an input that arrives as shard(-1)";
+      d.help = "colwise {} without an output and rowwise {} without an input declare both";
       diagnostics.push_back(std::move(d));
     }
   }

@@ -1,5 +1,6 @@
-// Flow: what each module declares to take and to leave on tp, with one entry for all modules whose paths differ only in
-// numbers, and the blocks they are in. The common input of all lints (lint.h).
+// Flow: the layouts on tp in which modules take their inputs and leave their outputs, with one entry for all modules
+// with equal layouts whose paths differ only in numbers, and the blocks that the modules are in. The common input of
+// all lints (lint.h).
 #pragma once
 
 #include <cstdint>
@@ -18,24 +19,25 @@ namespace moonshard {
 
 // The modules of one path class with the same layouts.
 struct ModuleGroup {
-  std::string path;   // of the class: every number is 0
-  size_t module = 0;  // one of them
+  std::string path;   // of the path class: every number is 0
+  size_t module = 0;  // index of one of them
   int64_t count = 0;  // how many
   const ModuleLayouts* layouts = nullptr;
   const ModuleTree::Signature* signature = nullptr;
-  bool matrix = false;  // owns a parameter of two or more dims, buffers left out
+  bool matrix = false;  // owns a parameter of two or more dims; buffers do not count
   bool embedding = false;
-  int layers = -1;  // of a Flow by layers: which kind of layer; -1 outside of all lists
+  int layers = -1;  // in a Flow by layers: the number of the layer's kind; -1 outside of all layers
 };
 
 class Flow {
  public:
-  // `heads`: what the model's config declares.
+  // `heads`: the numbers of heads that the model's config declares. Keeps a reference to `plan`.
   explicit Flow(const CompiledPlan& plan, HeadCounts heads = {});
 
-  // The Flow by layers: only modules of layers that are alike as a whole are one group, so that what is around a group
-  // is what its modules have around them. Here the groups are fewer, and may have in one layer what they lack in
-  // another. Nothing where all layers are alike, for the groups are the same then.
+  // Returns a Flow whose groups are divided by kinds of layers: two layers are of one kind if all of their modules are
+  // in the same groups. Then the neighbours of a group are the neighbours of each of its modules. In this Flow a group
+  // may have modules in layers of several kinds, and a neighbour in only some of them. Returns nullopt if all layers
+  // are of one kind: the groups would be the same.
   std::optional<Flow> ByLayers() const;
 
   const CompiledPlan& plan() const { return plan_; }
@@ -43,46 +45,55 @@ class Flow {
   // Sorted by path.
   const std::vector<ModuleGroup>& groups() const { return groups_; }
 
-  // A group of this module alone.
+  // Returns a group for this module alone, with `count` 0.
   ModuleGroup GroupAt(size_t module) const { return MakeGroup(module); }
 
-  // The tensor dim of the module's matrix `weight` that tp shards; -1 if there is none, or another form of shard.
+  // Returns the tensor dim along which tp shards the module's two-dimensional `weight`; -1 if there is no such weight,
+  // or if tp does not shard it, or if one rank owns all of it.
   int CutOfWeight(const ModuleGroup& group) const;
-  // Whether features leave sharded: declared by an output; without a declared output, by a weight sharded along dim 0.
+  // Whether the module leaves sharded features: as its outputs declare; without declared outputs, if its weight is
+  // sharded along dim 0. An embedding without declared outputs does not.
   bool LeavesShards(const ModuleGroup& group) const;
-  // Whether features are taken sharded: declared by an input; without a declared input, by a weight sharded along dim
-  // 1.
+  // Whether the module takes sharded features: as its inputs declare; without declared inputs, if its weight is sharded
+  // along dim 1. An embedding without declared inputs does not.
   bool TakesShards(const ModuleGroup& group) const;
 
-  // All groups at or below `scope` ("": all of them) but `self`. `into_lists` false: of lists below it only `self`'s
-  // own one, where `self` is directly in it.
+  // Returns all groups at or below the path `scope` ("": all groups) except `self`. If `into_lists` is false, groups in
+  // lists (numbered modules) below `scope` are left out, except the siblings of `self` in its own list. In a Flow by
+  // layers, groups of another kind of layer than that of `self` are left out.
   std::vector<const ModuleGroup*> Below(std::string_view scope, const ModuleGroup* self, bool into_lists) const;
-  // The smallest part of the tree around the group in which another matrix passes `other`; "" where only the full tree
-  // is that.
+  // Returns the path of the smallest subtree around `group` that contains another group with a matrix for which `other`
+  // returns true; "" if there is no smaller subtree than the full tree.
   std::string_view BlockOf(const ModuleGroup& group, const std::function<bool(const ModuleGroup&)>& other) const;
 
-  // Whether a redistribution passes of a rule that matched nothing because headers do not list its module.
+  // Whether `passes` returns true for a redistribution on tp of a rule that matched no module of a tree from headers,
+  // which does not list modules without parameters.
   bool AnyUnplacedRedistribution(const std::function<bool(const Layout& from, const Layout& to)>& passes) const;
 
+  // Returns the source line of the group's rule or of default(style).
   const SourceSpan& LineOf(const ModuleGroup& group) const;
-  // The level of the plan that has the rule: 0 is the plan itself, 1 the one it extends.
+  // Returns the level of the group's rule (Rule::level): 0 in the plan itself, 1 in the plan that it extends; 0 without
+  // a rule.
   int LevelOf(const ModuleGroup& group) const;
-  // A finding about the group: its rule's line, its module's real path.
+  // Returns a finding about the group, at the line of its rule, with the real path of its module.
   Diagnostic About(Finding finding, const ModuleGroup& group, std::string message) const;
+  // Returns the real path of the group's module.
   const std::string& PathOf(const ModuleGroup& group) const;
-  // A finding about both: at the line of the lower level, which is the author's own, with the other line as related.
+  // Returns a finding about both groups, at the line of the rule with the lower level, which is in the plan that the
+  // author edits; the other line is related.
   Diagnostic AboutBoth(Finding finding, const ModuleGroup& group, const ModuleGroup& other, std::string message) const;
-  // "'a', 'b'" of the first few.
+  // Returns the real paths of the first few groups: "'a', 'b'".
   std::string Names(const std::vector<const ModuleGroup*>& groups) const;
 
-  // The features of a norm, a module that owns only vectors of one size; -1 for any other module.
+  // Returns the number of features of a norm: a module with "Norm" in its kind whose parameters are all vectors of one
+  // size. -1 for any other module.
   int64_t NormSize(const ModuleGroup& group) const;
-  // Whether projections are siblings of a norm: it then works within their block, on heads or on what they gathered,
-  // and not on the residual stream.
+  // Whether the norm is in a layer and has siblings that own a matrix. Such a norm works inside their block, on heads
+  // or on features that they gathered, and not on the residual stream.
   bool WithinBlock(const ModuleGroup& norm) const;
 
  private:
-  // Without groups; `group_of` as below.
+  // Makes a Flow without groups; `group_of` as below.
   Flow(const CompiledPlan& plan, HeadCounts heads, std::vector<uint32_t> group_of)
       : plan_(plan), heads_(std::move(heads)), group_of_(std::move(group_of)) {}
   ModuleGroup MakeGroup(size_t module) const;
@@ -90,12 +101,13 @@ class Flow {
   const CompiledPlan& plan_;
   HeadCounts heads_;
   std::vector<ModuleGroup> groups_;
-  std::vector<uint32_t> group_of_;  // by module: the number of its path class with its layouts
+  std::vector<uint32_t> group_of_;  // by module: a number for its path class and layouts
 };
 
-// Whether one of the path's components is a number.
+// Whether a component of the path is a number.
 bool InList(std::string_view path);
-// The layout on tp of the first input as it arrives, or of the first output as it leaves; nullptr if none is declared.
+// Return the layout on tp in which the first input arrives, and in which the first output leaves; nullptr if it is not
+// declared.
 const Layout* ArrivesAs(const ModuleLayouts& layouts);
 const Layout* LeavesAs(const ModuleLayouts& layouts);
 

@@ -1,6 +1,7 @@
 // HeadCounts: the numbers of attention heads that a model's config declares, for the lints that compare a plan's heads
-// with them. A config may declare several (text and vision, local and global attention), and nothing in it names the
-// modules that each is for: a reading applies where the features of the projections fit it and no other.
+// with them. A config may declare several (text and vision, local and global attention), and does not name the modules
+// that each of them is for. So a reading of the config applies to a block only if the feature sizes of the block's
+// projections fit this reading and no other.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 
 namespace moonshard {
 
+// One reading of the config.
 struct HeadCount {
   int64_t heads = 0;      // of queries
   int64_t key_heads = 0;  // of keys and values; divides `heads`
@@ -23,18 +25,19 @@ struct HeadCount {
 
 class HeadCounts {
  public:
-  HeadCounts() = default;  // none is known
-  // From hidden_size, num_attention_heads, num_key_value_heads, head_dim (hidden_size / num_attention_heads where it is
-  // missing), num_global_key_value_heads and global_head_dim of the config and of every object in it whose key ends
-  // with "config". Fields that are missing, no numbers, or do not divide each other give no reading.
+  HeadCounts() = default;  // no readings
+  // Reads hidden_size, num_attention_heads, num_key_value_heads, head_dim (hidden_size / num_attention_heads where it
+  // is missing), num_global_key_value_heads and global_head_dim of the config and of every object in it whose key ends
+  // with "config". There is no reading where a needed field is missing or not a positive integer, or where key_heads
+  // does not divide heads.
   explicit HeadCounts(const JsonValue& config);
 
   const std::vector<HeadCount>& readings() const { return readings_; }
-  // The one reading for a block whose projections take `hidden` features and whose query and key projections leave this
-  // many; queries may carry a gate for each feature, and have twice as many. Nothing where none fits, or several that
-  // differ in their numbers of heads.
+  // Returns the reading for a block whose projections take `hidden` features and whose query and key projections leave
+  // `query_features` and `key_features`. The query projection may leave twice as many features as the queries have: a
+  // gate for each feature. Returns nullopt if no reading fits, or if several fit that differ in their numbers of heads.
   std::optional<HeadCount> Of(int64_t hidden, int64_t query_features, int64_t key_features) const;
-  // The one reading for a projection that makes queries, keys and values together.
+  // The same for one projection from `hidden` to `features` features that computes queries, keys and values together.
   std::optional<HeadCount> OfFused(int64_t hidden, int64_t features) const;
 
  private:

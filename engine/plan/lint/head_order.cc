@@ -184,10 +184,11 @@ class HeadOrderLint {
       d.required = "heads of " + std::to_string(count->head_size) +
                    " features, by config.json: " + std::to_string(count->heads) + " of queries, " +
                    std::to_string(count->key_heads) + " of keys and as many of values; rank " + std::to_string(rank) +
-                   " has different ones";
+                   " has other heads";
       d.help = "packed(0, { " + sizes + " }, { heads = { " + heads_text +
-               " } }) where they are stored one after another, or heads = " + std::to_string(count->key_heads) +
-               " where those of each key head are stored together";
+               " } }) if queries, keys and values are stored one after another, or heads = " +
+               std::to_string(count->key_heads) +
+               " if the queries, the key and the value of each key head are stored together";
       diagnostics_.push_back(std::move(d));
       return;
     }

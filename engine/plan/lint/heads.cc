@@ -118,7 +118,7 @@ void LintShardedHeads(const Flow& flow, Diagnostics& diagnostics) {
     d.required = "shards of full heads: " + std::to_string(first.layouts->out_features) + " features are " +
                  std::to_string(heads) + (heads == 1 ? " head" : " heads");
     d.help = "heads = " + std::to_string(heads) +
-             ", mostly config.num_key_value_heads: with fewer heads than ranks, several ranks hold the same one";
+             ", usually config.num_key_value_heads: with fewer heads than ranks, several ranks hold the same head";
     diagnostics.push_back(std::move(d));
   }
 }
@@ -175,9 +175,9 @@ void LintLengths(const Flow& flow, Diagnostics& diagnostics) {
     d.severity = Severity::kWarning;
     d.declared = TextOf(left, maker) + "; '" + flow.PathOf(end) + "' takes " + ArrivesAs(*end.layouts)->ToText();
     if (left.heads > 0 && left.heads < ranks) {
-      d.required = "a tp that divides " + std::to_string(left.heads) + " heads: each is on " +
+      d.required = "a tp that divides " + std::to_string(left.heads) + " heads: each head is on " +
                    std::to_string(ranks / left.heads) +
-                   " ranks, and an all-reduce over all ranks would count it that many times";
+                   " ranks, and an all-reduce over all ranks would count each head as many times";
       d.help = "--mesh tp=" + std::to_string(left.heads) +
                " or a divisor of it; only keys and values may have fewer heads than ranks";
     } else {

@@ -30,8 +30,8 @@ void LintLargeReplicated(const Flow& flow, Diagnostics& diagnostics) {
       const std::string path = flow.PathOf(group) + (flow.PathOf(group).empty() ? "" : ".") + parameter.name;
       Diagnostic d = flow.About(Finding::kLargeReplicated, group,
                                 "'" + path + "' is replicated on every rank: " + MiB(bytes) +
-                                    (group.count > 1 ? "; with the " + std::to_string(group.count - 1) + " like it " +
-                                                           MiB(bytes * group.count)
+                                    (group.count > 1 ? "; with the " + std::to_string(group.count - 1) +
+                                                           " parameters like it, " + MiB(bytes * group.count)
                                                      : ""));
       d.path = path;
       d.declared = layouts.is_fallback ? "default(" + layouts.style + ")" : "nothing";

@@ -76,16 +76,18 @@ Diagnostic AboutNorms(const Flow& flow, const NormMismatch& mismatch) {
       Finding::kNormLayoutDiffers, first,
       mismatch.undeclared
           ? "the neighbours of " + flow.Names(mismatch.norms) +
-                " have shards of the sequence, which is not declared for " + (one ? "it" : "them")
+                " have shards of the sequence, but the plan does not declare shards for " +
+                (one ? "this norm" : "these norms")
           : flow.Names(mismatch.norms) +
                 (one ? " leaves shards of the sequence, and its" : " leave shards of the sequence, and their") +
-                " neighbours take the full one");
+                " neighbours take the full sequence");
   if (!d.where.known()) d.where = flow.LineOf(*mismatch.neighbour);
-  d.declared = DeclaredByNorm(first, mismatch.undeclared) + "; '" + flow.PathOf(*mismatch.neighbour) + "' has it " +
-               (mismatch.undeclared ? "sharded" : "full") + ", by style '" + mismatch.neighbour->layouts->style + "'";
-  d.required = "one layout of the stream for both";
+  d.declared = DeclaredByNorm(first, mismatch.undeclared) + "; '" + flow.PathOf(*mismatch.neighbour) +
+               "' has the sequence " + (mismatch.undeclared ? "sharded" : "full") + ", by style '" +
+               mismatch.neighbour->layouts->style + "'";
+  d.required = "one layout of the residual stream for both";
   d.help = mismatch.undeclared ? "norm_on(shard(1)): each rank's gradient of the weight is then partial, and is summed"
-                               : "norm_on(replicate), or input = shard(1) for the modules behind it";
+                               : "norm_on(replicate), or input = shard(1) for the modules after the norm";
   return d;
 }
 

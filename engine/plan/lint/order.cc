@@ -151,7 +151,8 @@ class OrderLint {
     d.declared = LayoutMade(flow_, maker) + ": " + TextOfIntervals(made) + "; '" + flow_.PathOf(taker) + "' takes " +
                  LayoutTaken(flow_, taker) + ": " + TextOfIntervals(taken);
     d.required = "the same features, in the same order";
-    d.help = "the same parts, or the same heads, for the rows of the one and the columns of the other";
+    d.help =
+        "the same packed(...) parts, or the same heads, for the rows of the first weight and the columns of the second";
     diagnostics_.push_back(std::move(d));
   }
 

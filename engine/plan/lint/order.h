@@ -1,4 +1,4 @@
-// Which features of a projection each rank has, and in which order: the common part of the lints that compare two
+// Order: the features of a projection that each rank has, in their order: the common part of the lints that compare two
 // projections feature by feature (lint.h).
 #pragma once
 
@@ -12,24 +12,25 @@
 
 namespace moonshard {
 
-// The modules of one block that own a matrix: siblings by their real paths.
+// Siblings that own a matrix, by their real paths.
 struct LintBlock {
   std::vector<ModuleGroup> modules;  // in tree order
-  // The first module whose last component is one of `names`; nullptr if there is none.
+  // Returns the first module whose name, the last component of its path, is one of `names`; nullptr if there is none.
   const ModuleGroup* Find(std::span<const std::string_view> names) const;
 };
 
-// One block of each kind: blocks whose modules have the same names and steps differ in nothing that is looked at here.
-// Only modules whose last component is one of `names` are in them.
+// Returns the blocks that have modules with one of `names`: one block for all blocks whose modules have equal names and
+// layouts. A block contains only its modules with one of `names` that own a matrix.
 std::vector<LintBlock> BlocksWith(const Flow& flow, std::span<const std::string_view> names);
 
-// The features that the projection leaves on each rank, as its weight has them; nothing where they do not leave
-// sharded, or a redistribution changes them.
+// Returns the features that the projection leaves on each rank, in the order of its weight's rows; nullopt if they do
+// not leave sharded, or if a redistribution changes the output.
 std::optional<DimShards> FeaturesMade(const Flow& flow, const ModuleGroup& group);
-// The features that the projection takes on each rank, as the columns of its weight are sharded; nothing likewise.
+// Returns the features that the projection takes on each rank, in the order of its weight's columns; nullopt if they do
+// not arrive sharded, or if a redistribution changes the input.
 std::optional<DimShards> FeaturesTaken(const Flow& flow, const ModuleGroup& group);
 
-// The layout of the weight along `dim` on tp; nullptr where it is not sharded there.
+// Returns the layout of the weight on tp if tp shards it along tensor dim `dim`; else nullptr.
 const Layout* WeightAlong(const Flow& flow, const ModuleGroup& group, int dim);
 
 }  // namespace moonshard

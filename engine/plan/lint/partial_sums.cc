@@ -47,7 +47,7 @@ void LintPartialSums(const Flow& flow, Diagnostics& diagnostics) {
     d.declared = declared ? "an output that leaves as partial, by style '" + group.layouts->style + "'"
                           : "weight = shard(1), and no layout of the output: each rank computes a partial sum";
     d.required =
-        "an output that leaves as replicate or shard(d), or a module around it whose output arrives as partial";
+        "an output that leaves as replicate or shard(d), or a module around it that reduces its own partial output";
     d.help = declared ? "output = replicate adds the all-reduce"
                       : "rowwise {} sets the weight, the input and the output together";
     diagnostics.push_back(std::move(d));

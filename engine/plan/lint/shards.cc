@@ -152,7 +152,7 @@ void LintNotTaken(const Flow& flow, const std::optional<Flow>& layers, Diagnosti
                       ", and nothing in " + BlockName(flow, first, block) + " takes them sharded");
     d.declared = DeclaredLayoutOf(first, /*output=*/true);
     d.required = "a module after it that takes shard(-1), as rowwise does";
-    d.help = "rowwise {} for the module that it feeds (in this block: " + flow.Names(unpaired.others) +
+    d.help = "rowwise {} for the module that takes its output (in this block: " + flow.Names(unpaired.others) +
              "), or output = replicate, which gathers the features";
     diagnostics.push_back(std::move(d));
   }
@@ -178,9 +178,9 @@ void LintNotMade(const Flow& flow, const std::optional<Flow>& layers, Diagnostic
       d.help = "vocab_rowwise {} shards an embedding by its rows, colwise {} by its features";
     } else {
       d.required = "a module before it that leaves shard(-1), as colwise does";
-      d.help = "colwise {} for the module that feeds it" +
+      d.help = "colwise {} for the module that makes its input" +
                (unpaired.others.empty() ? "" : " (in this block: " + flow.Names(unpaired.others) + ")") +
-               ", or input = replicate, of which each rank takes its shard";
+               ", or input = replicate: each rank then takes its shard of the full input";
     }
     diagnostics.push_back(std::move(d));
   }

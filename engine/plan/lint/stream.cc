@@ -151,13 +151,14 @@ class StreamLint {
       const Layout* leaves = LeavesAs(*group.layouts);
       const std::string output = std::string("output = ") + (layer->in_shards ? "shard(1)" : "replicate");
       if (IsFeatures(leaves)) {
-        Add({Finding::kShardsNotTaken, /*output=*/true, "sharded features", "full ones",
+        Add({Finding::kShardsNotTaken, /*output=*/true, "sharded features", "full features",
              output + "; vocab_rowwise {} shards an embedding by its rows"},
             group, *layer);
       } else if (layer->in_shards && IsFull(leaves)) {
-        Add({Finding::kShardsNotMade, /*output=*/true, "the full sequence", "shards of it", output}, group, *layer);
+        Add({Finding::kShardsNotMade, /*output=*/true, "the full sequence", "shards of the sequence", output}, group,
+            *layer);
       } else if (!layer->in_shards && IsTokens(leaves)) {
-        Add({Finding::kShardsNotTaken, /*output=*/true, "shards of the sequence", "the full one", output}, group,
+        Add({Finding::kShardsNotTaken, /*output=*/true, "shards of the sequence", "the full sequence", output}, group,
             *layer);
       }
     }
@@ -183,11 +184,12 @@ class StreamLint {
     const Layer end{layer->path, features, layer->in_shards, norms[0]};
     const Layout* arrives = ArrivesAs(*heads[0]->layouts);
     if (layer->in_shards && IsFull(arrives)) {
-      Add({Finding::kShardsNotTaken, /*output=*/false, "the full sequence", "shards of it",
+      Add({Finding::kShardsNotTaken, /*output=*/false, "the full sequence", "shards of the sequence",
            "input = shard(1), which gathers the sequence"},
           *heads[0], end);
     } else if (!layer->in_shards && IsTokens(arrives)) {
-      Add({Finding::kShardsNotMade, /*output=*/false, "shards of the sequence", "the full one", "input = replicate"},
+      Add({Finding::kShardsNotMade, /*output=*/false, "shards of the sequence", "the full sequence",
+           "input = replicate"},
           *heads[0], end);
     }
   }
@@ -228,11 +230,11 @@ class StreamLint {
       return projections.MakesStream(s) && IsFull(LeavesAs(*s.layouts));
     };
     if (leaves_full(group) && IsFeatures(ArrivesAs(layouts)) && !projections.AnyBeside(group, takes_full)) {
-      Add({Finding::kShardsNotMade, /*output=*/true, "the full sequence", "shards of it",
+      Add({Finding::kShardsNotMade, /*output=*/true, "the full sequence", "shards of the sequence",
            "output = shard(1): each rank receives the sums of its own tokens"},
           group, layer);
     } else if (takes_full(group) && IsFeatures(LeavesAs(layouts)) && !projections.AnyBeside(group, leaves_full)) {
-      Add({Finding::kShardsNotTaken, /*output=*/false, "the full sequence", "shards of it",
+      Add({Finding::kShardsNotTaken, /*output=*/false, "the full sequence", "shards of the sequence",
            "input = shard(1), which gathers the sequence"},
           group, layer);
     }
@@ -244,7 +246,7 @@ class StreamLint {
     const auto takes_shards = [](const ModuleGroup& s) { return IsTokens(ArrivesAs(*s.layouts)); };
     const auto leaves_shards = [](const ModuleGroup& s) { return IsTokens(LeavesAs(*s.layouts)); };
     if (projections.MakesStream(group) && leaves_shards(group) && !projections.Any(takes_shards)) {
-      Add({Finding::kShardsNotTaken, /*output=*/true, "shards of the sequence", "the full one",
+      Add({Finding::kShardsNotTaken, /*output=*/true, "shards of the sequence", "the full sequence",
            "output = replicate, or shard(1) for all of the stream: norm_on(shard(1)), input = shard(1)"},
           group, layer);
     }
@@ -252,7 +254,7 @@ class StreamLint {
       return &s != &group && projections.MakesStream(s) && leaves_shards(s);
     };
     if (projections.TakesStream(group) && takes_shards(group) && !projections.Any(others_leave)) {
-      Add({Finding::kShardsNotMade, /*output=*/false, "shards of the sequence", "the full one",
+      Add({Finding::kShardsNotMade, /*output=*/false, "shards of the sequence", "the full sequence",
            layouts.out_features == layer.features
                ? "input = replicate"
                : "input = replicate; colwise {} shards a projection by its features"},
@@ -273,7 +275,7 @@ class StreamLint {
       return flow_.LeavesShards(s) && !parallel && fits;
     };
     if (projections.AnyBeside(group, makes)) return;
-    Add({Finding::kShardsNotMade, /*output=*/false, "sharded features", "full ones",
+    Add({Finding::kShardsNotMade, /*output=*/false, "sharded features", "full features",
          std::string("input = ") + (layer.in_shards ? "shard(1)" : "replicate")},
         group, layer);
   }
@@ -307,7 +309,7 @@ Diagnostic AboutStream(const Flow& flow, const StreamMismatch& mismatch) {
   d.declared = (mismatch.kind.output ? "the output leaves as " : "the input arrives as ") + layout.ToText() +
                ", by style '" + first.layouts->style + "'; '" + flow.PathOf(norm) + "'" + norm_does +
                (mismatch.layer.in_shards ? "shard(1)" : "replicate") + ", by style '" + norm.layouts->style + "'";
-  d.required = "one layout of the stream for both";
+  d.required = "one layout of the residual stream for both";
   d.help = mismatch.kind.help;
   return d;
 }

@@ -1,5 +1,5 @@
-// Candidates: every rule whose pattern matches a module or parameter, before precedence is applied. For debugging a
-// plan (the REPL), including one that match.h refuses.
+// Candidates: all rules whose patterns match a module or parameter, before precedence is applied. For debugging a plan
+// (the REPL, the report), also a plan that match.h rejects.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,24 @@ namespace moonshard {
 struct Candidates {
   // Per module of the tree: indices of the rules for modules whose pattern matches its path, ascending.
   std::vector<std::vector<int32_t>> of_module;
-  // Parameters that a pattern matches by their own path: patterns of rules for parameters, of styles that may be given
-  // to a parameter, and of rules that match no module. Sorted.
+  // Parameters whose own path a pattern matches. Only these rules are tried: rules for parameters, rules with a bare
+  // style, and rules that match no module. Sorted by parameter.
   struct OfParameter {
     ParamRef parameter;
     std::vector<int32_t> rules;
   };
   std::vector<OfParameter> of_parameter;
-  Diagnostics diagnostics;  // kBadPattern for each rule left out; kPatternMemory: nothing was found
+  Diagnostics diagnostics;  // kBadPattern for each rule that is left out; kPatternMemory: no rules are listed
 };
 
+// Returns the candidates of every module and parameter of `tree`.
 Candidates FindCandidates(const Plan& plan, const ModuleTree& tree);
 
-// Indices of the rules whose pattern matches this path of a module or parameter, ascending; bad patterns are left out.
+// Returns the indices of the rules whose pattern matches this path of a module or parameter, ascending. Rules with a
+// bad pattern are left out.
 std::vector<int32_t> RulesMatching(const Plan& plan, std::string_view path);
 
-// The rule among `candidates` that wins: the first of the lowest level. `candidates` is not empty.
+// Returns the rule of `candidates` that applies: the first one of the lowest level. `candidates` must not be empty.
 int32_t WinnerOf(const Plan& plan, const std::vector<int32_t>& candidates);
 
 }  // namespace moonshard

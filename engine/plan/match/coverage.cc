@@ -140,7 +140,7 @@ void ReportAlternatives(const MatchedPlan& matched, const Rule& rule,
         d.help = NearestMatchText(*matched.tree, alone);
       }
     } else if (!found.empty()) {
-      d.help = "of the alternatives in the same braces the model has " + Listed(found);
+      d.help = "alternatives of the same braces that the model has: " + Listed(found);
     }
     out.push_back(std::move(d));
   }
@@ -167,7 +167,8 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule,
                                     "'" + rule.pattern + "' matches no module that owns parameters", rule.source);
       d.severity = Severity::kNote;
-      d.help = "headers do not list modules without parameters: the pattern is matched against the live model";
+      d.help =
+          "checkpoint headers do not list modules without parameters; the pattern is matched again on the live model";
       out.push_back(std::move(d));
       continue;
     }

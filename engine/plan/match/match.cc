@@ -196,8 +196,8 @@ class Matcher {
     Diagnostic d = MakeDiagnostic(Finding::kRuleConflict, "two rules claim '" + path + "'", b.source);
     d.path = path;
     d.declared = "'" + a.pattern + "' (" + a.style.name + ") and '" + b.pattern + "' (" + b.style.name + ")";
-    d.required = "one rule for a module";
-    d.help = "make one pattern narrower, or put the general rule into a plan that this one extends";
+    d.required = "at most one rule for each module";
+    d.help = "make one pattern narrower, or put the general rule into a plan that this plan extends";
     d.related.push_back(a.source);
     diagnostics_.push_back(std::move(d));
   }

@@ -200,7 +200,8 @@ struct Try {
   const char* why;
 };
 
-constexpr const char* kWholePath = "a regular expression must match the whole path, from the first letter to the last";
+constexpr const char* kWholePath =
+    "a regular expression must match the full path, from the first character to the last";
 
 // The first guess at a glob that matches. `known`: one path of each class; `all`: every path, called `noun`.
 std::optional<std::string> Guess(const std::string& pattern, const std::vector<std::string>& known,
@@ -221,7 +222,7 @@ std::optional<std::string> Guess(const std::string& pattern, const std::vector<s
        "a pattern is not a regular expression (that is re[[...]]); * is one component: "},
       {WithBracesForGroups(pattern), "alternatives are written in braces: "},
       {WithStarsForLua(pattern), "this is not a Lua pattern; * is one component: "},
-      {WithLongStars(pattern), "* is one component, and ** any number: "},
+      {WithLongStars(pattern), "* is one component, ** is any number of components: "},
       {WithPrefix(known, pattern), "a path begins at the model's root: "},
       {ModulesBelow(known, pattern), "a path begins at the model's root, and the module there owns no parameters: "},
   };

@@ -44,10 +44,11 @@ std::string WhyNeverFound(std::string_view key) {
     if (components[i] == "*" && i == 0) return "the first component of a name is never replaced by *";
     if (components[i] == "*" && after_star) return "of two consecutive numbers only the first is replaced by *";
     if (components[i] != "*" && components[i].find('*') != std::string::npos) {
-      return "* stands for a whole component that is a number, not for a part of one";
+      return "* matches a full component that is a number, not a part of a component";
     }
     if (i > 0 && !after_star && IsNumber(components[i])) {
-      return "the numbers of a name are replaced by * before it is looked up: write * for " + components[i];
+      return "transformers replaces the numbers of a name by * before it looks up the name: write * for " +
+             components[i];
     }
   }
   return "";

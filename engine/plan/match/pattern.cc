@@ -138,7 +138,7 @@ class Parser {
     const bool ends = AtEnd() || text_[position_] == '.' || text_[position_] == '}' || text_[position_] == ',';
     if (stars > 2 || !starts || !ends) {
       position_ = begin;
-      Fail("'**' stands for whole components and must be alone between dots");
+      Fail("'**' matches full components and must be alone between dots");
     }
     return {Node::Kind::kComponents, "", {}, {}};
   }
@@ -158,7 +158,7 @@ class Parser {
       const bool spans_dot = c == '-' && position_ > first && text_[position_ - 1] < '.' &&
                              position_ + 1 < text_.size() && text_[position_ + 1] > '.' && text_[position_ + 1] != ']';
       if (c == '.' && text_.find(']', position_) == std::string_view::npos) break;  // what is missing is the bracket
-      if (c == '.' || spans_dot) Fail("a character class cannot hold the dot between components");
+      if (c == '.' || spans_dot) Fail("a character class cannot contain the dot between components");
       if (c == '-' && position_ > first && position_ + 1 < text_.size() && text_[position_ + 1] != ']') {
         out += '-';
       } else {
@@ -372,8 +372,8 @@ void CheckStars(const Sequence& sequence, bool starts, bool ends, bool alone) {
     const bool left = i == 0 ? starts : sequence[i - 1].kind == Node::Kind::kDot;
     const bool right = i + 1 == sequence.size() ? ends : sequence[i + 1].kind == Node::Kind::kDot;
     if (sequence[i].kind == Node::Kind::kComponents && (!left || !right || (sequence.size() == 1 && !alone))) {
-      throw ParseError{sequence.size() == 1 ? "'**' cannot be all of one alternative, with more beside the braces"
-                                            : "'**' stands for whole components and must be alone between dots",
+      throw ParseError{sequence.size() == 1 ? "'**' cannot be a full alternative of braces that have text beside them"
+                                            : "'**' matches full components and must be alone between dots",
                        0};
     }
     for (const Sequence& choice : sequence[i].choices) CheckStars(choice, left, right, alone && sequence.size() == 1);
@@ -406,7 +406,8 @@ void AddAlternatives(const Sequence& sequence, Pattern& pattern) {
            group});
       bytes += pattern.alternatives.back().regex.size();
       if (bytes <= kMostAlternativeBytes) continue;
-      throw ParseError{"its braces spell out more than " + std::to_string(kMostAlternativeBytes >> 20) + " MiB", 0};
+      throw ParseError{
+          "the alternatives of its braces take more than " + std::to_string(kMostAlternativeBytes >> 20) + " MiB", 0};
     }
   }
 }
@@ -418,7 +419,7 @@ void CheckComponents(std::string_view text) {
   if (empty != std::string_view::npos && text.rfind('{', empty) == std::string_view::npos) {
     throw ParseError{"two dots with no component between them", empty};
   }
-  if (text.front() == '.' || text.back() == '.') throw ParseError{"a dot with no component beside it", 0};
+  if (text.front() == '.' || text.back() == '.') throw ParseError{"a dot at the start or at the end", 0};
 }
 
 }  // namespace
@@ -439,7 +440,7 @@ Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, co
   if (text.size() > kMostPatternBytes) {
     return BadPattern(
         text.substr(0, 40),
-        "it has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(kMostPatternBytes) + " are read",
+        "it has " + std::to_string(text.size()) + " bytes; the maximum is " + std::to_string(kMostPatternBytes),
         source);
   }
   Pattern pattern;

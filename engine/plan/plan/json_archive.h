@@ -1,9 +1,10 @@
-// JsonWriter and JsonReader: structures as JSON and back, member by member. Internal to this directory (plan_json.cc).
+// JsonWriter and JsonReader: write structures as JSON and read them back, member by member. Internal to this directory
+// (plan_json.cc).
 //
 //   template <class A> void Members(A& archive, T& value);    archive("name", value.name) for each member
 //
-// names the members of a structure once, for both directions. Enumerations are written as numbers; LastOf<E>() gives
-// the largest valid one.
+// lists the members of a structure once, for both directions. Enumerations are written as numbers; LastOf<E>() returns
+// the largest valid number.
 #pragma once
 
 #include <array>
@@ -27,7 +28,8 @@ concept Named = requires(A& archive, T& value) {
   Members(archive, value);
 };
 
-// A string of a plan may hold any bytes, and JSON is UTF-8: each byte is written as the code point of its value.
+// Returns `bytes` as UTF-8: a string of a plan may contain any bytes, so each byte is written as the code point with
+// the byte's value.
 inline std::string ToCodePoints(const std::string& bytes) {
   std::string out;
   for (const char byte : bytes) {
@@ -42,7 +44,7 @@ inline std::string ToCodePoints(const std::string& bytes) {
   return out;
 }
 
-// Nothing where a code point is above 255.
+// The inverse of ToCodePoints. Returns nullopt if a code point is above 255.
 inline std::optional<std::string> FromCodePoints(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -128,7 +130,7 @@ class JsonReader {
     if constexpr (Named<JsonReader, T>) {
       if (!json_.is_object()) return WrongKind("an object");
       Members(*this, value);
-      if (wrong_.empty() && json_.AsObject().size() != members_) Wrong("there are members that it does not have");
+      if (wrong_.empty() && json_.AsObject().size() != members_) Wrong("the object has unknown members");
     } else if constexpr (std::same_as<T, bool>) {
       if (!json_.is_bool()) return WrongKind("a boolean");
       value = json_.AsBool();
@@ -177,7 +179,7 @@ class JsonReader {
   void Wrong(std::string wrong) {
     if (wrong_.empty()) wrong_ = std::move(wrong);
   }
-  // For conditions beyond the members' kinds.
+  // Reports the error `what` unless `holds`: for conditions beyond the types and ranges of members.
   void Require(bool holds, const char* what) {
     if (!holds) Wrong(what);
   }
@@ -192,11 +194,11 @@ class JsonReader {
   }
   void ReadText(const std::string& text, std::string& value) {
     std::optional<std::string> bytes = FromCodePoints(text);
-    if (!bytes) return Wrong("a text holds more than bytes");
+    if (!bytes) return Wrong("a string has a code point above 255");
     value = *std::move(bytes);
   }
   void WrongKind(const std::string& wanted) {
-    Wrong(std::string("it is of kind ") + json_.KindName() + ", not " + wanted);
+    Wrong(std::string("found ") + json_.KindName() + ", expected " + wanted);
   }
 
   const JsonValue& json_;

@@ -42,7 +42,7 @@ void Members(A& archive, SourceSpan& span) {
   archive("column", column);
   archive("length", length);
   archive("text", text);
-  Require(archive, line >= 0 && column >= 0 && length >= 0, "a place is negative");
+  Require(archive, line >= 0 && column >= 0 && length >= 0, "a source position is negative");
 }
 
 template <class A>
@@ -50,7 +50,7 @@ void Members(A& archive, Layout::Part& part) {
   auto& [size, heads] = part;
   archive("size", size);
   archive("heads", heads);
-  Require(archive, size >= 0 && heads >= 0, "a part is negative");
+  Require(archive, size >= 0 && heads >= 0, "the size or the number of heads of a part is negative");
 }
 
 template <class A>
@@ -67,10 +67,10 @@ void Members(A& archive, Layout& layout) {
   const auto sized = std::ranges::count_if(parts, [](const Layout::Part& part) { return part.size > 0; });
   Require(archive, sized == 0 || sized == static_cast<int64_t>(parts.size()), "only some parts have a size");
   Require(archive, kind == LayoutKind::kShard || (dim == 0 && heads == 0 && parts.empty() && owner == -1),
-          "a layout that is not a shard has fields of one");
-  Require(archive, owner == -1 || (heads == 0 && parts.empty()), "an owner has heads or parts");
-  Require(archive, parts.empty() || heads == 0, "there are heads beside parts");
-  Require(archive, kind == LayoutKind::kShared || last == 0, "what is not shared has a last");
+          "a layout that is not a shard has fields of a shard");
+  Require(archive, owner == -1 || (heads == 0 && parts.empty()), "a layout with an owner has heads or parts");
+  Require(archive, parts.empty() || heads == 0, "a layout has both heads and parts");
+  Require(archive, kind == LayoutKind::kShared || last == 0, "a layout that is not shared has a value of 'last'");
 }
 
 template <class A>
@@ -164,10 +164,10 @@ void Members(A& archive, DataParallel& section) {
   archive("mean", mean);
   archive("bucket_bytes", bucket_bytes);
   archive("source", source);
-  Require(archive, bucket_bytes >= 0, "a size of buckets is negative");
-  Require(archive, prefetch_forward >= 0 && prefetch_backward >= 0, "a depth of prefetch is negative");
+  Require(archive, bucket_bytes >= 0, "the size of ddp's buckets is negative");
+  Require(archive, prefetch_forward >= 0 && prefetch_backward >= 0, "a number of units to prefetch is negative");
   Require(archive, (reshard == DataParallel::Reshard::kSome) == (reshard_ranks > 1) && reshard_ranks >= 0,
-          "a number of ranks to reshard to is out of range");
+          "the number of ranks to reshard over is out of range");
 }
 
 template <class A>
@@ -282,7 +282,7 @@ Result<EvaluatedPlan> ReadEvaluatedPlanJson(const JsonValue& json, const std::st
   const JsonValue* plan = json.Find("plan");
   const JsonValue* found = json.Find("diagnostics");
   if (plan == nullptr || found == nullptr || json.AsObject().size() != 2) {
-    return Unreadable("an evaluated plan", "it has a plan and diagnostics, and nothing else", name);
+    return Unreadable("an evaluated plan", "it must have 'plan' and 'diagnostics', and no other members", name);
   }
   EvaluatedPlan out;
   std::string wrong;
@@ -294,7 +294,7 @@ Result<EvaluatedPlan> ReadEvaluatedPlanJson(const JsonValue& json, const std::st
     bytes &= read.has_value();
     if (read) text = *std::move(read);
   });
-  if (!bytes) return Unreadable("an evaluated plan", "a text holds more than bytes", name);
+  if (!bytes) return Unreadable("an evaluated plan", "a string has a code point above 255", name);
   out.diagnostics = *std::move(diagnostics);
   if (plan->is_null()) return out;
   Result<Plan> read = ReadPlanJson(*plan, name);
@@ -306,7 +306,7 @@ Result<EvaluatedPlan> ReadEvaluatedPlanJson(const JsonValue& json, const std::st
 JsonValue SpanJson(const SourceSpan& span) { return WriteFull(span); }
 
 Result<SourceSpan> ReadSpanJson(const JsonValue& json, const std::string& name) {
-  return ReadFull<SourceSpan>(json, name, "a place");
+  return ReadFull<SourceSpan>(json, name, "a source position");
 }
 
 }  // namespace moonshard

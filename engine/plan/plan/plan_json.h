@@ -1,10 +1,11 @@
-// PlanJson: a plan with its diagnostics as JSON and back, without loss. How a plan is sent between processes
-// (dsl/language/eval/isolated.h); not meant for reading, and compatible only with the version that wrote it.
+// PlanJson: writes a plan with its diagnostics as JSON and reads it back without loss. Processes send plans to each
+// other in this form (dsl/language/eval/isolated.h). The form is not a contract: only the version that wrote it reads
+// it.
 //
 //   plan == ReadPlanJson(PlanJson(plan), "name").value()    for every plan
 //
-// The JSON is not trusted: every number is checked against the range of its meaning, and what no plan file can express
-// is an error.
+// The JSON is untrusted: the reader checks the range of every number, and a value that no plan file can express is an
+// error.
 #pragma once
 
 #include <optional>
@@ -16,11 +17,11 @@
 namespace moonshard {
 
 JsonValue PlanJson(const Plan& plan);
-// Errors: kBadJson, naming the member that is missing, unknown, of another kind or out of range. `name` names the JSON
-// in errors.
+// Errors: kBadJson, which names the member that is missing, of another type or out of range; an object with unknown
+// members is an error too. `name` is the file name in errors.
 Result<Plan> ReadPlanJson(const JsonValue& json, const std::string& name);
 
-// The result of an evaluation: a plan, or none, and all diagnostics.
+// The result of an evaluation: the plan, nullopt if the evaluation failed, and all diagnostics.
 struct EvaluatedPlan {
   std::optional<Plan> plan;
   Diagnostics diagnostics;

@@ -1,5 +1,6 @@
-// Sections: the parts of a plan besides its rules: how data-parallel ranks share parameters, what is computed in which
-// dtype, what is recomputed in the backward. Values as written, independent of any model.
+// Sections: the parts of a plan besides its rules: data parallelism (fsdp, ddp), recomputation, dtypes (precision,
+// keep_dtype), and layout rules for a user's operators (operator_like). They hold the values as the plan declares them,
+// independent of a model.
 // Part of plan.h.
 // Stage after: match, then compile.
 #pragma once
@@ -18,10 +19,10 @@ namespace moonshard {
 enum class PatternSyntax : uint8_t {
   kGlob,
   kRegex,
-  kNumbered,  // `*` is one number, everything else itself: a key of a Hugging Face plan
+  kNumbered,  // `*` matches one number, every other character itself: a key of a Hugging Face tp_plan
 };
 
-// A pattern of modules in a section.
+// A pattern in a section, which names modules.
 struct ModulePattern {
   std::string pattern;
   PatternSyntax syntax = PatternSyntax::kGlob;
@@ -33,8 +34,9 @@ struct ModulePattern {
 struct DataParallel {
   static constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
-  // Whether a unit's parameters are resharded after its forward. Those of the root stay full until its backward.
-  // kSome: resharded over `reshard_ranks` neighbours.
+  // Whether a unit's parameters are resharded after its forward. The root's parameters stay full until its backward
+  // ends. kAllButLast: all units but the last one of each list of modules. kSome: all units, each over groups of
+  // `reshard_ranks` neighbouring ranks.
   enum class Reshard : uint8_t { kAlways, kNever, kAllButLast, kSome };
 
   // fsdp: every parameter is sharded over dp_shard, along tensor dim 0 of its tp shard, and full while its unit is
@@ -43,28 +45,31 @@ struct DataParallel {
   std::vector<ModulePattern> wrap;  // modules that are units; parameters outside of all units belong to the root
   Reshard reshard = Reshard::kAllButLast;
   int64_t reshard_ranks = 0;
-  // How many units ahead of the one in use are gathered, in the order of the last forward; in backward against it.
+  // The number of units that are gathered ahead of the unit in use: in the order of the last forward, and in the
+  // backward in the reverse order.
   int64_t prefetch_forward = 1;
   int64_t prefetch_backward = 1;
-  // Gradients of micro-batches that are not the last: in shards, with a reduce-scatter each, or else full, with none.
+  // How gradients are accumulated before the last micro-batch. True: in shards, with a reduce-scatter for each
+  // micro-batch. False: in full, without communication.
   bool accumulate_shards = false;
   bool offload = false;                // shards, their gradients and the optimizer state are in host memory
-  std::vector<ModulePattern> ignored;  // modules whose parameters are no unit's: replicated, their gradients summed
-  bool mean = true;                    // over the ranks of the axes; else the sum
-  // ddp: gradients are summed in buckets of about so many bytes, each as soon as the backward has made all of it; 0:
-  // all at once when the backward ends.
+  std::vector<ModulePattern> ignored;  // modules whose parameters are in no unit: replicated, gradients summed
+  bool mean = true;                    // gradients are averaged over the ranks of the axes; else summed
+  // ddp: gradients are summed in buckets of at most this many bytes (a larger parameter has a bucket of its own), each
+  // bucket as soon as the backward has computed all of its gradients. 0: one bucket for each dtype.
   int64_t bucket_bytes = kBucketBytes;
   SourceSpan source;
 
   const char* name() const { return shards ? "fsdp" : "ddp"; }
 };
 
-// `recompute { ... }`: modules whose activations are recomputed in the backward instead of kept.
+// `recompute { ... }`: modules whose activations are recomputed in the backward instead of stored.
 struct Recomputed {
   enum class Matmuls : uint8_t { kNone, kEverySecond, kAll };
 
   std::vector<ModulePattern> modules;
-  // Selective recomputation: results of operators in the modules, and everything in calls of these modules, are kept.
+  // Selective recomputation: the results of these operators inside the modules, and all results inside calls of
+  // `keep_modules`, are stored and not recomputed.
   bool keeps_attention = false;
   Matmuls keeps_matmuls = Matmuls::kNone;
   std::vector<ModulePattern> keep_modules;
@@ -82,20 +87,21 @@ inline bool IsPrecisionDType(std::string_view name) {
 
 // `precision { ... }`. Dtypes by torch's names ("bfloat16"); "": unchanged.
 struct Precision {
-  std::string parameters;   // while they are used; stored parameters, which the optimizer updates, keep their dtype
-  std::string reduce;       // gradients while fsdp sums and accumulates them
-  std::string outputs;      // of the model
-  bool cast_inputs = true;  // floating-point inputs of the model become `parameters`
+  std::string parameters;   // of parameters in use; the stored ones, which the optimizer updates, keep their dtype
+  std::string reduce;       // of gradients while fsdp sums and accumulates them
+  std::string outputs;      // of the model's outputs
+  bool cast_inputs = true;  // floating-point inputs of the model are cast to `parameters`
   SourceSpan source;
 };
 
-// `keep_dtype(pattern, dtype)`: modules that compute in a dtype of their own, with everything inside them.
+// `keep_dtype(pattern, dtype)`: modules that compute in a dtype of their own, with all modules inside them.
 struct KeptDType {
   ModulePattern modules;
   std::string dtype;
 };
 
-// `operator_like(name, like)`: a user's own operator is checked by the layout rule of another (types/rule_table.h).
+// `operator_like(name, like)`: the checks use the layout rule of operator `like` for the user's operator `name`
+// (types/rule_table.h).
 struct OperatorLike {
   std::string name;  // "mylib::rotate"
   std::string like;  // "aten::silu"

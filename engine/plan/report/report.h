@@ -1,6 +1,7 @@
-// Report: a compiled plan on its model as one self-contained HTML page (no network, no other file): the module tree
-// with a drawing of which rank holds which shard of each parameter, memory by rank, collectives of a step by layer,
-// rules with their matches, findings. The page consists of the files in page/ and the data of report_data.h.
+// Report: a compiled plan as one self-contained HTML page, which needs no network and no other file. The page shows the
+// module tree with a drawing of the shards of each parameter by rank, the memory of each rank, the collectives of one
+// training step, the rules with their matches, and the findings. The page consists of the files in page/ and the data
+// of report_data.h.
 // Stage before: compile.
 #pragma once
 
@@ -16,25 +17,26 @@
 namespace moonshard {
 
 struct ReportOptions {
-  std::string model;             // the model's name on the page: that of its directory
-  int64_t rank = 0;              // whose shards are shown first; the reader can choose another
-  std::optional<Tokens> tokens;  // of the full input; none: see TotalsOf
+  std::string model;             // the model's name on the page: the name of its directory
+  int64_t rank = 0;              // the rank that the page shows first; the reader can select another rank
+  std::optional<Tokens> tokens;  // batch and sequence of the full input; nullopt: see TotalsOf
 };
 
-// The complete page. Its size grows with what differs: equal layers and experts are included once.
+// Returns the complete page. Equal layers and equal experts are stored once, so the size of the page grows with the
+// number of different modules.
 std::string ReportHtml(const CompiledPlan& plan, const ReportOptions& options);
 
-// A plan with errors: what is known of it.
+// A plan with errors, and the parts of it that are available.
 struct FailedPlan {
-  std::string name;  // of the plan, or its file
+  std::string name;  // of the plan, or of its file; shown if `plan` is null
   MeshShape mesh;
   std::shared_ptr<const Plan> plan;        // null if it did not evaluate
   std::shared_ptr<const ModuleTree> tree;  // null if the model could not be read
   Diagnostics findings;
 };
 
-// The page of a plan with errors: its findings, its rules with what their patterns match, and the module tree without
-// layouts. The page states which parts are missing.
+// Returns the page of a plan with errors: its findings, its rules with the number of modules and parameters that each
+// pattern matches, and the module tree without layouts. The page states which parts are missing.
 std::string ReportHtml(const FailedPlan& plan, const ReportOptions& options);
 
 }  // namespace moonshard

@@ -1,18 +1,18 @@
-// ReportData: the data of the page as JSON, and the parts it is made of. page/*.js are its only readers, so it has no
-// version.
+// ReportData: the data of the report's page as JSON. Only page/*.js read it, so the JSON has no format version.
 //
-//   model, plan, chosen, hash, world, rank, tokens [B,S], axes [{name,size}]
+//   model, plan, chosen, hash, world, rank, modules (their number), tokens [B,S], axes [{name,size}]
 //   totals      params, sharded, replicated (elements)
-//   rules       [{pattern, style, source, matches}]
-//   findings    [{id, severity, title, message, source, path, declared, required, help}]
-//   steps       the steps of modules, each distinct list once: see StepsJson
-//   nodes       the tree, equal subtrees once: {s: index of steps or -1, k: [[label, copies, node]], t: names of
-//               parameters that are stored elsewhere, u: 1 for an fsdp unit, r: 1 for a recomputed module}; `root` is
-//               one of them
-//   memory      [{ranks: "0..3", count, sharded, full}] in bytes
-//   failed      true for a plan with errors: hash is "", axes and rules are those that are known, layouts, memory and
-//               calls are placeholders
-//   calls       collectives of `rank`'s step: [{at: folded path, copies, what, direction, kind, bytes of one}]
+//   rules       [{pattern, style, source, text, matches, parameter}]; parameter: whether the rule names parameters
+//   findings    [{id, severity, title, message, source, path, declared, required, help, ...}]
+//   steps       the layouts of modules, each distinct one once: see StepsJson
+//   nodes       the tree, equal subtrees once: {s: index into steps or -1, k: [[label, copies, node]], t: names of
+//               parameters that are stored under another module, u: 1 for an fsdp unit, r: 1 for a recomputed module}
+//   root        the index of the root in nodes
+//   memory      [{ranks: "0..3", first, count, sharded, full}] in bytes of one rank
+//   calls       the collectives of one training step of `rank`: [{at: folded path, copies, of, direction, kind, bytes
+//               of one}]
+//   failed      true for a plan with errors: hash is "", memory and calls are empty, steps and totals are those of a
+//               plan without rules; rules is empty if the plan was not evaluated
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,10 @@ namespace moonshard {
 JsonValue ReportData(const CompiledPlan& plan, const ReportOptions& options);
 JsonValue ReportData(const FailedPlan& plan, const ReportOptions& options);
 
-// FoldedTree: a module tree in which equal subtrees are stored once. Sixty equal layers with 256 equal experts each are
-// a handful of nodes.
+// FoldedTree: a module tree in which equal subtrees are stored once. 60 equal layers of 256 equal experts each take a
+// few nodes.
 struct FoldedNode {
-  // One child, or several whose names are numbers and whose subtrees are equal.
+  // One child, or several children whose names are numbers and whose subtrees are equal.
   struct Child {
     std::string label;  // "mlp", "{0..31}"
     int64_t copies = 1;
@@ -40,10 +40,10 @@ struct FoldedNode {
     bool operator==(const Child&) const = default;
   };
 
-  int64_t layouts = -1;           // index into CompiledPlan::layouts; -1: no layouts and no parameters
+  int64_t layouts = -1;  // index into CompiledPlan::layouts; -1: no rule claims the module, and it owns no parameters
   std::vector<Child> children;    // in tree order
-  std::vector<std::string> tied;  // names of parameters that are stored under another module's
-  bool unit = false;              // of fsdp
+  std::vector<std::string> tied;  // names of parameters that are tied to an earlier one and stored under its name
+  bool unit = false;              // an fsdp unit
   bool recomputed = false;
   bool operator==(const FoldedNode&) const = default;
 };
@@ -52,17 +52,19 @@ struct FoldedTree {
   std::vector<FoldedNode> nodes;  // children before their parents; the last one is the root
 };
 
+// Returns the module tree of `plan`, folded. Subtrees are equal if names, layouts and the fields above are equal.
 FoldedTree FoldTree(const CompiledPlan& plan);
 
-// How a parameter is sharded over the ranks, for a drawing:
-// {"axes": ["tp"], "shards": [[[begin, length], ...], ...]} for every tensor dim that an axis of more than one rank
-// shards, null for the others. A shard for every place on these axes, the last axis running fastest, at most
-// kMostShards; "of" is the number of all shards.
+// Returns how a parameter of this full shape is sharded, for a drawing: an array with one entry for each tensor dim.
+// The entry is null if no axis of more than one rank shards the dim, else
+// {"axes": ["tp"], "of": 4, "shards": [[[begin, length], ...], ...]}: the mesh axes that shard the dim, the number of
+// shards, and for each shard its intervals of indices. Shards are in the order of the ranks on these axes, the last
+// axis fastest; only the first kMostShards are listed.
 JsonValue ShardsJson(const std::vector<int64_t>& shape, const Placement& placement, const MeshShape& mesh);
 
 inline constexpr int64_t kMostShards = 64;
 
-// The files of page/, as they were when the program was built (embed.cmake).
+// The contents of the files of page/ at build time (embed.cmake).
 std::string_view PageHtml();
 std::string_view PageStyle();
 std::string_view PageScript();  // the *.js files, in the order of their names

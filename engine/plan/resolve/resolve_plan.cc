@@ -73,7 +73,7 @@ std::string RunLint(Work& work, Diagnostics& found) {
 
 template <void (*Lint)(const Flow&, Diagnostics&)>
 std::string RunTpLint(Work& work, Diagnostics& found) {
-  if (work.out.mesh.size(MeshAxis::kTp) == 1) return "not run: one rank of tp";
+  if (work.out.mesh.size(MeshAxis::kTp) == 1) return "not run: tp has one rank";
   Lint(*work.flow, found);
   return "";
 }
@@ -82,7 +82,7 @@ std::string RunTpLint(Work& work, Diagnostics& found) {
 // decide.
 template <void (*Lint)(const Flow&, Diagnostics&)>
 std::string RunGuessedFlow(Work& work, Diagnostics& found) {
-  if (!work.out.tree->checks().empty()) return "not run: the model's own flow is known";
+  if (!work.out.tree->checks().empty()) return "not run: the model has checks of its own";
   return RunTpLint<Lint>(work, found);
 }
 
@@ -123,7 +123,7 @@ void RunChecks(Resolution& out) {
   for (const PlanCheck& check : out.tree->checks()) {
     Diagnostics found;
     const Clock::time_point begin = Clock::now();
-    std::string made = out.mesh.size(MeshAxis::kTp) == 1 ? "not run: one rank of tp"
+    std::string made = out.mesh.size(MeshAxis::kTp) == 1 ? "not run: tp has one rank"
                        : sound                           ? check.run(*out.compiled, found)
                                                          : "not run: the plan has errors";
     std::ranges::stable_sort(found, Before);

@@ -1,15 +1,15 @@
-// ResolvePlan: the one way from a Plan to a CompiledPlan: an ordered list of named passes.
+// ResolvePlan: compiles a Plan for a model and a mesh by an ordered list of named passes.
 //
 //   match        Plan + ModuleTree -> MatchedPlan       engine/plan/match
 //   compile      MatchedPlan + MeshShape -> CompiledPlan engine/plan/compile
 //   flow, lint-* CompiledPlan -> findings               engine/plan/lint
 //   checks of the model itself (ModuleTree::checks): an exported program's sizes and flow, engine/graph
 //
-// The programs, Parallelize() and tests resolve through it, so that a plan that one of them refuses is refused by all,
-// and the findings of a plan on a module tree and a mesh are the same everywhere. They are a function of the arguments:
-// nothing in them depends on the rank, the clock, an address, or the order of the tree's modules. The time of a pass is
-// reported separately (PassRecord) and is not part of the compiled plan, or hashed or compared. Stage before:
-// dsl/language/eval (Plan), a module tree.
+// The command-line programs, Parallelize() and the tests all run these passes, so a plan that one of them rejects is
+// rejected by all of them. The findings depend only on the plan, the module tree, the mesh and the config: not on the
+// rank, the time, an address, or the order of the modules in the tree. The time of a pass is reported separately
+// (PassRecord); the compiled plan and its hash do not contain it.
+// Stage before: dsl/language/eval (Plan), a module tree.
 // Stage after: engine/runtime/apply, engine/plan/explain.
 #pragma once
 
@@ -28,7 +28,7 @@
 
 namespace moonshard {
 
-// What one pass did. A pass that does not apply (lint on one rank) has a record too, whose `made` gives the reason.
+// What one pass did. A pass that is not run (a lint on one rank) has a record too, with the reason in `made`.
 struct PassRecord {
   std::string name;   // "match"
   std::string made;   // "12 of 14 modules by 7 rules"
@@ -38,35 +38,39 @@ struct PassRecord {
   double seconds = 0;  // wall time
 };
 
-// How far a plan came. Each stage has a value only where the ones before it have.
+// The results of the passes. `matched` is empty if match failed; `compiled` is empty if any pass reported an error.
 struct Resolution {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const ModuleTree> tree;
   MeshShape mesh;
   std::optional<MatchedPlan> matched;
-  std::optional<CompiledPlan> compiled;  // its `findings` are `diagnostics`
-  Diagnostics diagnostics;               // of all passes that ran, in their order
-  std::vector<PassRecord> passes;        // those that ran, in order
+  std::optional<CompiledPlan> compiled;  // its `findings` are equal to `diagnostics`
+  Diagnostics diagnostics;               // of all passes that ran, in the order of the passes
+  std::vector<PassRecord> passes;        // one for each pass that ran, in order
 };
 
-// Runs the passes until one makes no input for the next, and returns the results so far. All lint passes run, also
-// after one that found an error; any error leaves `compiled` empty. The pointers must not be null.
-// `config`: config.json of the model, with which numbers of heads are compared; null: unknown.
+// Runs the passes in order and returns their results. Stops after match or compile if that pass fails. A lint pass that
+// reports an error does not stop the passes after it. `plan` and `tree` must not be null.
+// `config`: the model's config.json; the lints compare the plan's numbers of heads with it. Null: the config is not
+// available.
 Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree, const MeshShape& mesh,
                      const JsonValue& config = {});
 
-// Returns only the compiled plan. Errors: those of MatchRules and CompilePlan, and kUnreducedPartial of lint, and those
-// of the model's own checks.
+// As RunPasses without a config, but returns only the compiled plan. Errors: those of MatchRules and CompilePlan,
+// kUnreducedPartial of the lints, and those of the model's own checks.
 Result<CompiledPlan> ResolvePlan(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree,
                                  const MeshShape& mesh);
+// Returns the compiled plan of `resolution`, or its diagnostics if there is no compiled plan.
 Result<CompiledPlan> ToResult(Resolution resolution);
 
-// The record of a pass that took `seconds`, made `made` and found `found`: for a stage that runs before these.
+// Returns a record with these values that counts the errors, warnings and notes of `found`. The stages before the
+// passes (reading the model, evaluating the plan) make their records with it too.
 PassRecord MakeRecord(std::string name, std::string made, const Diagnostics& found, double seconds);
 
-// One line for each pass with its time, its product and the number of its findings; then the sum of the times.
+// Returns one line for each pass with its name, its time in milliseconds, its result and the number of its findings;
+// then a line with the total time.
 std::string PassesText(std::span<const PassRecord> passes);
-// [{"name", "made", "errors", "warnings", "notes", "seconds"}], in order.
+// Returns [{"name", "made", "errors", "warnings", "notes", "seconds"}], in order.
 JsonValue PassesJson(std::span<const PassRecord> passes);
 
 }  // namespace moonshard

@@ -1,2 +1,2 @@
---- expect: MS0201 it has 1000000 bytes; at most 4096 are read
+--- expect: MS0201 it has 1000000 bytes; the maximum is 4096
 return plan { at(("x"):rep(1000000), colwise {}) }

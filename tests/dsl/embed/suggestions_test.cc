@@ -58,7 +58,7 @@ TEST_CASE("MS0501 for an Impl in a Sequential names the holder, which runs") {
       plan, [] { return Sequence(torch::nn::Sequential(third_party::GptMlpImpl(third_party::GptOptions()))); },
       kRunSequence);
   CHECK(Says(error, "MS0501"));
-  CHECK(Says(error, "where the model makes 'seq.0' use GptMlp(...), not GptMlpImpl(...)"));
+  CHECK(Says(error, "where the model creates 'seq.0' use GptMlp(...), not GptMlpImpl(...)"));
   CHECK(ErrorOf(
             plan, [] { return Sequence(torch::nn::Sequential(third_party::GptMlp(third_party::GptOptions()))); },
             kRunSequence) == "");
@@ -97,7 +97,7 @@ TEST_CASE("MS0501 for LibTorch's MultiheadAttention names what can be done") {
   const auto make = [] { return Attending(); };
   const auto run = [](auto& model) { model.forward(torch::ones({3, 1, 8})).sum().backward(); };
   const std::string child = ErrorOf(R"(return plan { api = 1, at("attn.out_proj", rowwise {}) })", make, run);
-  CHECK(Says(child, "LibTorch's own 'attn' uses it without a call"));
+  CHECK(Says(child, "LibTorch's own 'attn' uses this module without a call"));
   CHECK(Says(child, R"(at("attn{,.**}", replicated()))"));
   const std::string itself =
       ErrorOf(R"(return plan { api = 1, at("attn", style { name = "summed", outputs = { { partial, replicate } } }) })",

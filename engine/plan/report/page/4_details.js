@@ -14,10 +14,10 @@ function movesList(steps) {
   const lines = [];
   steps.inputs.forEach((redistribution, i) => lines.push(redistributionLine("input" + (steps.inputs.length > 1 ? " " + i : ""), redistribution)));
   steps.outputs.forEach((redistribution, i) => lines.push(redistributionLine("output" + (steps.outputs.length > 1 ? " " + i : ""), redistribution)));
-  if (steps.masked) lines.push(make("li", {}, "ids of rows that other ranks hold count as zero"));
+  if (steps.masked) lines.push(make("li", {}, "ids whose row another rank owns give rows of zeros"));
   if (steps.after) lines.push(make("li", {}, "added after the output's redistribution: ", make("code", {}, steps.after.join(", "))));
   if (steps.route) lines.push(make("li", {}, "routes: ", make("code", {}, steps.route)));
-  if (steps.missing) lines.push(make("li", {}, "cannot run yet: " + steps.missing));
+  if (steps.missing) lines.push(make("li", {}, "cannot be run: " + steps.missing));
   return lines.some((line) => line) ? make("ul", { class: "redistributions" }, ...lines) : null;
 }
 
@@ -27,7 +27,7 @@ function paramDetails(param, tied) {
   const uncut = param.shape.map((size, d) => d).filter((d) => param.shape.length > 2 && !(param.dims && param.dims[d]));
   return make("div", { class: "param" },
     make("h4", {}, make("code", {}, param.name), param.buffer && make("span", { class: "chip quiet" }, "buffer"),
-      tied && make("span", { class: "chip quiet" }, "tied: stored elsewhere")),
+      tied && make("span", { class: "chip quiet" }, "tied: stored under another parameter")),
     drawParam(param, true),
     make("dl", { class: "facts" },
       !data.failed && make("dt", {}, "layout"), !data.failed && make("dd", {}, make("code", {}, param.layout)),
@@ -45,7 +45,7 @@ function shardList(param) {
     return make("tr", {}, make("td", {}, holders(dim, shard.places)), make("td", {}, "dim " + d + ": " + intervals),
       make("td", { class: "number" }, String(lengthOf(shard.intervals))));
   }));
-  return make("details", { class: "who" }, make("summary", {}, "who holds what"), make("table", {}, make("tbody", {}, ...lines)));
+  return make("details", { class: "who" }, make("summary", {}, "shards by rank"), make("table", {}, make("tbody", {}, ...lines)));
 }
 
 function manyPieces(param) {
@@ -59,7 +59,7 @@ function ruleLine(steps) {
     const link = make("a", { href: "#rule-" + steps.rule }, "rule " + steps.rule);
     return make("p", {}, link, " ", make("code", {}, shortPattern(rule.pattern)), make("br"), make("span", { class: "note" }, rule.source));
   }
-  return make("p", {}, steps.fallback ? "by default(), " + steps.fallback : "no rule claims it: the same on every rank");
+  return make("p", {}, steps.fallback ? "by default(), " + steps.fallback : "no rule claims the module: replicated on every rank");
 }
 
 function renderDetails() {

@@ -45,7 +45,7 @@ function renderCards() {
     card("Ranks", count(data.world), data.axes.map((axis) => axis.name + " " + axis.size).join(" × ") || "no axis"),
     card("Memory per rank", bytesText(most), held.length > 1 ? "at most; at least " + bytesText(Math.min(...held)) : "parameters and buffers"),
     card("Collectives", count(calls("forward")) + " + " + count(calls("backward")), "forward + backward, each step"),
-    card("Findings", String(data.findings.length), errors > 0 ? errors + " errors" : data.findings.length > 0 ? "none of them an error" : "none"));
+    card("Findings", String(data.findings.length), errors > 0 ? errors + " errors" : data.findings.length > 0 ? "no errors" : "none"));
   byId("findings-count").textContent = data.findings.length || "";
 }
 
@@ -77,7 +77,7 @@ function bytesOfCall(call) {
 
 // "model.layers.{0..31}" of a path in it: up to the first number.
 function layerOf(call) {
-  if (call.of === "gradients") return "flat sums of gradients";
+  if (call.of === "gradients") return "gradient sums";
   if (call.at === "") return "(root)";
   const labels = labelsOf(call.at);
   const number = labels.findIndex((label) => /^(\d+|\{.*\})$/.test(label));
@@ -135,7 +135,7 @@ function renderCalls() {
   const foot = make("tfoot", {}, make("tr", {}, make("th", { scope: "row" }, "all"), callCell(of(data.calls, "forward"), 0), callCell(of(data.calls, "backward"), 0)));
   byId("calls").replaceChildren(make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "layer"), make("th", { scope: "col" }, "forward"), make("th", { scope: "col" }, "backward"))),
     body, foot);
-  if (data.calls.length === 0) byId("calls").replaceChildren(make("caption", {}, "A step needs none."));
+  if (data.calls.length === 0) byId("calls").replaceChildren(make("caption", {}, "A training step has no collectives."));
 }
 
 function renderRules() {
@@ -171,6 +171,6 @@ function renderFindings() {
   const order = { error: 0, warning: 1, note: 2 };
   const sorted = [...data.findings].sort((a, b) => order[a.severity] - order[b.severity]);
   byId("finding-rows").replaceChildren(...sorted.slice(0, 200).map(findingCard));
-  if (sorted.length === 0) byId("finding-rows").append(make("p", { class: "note" }, "Nothing was found."));
+  if (sorted.length === 0) byId("finding-rows").append(make("p", { class: "note" }, "No findings."));
   if (sorted.length > 200) byId("finding-rows").append(make("p", { class: "note" }, "and " + (sorted.length - 200) + " more; check lists them all"));
 }

@@ -84,7 +84,7 @@ TEST_CASE("step kinds have distinct names, in the order that JSON lists") {
 TEST_CASE("the program of a layer under tp, sequence parallelism, fsdp, recomputation and precision") {
   CHECK(
       ProgramText(CompileLayers("tp=2,dp=2")) ==
-      R"(steps around the calls of modules, in the order in which they run; a call that no other encloses also compares its inputs and watches for sums of gradients:
+      R"(steps around the calls of modules, in the order in which they run; a call that is not inside another call also compares its inputs between the ranks of tp and runs the gradient sums:
   (root)
     enter begin step
           gather unit  (all_gather forward, reduce_scatter backward)
@@ -130,7 +130,7 @@ TEST_CASE("the program of a layer under tp, sequence parallelism, fsdp, recomput
     leave draw after: numbers common to tp
           redistribute output 0: shard(-1) -> replicate on tp  (all_gather forward)
   groups: dp_shard, tp
-  gradients summed over tp, in one all_reduce a dtype when the backward ends: layers.{0,1}.norm.weight
+  gradients summed over tp, in one all_reduce per dtype when the backward ends: layers.{0,1}.norm.weight
 )");
 }
 

@@ -44,7 +44,7 @@ TEST_CASE("keys under which no name can be found") {
       {"layers.0.mlp", "layers.0.mlp", "write * for 0"},
       {"*.mlp", "0.mlp", "the first component"},
       {"blocks.*.*.w", "blocks.0.1.w", "of two consecutive numbers"},
-      {"layers.*.*_proj", "layers.0.q_proj", "a whole component"},
+      {"layers.*.*_proj", "layers.0.q_proj", "a full component"},
   }));
   INFO(key);
   CHECK_FALSE(Found(key, name));

@@ -88,7 +88,7 @@ TEST_CASE("an error of lint refuses the plan, after every lint pass has run") {
   const Resolution alone = RunPasses(MlpPlan(partial), MlpTree(), Mesh(""));
   CHECK(alone.compiled);
   CHECK(std::ranges::count(alone.passes, "not run: one rank", &PassRecord::made) == 1);
-  CHECK(std::ranges::count(alone.passes, "not run: one rank of tp", &PassRecord::made) == 8);
+  CHECK(std::ranges::count(alone.passes, "not run: tp has one rank", &PassRecord::made) == 8);
 }
 
 TEST_CASE("the compiled plan has all findings, and nothing of the times") {
