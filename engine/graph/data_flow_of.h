@@ -1,7 +1,7 @@
 // DataFlowOf: which module feeds which, read from the graph of an exported program and its recorded calls.
 //
-// Stage before: engine/io/exported_program. Stages after: the tree of a program carries it (program_checks.h); the REPL
-// and `suggest` read it.
+// Stage before: engine/io/exported_program. Stages after: ModuleTree::flow of a program (program_checks.h), which the
+// REPL and `suggest` read.
 #pragma once
 
 #include "engine/io/exported_program/exported_program.h"
@@ -9,7 +9,7 @@
 
 namespace moonshard {
 
-// Calls that the exporter tore apart (call_tree.h) are no calls here.
+// Returns the data flow of `program`. Calls whose nodes are not contiguous (CallTree::torn) are left out.
 DataFlow DataFlowOf(const ExportedProgram& program);
 
 }  // namespace moonshard

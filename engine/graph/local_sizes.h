@@ -1,22 +1,25 @@
 // LocalSizes: the sizes that every value of an exported program has on one rank under a plan, found without running it.
 //
-// The graph of a program has integers. Those that depend on a size that the exporter made symbolic are computed from
-// the local tensors; the others hold only for the full model (`.view(-1, 331)`). So each dim of a value has two sizes:
-// the full one, of the traced example, and the local one, which follows from the plan's layouts, operator by operator,
-// with the plan's redistributions at the boundaries of modules. If an operator's operands or integers fit together in
-// full but not on a rank, the program cannot run under the plan, or would compute something else:
+// The graph of a program contains integers. An integer that depends on a symbolic size is computed from the local
+// tensors; any other integer is valid only for the full model (`.view(-1, 331)`). Each dim of a value therefore has two
+// sizes: the full size, which the traced example has, and the local size, which follows from the plan's layouts,
+// operator by operator, with the plan's redistributions at the boundaries of modules. If an operator's operands or
+// integers fit together in the full model but not on a rank, the program cannot run under the plan, or would compute a
+// wrong result:
 //
 //   q_proj [3, 17, 32]     colwise on 2 ranks    [3, 17, 16 of 32]
-//   view(3, 17, 4, 8)                            3*17*4*8 are not 3*17*16: 4 is the full model's number of heads
-//   view(3, 17, 4, -1)                           fits, and makes 4 heads of 4 features of 2 heads of 8: the full dim is
-//                                                sharded in its first part, so that the result must be too
+//   view(3, 17, 4, 8)                            3*17*4*8 elements are not 3*17*16: 4 is the number of heads of the
+//                                                full model
+//   view(3, 17, 4, -1)                           the number of elements fits, but the 2 local heads of 8 features
+//                                                become 4 heads of 4: the heads must be sharded in the result too
 //
-// The results of an operator without a rule are known if its operands do not depend on a shard. Otherwise they are
-// unknown, like all that is computed from them until a module's boundary declares a layout again; `unknown` counts them
-// by operator. Only shapes are checked: `verify --types` runs the operators and checks the layouts of their values.
+// The results of an operator without a rule are known if the operands do not depend on a shard. Otherwise the results
+// are unknown, as are all values computed from them, until the boundary of a module declares a layout;
+// SizeConflicts::unknown counts such operators. Only sizes and partial tensors are checked: `verify --types` runs the
+// operators and checks the layouts of their values.
 //
-// Stage before: engine/io/exported_program and a compiled plan. Stage after: program_checks.h, which makes findings of
-// it.
+// Stage before: engine/io/exported_program and a compiled plan. Stage after: program_checks.h, which converts the
+// conflicts to findings.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +32,16 @@
 
 namespace moonshard {
 
-// What gave a dim its local size: the layout of a parameter, or a redistribution at a module's boundary.
+// The origin of the local size of a dim: the layout of a parameter, or a redistribution at the boundary of a module.
 struct ShardOrigin {
   enum class Kind : uint8_t { kParameter, kInput, kOutput };
   Kind kind = Kind::kParameter;
   uint32_t module = 0;  // index into the plan's tree
-  uint32_t index = 0;   // of a parameter: into the module's signature; else the position
+  uint32_t index = 0;   // of a parameter: into the module's signature; of an input or output: its position
   int64_t dim = 0;
 };
 
-// A dim of a value: of `full` elements this rank has `local`.
+// A dim of a value: the rank holds `local` of the `full` elements.
 struct LocalDim {
   static constexpr int32_t kNone = -1;
   struct Part {
@@ -48,8 +51,8 @@ struct LocalDim {
   };
   int64_t full = 1;
   int64_t local = 1;
-  std::vector<Part> parts;     // of a fused dim, one after the other, each sharded by itself; empty: one
-  int32_t origin = kNone;      // index into SizeConflicts::origins, where the plan gave it this size
+  std::vector<Part> parts;     // of a fused dim, in order, each sharded by itself; empty: not fused
+  int32_t origin = kNone;      // index into SizeConflicts::origins: what determines the local size
   int32_t integer_at = kNone;  // the node with an integer that is (a factor of) this size
 
   bool is_sharded() const { return full != local; }
@@ -66,12 +69,12 @@ struct SizeConflict {
   Kind kind = Kind::kInteger;
   uint32_t node = 0;                     // index into the graph: the operator that does not fit
   int32_t integer_at = LocalDim::kNone;  // the node that has the integer, if known
-  std::string module;                    // whose call runs the node
-  std::string message;                   // what does not fit: "64 of the graph, and 32 of 64 on a rank"
+  std::string module;                    // the module whose call runs the node
+  std::string message;                   // "it reshapes [3, 17, 16 of 32] to [3, 17, 4, 8]"
   int64_t declared = 0;                  // the size that the graph or the other operand has
-  int64_t required = 0;                  // the one that a rank needs
+  int64_t required = 0;                  // the size that a rank needs
   int32_t origin = LocalDim::kNone;
-  int32_t other_origin = LocalDim::kNone;  // of the other operand
+  int32_t other_origin = LocalDim::kNone;  // the origin of the other operand
 };
 
 // The input or output of a module does not have the declared layout.
@@ -83,21 +86,21 @@ struct BoundaryConflict {
   int64_t full = 0;
   int64_t local = 0;                 // actual local size
   int64_t declared = 0;              // declared local size
-  bool terms = false;                // it is partial, and declared not to be
-  int32_t node = LocalDim::kNone;    // that made it partial; none: a module's boundary
-  int32_t origin = LocalDim::kNone;  // of the local size, or of the sharded dim that was summed over
+  bool terms = false;                // the tensor is partial, but is not declared as partial
+  int32_t node = LocalDim::kNone;    // the node that made it partial; kNone: a module boundary did
+  int32_t origin = LocalDim::kNone;  // of the local size, or of the sharded dim of the sum
 };
 
 struct SizeConflicts {
   std::vector<SizeConflict> sizes;           // in the order of the graph
-  std::vector<BoundaryConflict> boundaries;  // likewise
+  std::vector<BoundaryConflict> boundaries;  // in the order of the graph
   std::vector<ShardOrigin> origins;
-  std::map<std::string, int64_t> unknown;  // operators whose results are unknown, with their number
-  int64_t nodes = 0;                       // that were followed
+  std::map<std::string, int64_t> unknown;  // operators with unknown results: name, number of nodes
+  int64_t nodes = 0;                       // number of operators of the graph
 };
 
-// For rank 0, along tp. `plan` must be compiled for the program's tree. Conflicts that follow from another are not
-// reported.
+// Returns the conflicts on rank 0 along tp. `plan` must be compiled for the module tree of `program`. A conflict that
+// follows from another conflict is not reported.
 SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan);
 
 }  // namespace moonshard

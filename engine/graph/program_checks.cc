@@ -23,7 +23,7 @@ class Reporter {
     for (const BoundaryConflict& one : conflicts_.boundaries) Add(KeyOf(one), OfBoundary(one));
     for (const SizeConflict& one : conflicts_.sizes) Add(KeyOf(one), OfSize(one));
     for (size_t i = 0; i < out_.size(); ++i) {
-      if (counts_[i] > 1) out_[i].message += " (and " + std::to_string(counts_[i] - 1) + " alike)";
+      if (counts_[i] > 1) out_[i].message += " (and " + std::to_string(counts_[i] - 1) + " more alike)";
     }
     return std::move(out_);
   }
@@ -60,7 +60,7 @@ class Reporter {
                                                          : SourceOf(plan_, layouts);
   }
 
-  // "'lm_head.weight' is shard(0) by plans/llama.lua:12"
+  // "'lm_head.weight' is shard(0) (plans/llama.lua:12)"
   std::string Text(const ShardOrigin& origin) const {
     const ModuleLayouts& layouts = plan_.LayoutsOf(origin.module);
     std::string what;
@@ -79,7 +79,7 @@ class Reporter {
         break;
     }
     const std::string line = LineOf(&origin).ToString();
-    return line.empty() ? what : what + " by " + line;
+    return line.empty() ? what : what + " (" + line + ")";
   }
 
   // "node 'view_3' (aten::view, modeling_llama.py:245)"
@@ -96,18 +96,18 @@ class Reporter {
     };
     std::string out;
     if (kind == SizeConflict::Kind::kCrossesShards) {
-      out = "shard each of its parts by itself, with packed(dim, { sizes }); or gather";
+      out = "shard each part of the dim by itself, with packed(dim, { sizes }); or gather";
     } else if (kind == SizeConflict::Kind::kFollowsShard) {
-      out = "use a number of the model's config, and export again; or gather";
+      out = "read the number from the model's config instead of the tensor, and export again; or gather";
     } else if (kind == SizeConflict::Kind::kTerms) {
-      out = "reduce it before, at the output of a module: output = { partial, replicate }; or gather";
+      out = "reduce the tensor before the node, at the output of a module: output = { partial, replicate }; or gather";
     } else if (kind == SizeConflict::Kind::kOperands) {
-      out = "give both the same layout; or gather";
+      out = "give both operands the same layout; or gather";
     } else if (origin->kind == ShardOrigin::Kind::kParameter) {
       out = "export the program with --cut " + cut(*origin);
       if (other != nullptr && other->kind == ShardOrigin::Kind::kParameter && cut(*other) != cut(*origin))
         out += " " + cut(*other);
-      out += ", so that sizes follow it, and with a model that takes the number from the tensor; or gather";
+      out += ", so that sizes follow the shard, from a model that reads the size from the tensor; or gather";
     } else {
       out = "gather";
     }
@@ -120,7 +120,7 @@ class Reporter {
     const ShardOrigin* other = Origin(one.other_origin);
     const bool flow = one.kind == SizeConflict::Kind::kOperands || one.kind == SizeConflict::Kind::kTerms;
     std::string message = NodeText(one.node) + " of " + (one.module.empty() ? "the model" : Quote(one.module)) +
-                          " does not fit on a rank: " + one.message;
+                          " is not valid for the local tensors of a rank: " + one.message;
     if (one.integer_at >= 0 && static_cast<uint32_t>(one.integer_at) != one.node) {
       message += "; the size is written in " + NodeText(static_cast<uint32_t>(one.integer_at));
     }
@@ -129,7 +129,7 @@ class Reporter {
     d.path = one.module;
     switch (one.kind) {
       case SizeConflict::Kind::kInteger:
-        d.declared = std::to_string(one.declared) + ", an integer of the program, which holds for the full size";
+        d.declared = std::to_string(one.declared) + ", an integer of the program that is valid only for the full size";
         break;
       case SizeConflict::Kind::kCrossesShards: d.declared = "a part of the full dim"; break;
       case SizeConflict::Kind::kFollowsShard:
@@ -170,9 +170,12 @@ class Reporter {
     d.declared = layout + (one.terms ? "" : ": " + Size(one.declared, one.full) + " on a rank");
     d.required = one.terms ? "partial" : Size(one.local, one.full) + " on a rank";
     if (origin != nullptr) d.required += ": " + Text(*origin);
-    d.help = one.input
-                 ? "declare the input as it arrives, or change the module that makes it so that it leaves as " + layout
-                 : "declare the output as the forward makes it";
+    d.help =
+        one.input
+            ? "declare the layout in which the input arrives, or change the module that outputs the tensor so that "
+              "the output leaves as " +
+                  layout
+            : "declare the layout in which the forward makes the output";
     const SourceSpan second = LineOf(origin);
     if (second.known() && !(second == d.where)) d.related.push_back(second);
     return d;
@@ -185,11 +188,13 @@ class Reporter {
                                       " of the program depends on a partial tensor that is not reduced over the ranks");
     const ShardOrigin* origin = Origin(one.origin);
     d.where = LineOf(origin);
-    if (one.node >= 0) d.message += ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes it";
+    if (one.node >= 0) d.message += ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes the partial tensor";
     if (origin != nullptr) d.declared = Text(*origin);
     d.required =
         "a module that makes the partial tensor and declares { partial, replicate } or { partial, shard(dim) }";
-    d.help = "declare the output of the module that makes it, or gather the tensor that is summed: output = replicate";
+    d.help =
+        "declare the output of the module that makes the partial tensor, or gather the tensor that is summed: "
+        "output = replicate";
     return d;
   }
 
@@ -226,16 +231,18 @@ void AddRepeatedArguments(const ExportedProgram& program, const CompiledPlan& pl
       Diagnostic d =
           MakeDiagnostic(Finding::kFlowDoesNotFit,
                          "inputs " + std::to_string(known->second) + " and " + std::to_string(place.position) + " of " +
-                             Quote(call.module) + " are one tensor, and are redistributed differently",
+                             Quote(call.module) + " are the same tensor, but are redistributed differently",
                          SourceOf(plan, layouts));
       const auto text = [&](uint32_t position) {
         const auto input = of(position);
-        return input ? input->from.ToText() + " -> " + input->to.ToText() : std::string("as it arrives");
+        return input ? input->from.ToText() + " -> " + input->to.ToText() : std::string("no redistribution");
       };
       d.path = call.module;
       d.declared = text(known->second) + ", and " + text(place.position);
-      d.required = "one redistribution for both";
-      d.help = "declare it at the module that makes the tensor, or export a model that passes a copy";
+      d.required = "the same redistribution for both inputs";
+      d.help =
+          "declare the redistribution at the module that outputs the tensor, or export a model that passes a copy of "
+          "the tensor as one of the two inputs";
       found.push_back(std::move(d));
     }
   }
@@ -263,7 +270,7 @@ void AddTornCalls(const ExportedProgram& program, const CompiledPlan& plan, Diag
                        SourceOf(plan, layouts));
     d.path = path;
     d.required = "a rule without redistribution, or a call whose operators are contiguous";
-    d.help = "declare the redistributions at the module that calls it, or at the modules inside it";
+    d.help = "declare the redistributions at the module that calls " + Quote(path) + ", or at the modules inside it";
     found.push_back(std::move(d));
   }
 }
@@ -283,7 +290,7 @@ void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram
                    AddTornCalls(*program, plan, found);
                    std::string made = std::to_string(conflicts.nodes) + " nodes";
                    for (const auto& [name, count] : conflicts.unknown) {
-                     made += (made.ends_with(" nodes") ? "; not followed: " : ", ") + name + " (" +
+                     made += (made.ends_with(" nodes") ? "; unknown results: " : ", ") + name + " (" +
                              std::to_string(count) + ")";
                    }
                    return made;

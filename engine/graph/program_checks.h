@@ -3,11 +3,12 @@
 //
 //   kFixedSize       an integer of the graph holds for the full size of a dim that the plan makes local; or a part of a
 //                    sharded dim is taken as if the dim were full; or the size of a shard is used for a full tensor
-//   kFlowDoesNotFit  the input of a module has another layout than the plan declares, or the operands of an operator
-//                    between modules have layouts that do not fit together; or a module is redistributed whose calls
-//                    the graph does not keep together
+//   kFlowDoesNotFit  the input of a module has another layout than the plan declares; or the operands of an operator
+//                    between modules have layouts that do not fit together; or one tensor is two inputs of a module
+//                    with different redistributions; or the plan declares a redistribution for a module whose nodes are
+//                    not contiguous in the graph
 //
-// Each names the node, its module, the plan line that made the dim local, and what to change. Equal layers have one
+// Each finding has the node, its module, the plan line that shards the dim, and a suggested fix. Equal layers share one
 // finding.
 //
 // Stage before: engine/io/exported_program. Stage after: engine/plan/resolve, which runs the checks of a tree.
@@ -27,7 +28,7 @@ namespace moonshard {
 // program. Every plan that is resolved for the tree is then compared with the graph.
 void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program);
 
-// The conflicts of FindSizeConflicts as findings.
+// Returns the conflicts of FindSizeConflicts as diagnostics.
 Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan);
 
 }  // namespace moonshard

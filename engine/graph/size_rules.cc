@@ -112,8 +112,8 @@ bool NoShardNumbers(NodeSizes& n) {
     dim.local = *number.local;
     dim.origin = number.origin;
     n.Conflict(Kind::kFollowsShard,
-               "'" + name + "' is the size of a shard, " + SizeText(number) + ", and is used as a value", *number.local,
-               *number.full, &dim);
+               "its argument '" + name + "' is the size of a shard (" + SizeText(number) + "), and is used as a value",
+               *number.local, *number.full, &dim);
     return false;
   }
   return true;
@@ -164,7 +164,7 @@ bool RegroupOne(NodeSizes& n, std::span<const LocalDim> in, std::span<LocalDim> 
     for (const LocalDim& dim : out) {
       if (about == nullptr && dim.is_sharded()) about = &dim;
     }
-    n.Conflict(kind, "makes " + SizesText(out) + " of " + SizesText(in) + why, declared, required, about, nullptr,
+    n.Conflict(kind, "it reshapes " + SizesText(in) + " to " + SizesText(out) + why, declared, required, about, nullptr,
                kind == Kind::kInteger ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
   };
   // The integer of the graph that is too large, for the message: the first literal that the shard should have divided.
@@ -210,7 +210,8 @@ bool RegroupOne(NodeSizes& n, std::span<const LocalDim> in, std::span<LocalDim> 
     int64_t declared = 0;
     int64_t required = 0;
     wanted(declared, required);
-    refuse(Kind::kInteger, ": as many elements, but in different dims than on one rank", declared, required);
+    refuse(Kind::kInteger, ": the number of elements fits, but the elements are in other dims than in the full tensor",
+           declared, required);
     return false;
   }
   out[place].origin = sharded->origin;
@@ -235,7 +236,7 @@ void BlameInteger(NodeSizes& n, const Dims& in, const Dims& out, const std::vect
     n.conflict->required = out[j].full * sharded->local / sharded->full;
     n.conflict->origin = sharded->origin;
     n.conflict->integer_at = static_cast<int32_t>(n.index());
-    n.conflict->message = "makes " + SizesText(out) + " of " + SizesText(in);
+    n.conflict->message = "it reshapes " + SizesText(in) + " to " + SizesText(out);
     return;
   }
 }
@@ -314,8 +315,8 @@ void ViewTo(NodeSizes& n, const LocalTensor& self, const std::vector<LocalNumber
           if (literal[i]) declared = full[i];
         }
         n.Conflict(Kind::kInteger,
-                   "has " + std::to_string(elements) + " elements on a rank, which " + std::to_string(others) +
-                       " does not divide",
+                   "its operand has " + std::to_string(elements) + " elements on a rank, which is not a multiple of " +
+                       std::to_string(others),
                    declared, declared * dim.local / dim.full, &dim, nullptr, static_cast<int32_t>(n.index()));
         return;
       }
@@ -450,8 +451,8 @@ void ExpandTo(NodeSizes& n, const LocalTensor& self, const std::vector<LocalNumb
       if (wanted.local != had.local) {
         const bool literal = sizes[i].literal;
         n.Conflict(literal ? Kind::kInteger : Kind::kFollowsShard,
-                   "expands a dim of " + SizeText(had) + " to " + SizeText(sizes[i]), *sizes[i].local, had.local,
-                   had.is_sharded() ? &had : &wanted, nullptr,
+                   "it expands a dim of size " + SizeText(had) + " to " + SizeText(sizes[i]), *sizes[i].local,
+                   had.local, had.is_sharded() ? &had : &wanted, nullptr,
                    literal ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
         return;
       }
@@ -554,10 +555,10 @@ std::optional<Dims> PartsOf(NodeSizes& n, const LocalDim& dim, const std::vector
     if (made.full != size.full || made.local != size.local) {
       const bool integer = size.integer_at >= 0 && made.full == size.full;
       n.Conflict(integer ? Kind::kInteger : Kind::kCrossesShards,
-                 integer ? "takes " + std::to_string(size.local) + " elements of a dim of " + SizeText(dim)
-                         : "takes " + std::to_string(size.full) + " of the " + std::to_string(dim.full) +
-                               " elements of a dim that is sharded as one: the " + std::to_string(dim.local) +
-                               " on a rank are not a shard of those",
+                 integer ? "it takes " + std::to_string(size.local) + " elements of a dim of size " + SizeText(dim)
+                         : "it takes " + std::to_string(size.full) + " of the " + std::to_string(dim.full) +
+                               " elements of a dim that is sharded as one part: the " + std::to_string(dim.local) +
+                               " elements on a rank are not a shard of the elements that it takes",
                  integer ? size.local : size.full, made.local, &dim, nullptr,
                  integer ? size.integer_at : LocalDim::kNone);
       return std::nullopt;
@@ -581,7 +582,7 @@ void SplitInto(NodeSizes& n, const LocalTensor& self, size_t dim, std::vector<Lo
     }
     if (sum != had.local && literal != nullptr) {
       n.Conflict(Kind::kInteger,
-                 "splits a dim of " + SizeText(had) + " into parts that add up to " + std::to_string(sum),
+                 "it splits a dim of size " + SizeText(had) + " into parts that add up to " + std::to_string(sum),
                  literal->local, literal->full * had.local / std::max<int64_t>(had.full, 1), &had, nullptr,
                  literal->integer_at);
       return;
@@ -596,7 +597,8 @@ void SplitInto(NodeSizes& n, const LocalTensor& self, size_t dim, std::vector<Lo
   } else {
     for (const LocalDim& size : sizes) {
       if (!size.is_sharded()) continue;
-      n.Conflict(Kind::kFollowsShard, "splits a dim of " + SizeText(had) + " by the size of a shard, " + SizeText(size),
+      n.Conflict(Kind::kFollowsShard,
+                 "it splits a dim of size " + SizeText(had) + " by the size of a shard (" + SizeText(size) + ")",
                  size.local, size.full, &size);
       return;
     }
@@ -641,8 +643,8 @@ void Split(NodeSizes& n) {
   const auto pieces = [](int64_t total, int64_t each) { return (total + each - 1) / each; };
   if (pieces(had.full, *size.full) != pieces(had.local, *size.local)) {
     n.Conflict(Kind::kInteger,
-               "splits a dim of " + SizeText(had) + " into parts of " + SizeText(size) + ": " +
-                   std::to_string(pieces(had.local, *size.local)) + " instead of " +
+               "it splits a dim of size " + SizeText(had) + " into parts of " + SizeText(size) + ": " +
+                   std::to_string(pieces(had.local, *size.local)) + " parts instead of " +
                    std::to_string(pieces(had.full, *size.full)),
                *size.local, *size.full * had.local / std::max<int64_t>(had.full, 1), &had, nullptr,
                static_cast<int32_t>(n.index()));
@@ -702,9 +704,8 @@ void Slice(NodeSizes& n) {
       follows.origin = which.origin;
       if (last != last_local || first != first_local) {
         n.Conflict(Kind::kFollowsShard,
-                   "slices an unsharded dim of " + SizeText(had) +
-                       " to the local size of a shard, which selects the same first elements on every rank (" +
-                       SizeText(which) + ")",
+                   "it slices an unsharded dim of size " + SizeText(had) + " to the local size of a shard (" +
+                       SizeText(which) + "), which selects the same elements on every rank",
                    *which.local, *which.full, &follows);
         return;
       }
@@ -713,8 +714,9 @@ void Slice(NodeSizes& n) {
     if (last - first != had.full) out[*dim].integer_at = LocalDim::kNone;
   } else if (all) {
     if (last_local != had.local || first_local != first) {
-      n.Conflict(Kind::kFollowsShard, "takes a part of a sharded dim, but all of it on one rank", last_local, had.local,
-                 &had);
+      n.Conflict(Kind::kFollowsShard,
+                 "it takes all of a sharded dim in the full model, but only a part of the shard on a rank", last_local,
+                 had.local, &had);
       return;
     }
     out[*dim] = Resized(had, count(last - first), count(last_local - first_local));
@@ -726,8 +728,9 @@ void Slice(NodeSizes& n) {
     // Every step-th element: the shard must begin at a multiple of the step.
     if (*step.full > 1 && had.local % *step.full != 0) {
       n.Conflict(Kind::kCrossesShards,
-                 "takes each " + std::to_string(*step.full) + "th element of a dim of " + SizeText(had), *step.full,
-                 had.local, &had);
+                 "it slices a dim of size " + SizeText(had) + " with step " + std::to_string(*step.full) +
+                     ", which does not divide the local size",
+                 *step.full, had.local, &had);
       return;
     }
   } else {
@@ -762,15 +765,17 @@ void Select(NodeSizes& n) {
   if (!dim) return;
   const LocalDim& had = self->dims[*dim];
   if (had.is_sharded() && !unbinds) {
-    n.Conflict(Kind::kCrossesShards,
-               "takes one element of a dim of " + SizeText(had) + ", which is a different one on each rank",
-               n.Number("index").full.value_or(0), had.local, &had);
+    n.Conflict(
+        Kind::kCrossesShards,
+        "it selects one element of a dim of size " + SizeText(had) + ", which is a different element on each rank",
+        n.Number("index").full.value_or(0), had.local, &had);
     return;
   }
   Dims out = self->dims;
   out.erase(out.begin() + static_cast<std::ptrdiff_t>(*dim));
   if (had.is_sharded()) {
-    n.Conflict(Kind::kInteger, "makes " + std::to_string(had.full) + " tensors of a dim of " + SizeText(had), had.full,
+    n.Conflict(Kind::kInteger,
+               "it unbinds a dim of size " + SizeText(had) + " into " + std::to_string(had.full) + " tensors", had.full,
                had.local, &had, nullptr, static_cast<int32_t>(n.index()));
     return;
   }
@@ -1022,7 +1027,7 @@ void GroupedMatmul(NodeSizes& n) {
   if (a == nullptr || b == nullptr || a->dims.size() != 2 || b->dims.size() != 3) return;
   if (!n.Agree(a->dims[1], b->dims[1], "the features of the rows and of the experts")) return;
   if (ends != nullptr && ends->dims.size() == 1 &&
-      !n.Agree(ends->dims[0], b->dims[0], "the groups of rows and the experts"))
+      !n.Agree(ends->dims[0], b->dims[0], "the numbers of row groups and of experts"))
     return;
   n.Set(0, {a->dims[0], b->dims[2]}, a->dims[1].is_sharded() || a->terms);
 }
@@ -1075,10 +1080,10 @@ void Attention(NodeSizes& n) {
       if (!n.Agree(q->dims[i], k->dims[i], heads ? "the heads of queries and keys" : "dims of queries and keys"))
         return;
     } else if (k->dims[i].local == 0 || q->dims[i].local % k->dims[i].local != 0) {
-      n.Conflict(
-          Kind::kOperands,
-          "shares heads of keys, " + SizeText(k->dims[i]) + ", between those of queries, " + SizeText(q->dims[i]),
-          k->dims[i].local, q->dims[i].local, &q->dims[i], &k->dims[i]);
+      n.Conflict(Kind::kOperands,
+                 "the number of query heads (" + SizeText(q->dims[i]) +
+                     ") is not a multiple of the number of key heads (" + SizeText(k->dims[i]) + ")",
+                 k->dims[i].local, q->dims[i].local, &q->dims[i], &k->dims[i]);
       return;
     }
   }
@@ -1109,8 +1114,8 @@ void Convolution(NodeSizes& n) {
     const LocalDim& sharded = in.is_sharded() ? in : weight->dims[0];
     const bool integer = groups.literal && *groups.full > 1;
     n.Conflict(integer ? Kind::kInteger : Kind::kOperands,
-               "has " + SizeText(in) + " channels, and a weight of " + SizeText(weight->dims[0]) + " in " +
-                   SizeText(groups) + " groups",
+               "its input has " + SizeText(in) + " channels, its weight has " + SizeText(weight->dims[0]) +
+                   " output channels in " + SizeText(groups) + " groups",
                *groups.local, *groups.full * sharded.local / std::max<int64_t>(sharded.full, 1), &sharded,
                in.is_sharded() ? &weight->dims[0] : &in, integer ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
     return;
@@ -1136,8 +1141,8 @@ void Norm(NodeSizes& n) {
     const bool literal = (*shape)[i].literal;
     const LocalDim number = n.Made((*shape)[i]);
     n.Conflict(literal ? Kind::kInteger : Kind::kFollowsShard,
-               "is over " + SizeText((*shape)[i]) + " features, and its input has " + SizeText(had), *(*shape)[i].local,
-               had.local, had.is_sharded() ? &had : &number, nullptr,
+               "it normalizes over " + SizeText((*shape)[i]) + " features, and its input has " + SizeText(had),
+               *(*shape)[i].local, had.local, had.is_sharded() ? &had : &number, nullptr,
                literal ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
     return;
   }
@@ -1204,7 +1209,9 @@ void Arange(NodeSizes& n) {
     if (!number.known()) return;
     if (!number.follows_shard()) continue;
     const LocalDim made = n.Made(number);
-    n.Conflict(Kind::kFollowsShard, "counts from 0 to the size of a shard, " + SizeText(number) + ", on every rank",
+    n.Conflict(Kind::kFollowsShard,
+               "its argument '" + std::string(name) + "' is the size of a shard (" + SizeText(number) +
+                   "), so it makes the same numbers on every rank",
                *number.local, *number.full, &made);
     return;
   }
@@ -1451,7 +1458,7 @@ void TakeNoTerms(NodeSizes& n) {
   if (!kNotLinear.contains(name) && !(product && count > 1) && !(divisor != nullptr && divisor->terms)) return;
   LocalDim from;
   from.origin = terms->terms_origin;
-  n.Conflict(Kind::kTerms, "it is not linear, and its operand is partial", 0, 0, &from);
+  n.Conflict(Kind::kTerms, "it is nonlinear, and its operand is partial", 0, 0, &from);
 }
 
 const ProgramArgument* NodeSizes::Find(std::string_view name) const {

@@ -1,5 +1,5 @@
-// SizeRules: how the local sizes of an operator's results follow from those of its operands, operator by operator.
-// Internal to engine/graph.
+// SizeRules: one rule per operator, which computes the local sizes of the operator's results from the local sizes of
+// its operands. Internal to engine/graph.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ struct LocalTensor {
   bool known = false;
   bool terms = false;                      // it is partial, or computed from a partial tensor
   int32_t terms_at = LocalDim::kNone;      // the node that made it partial
-  int32_t terms_origin = LocalDim::kNone;  // of the sharded dim that it summed over
+  int32_t terms_origin = LocalDim::kNone;  // the origin of the sharded dim that this node summed over
   std::vector<LocalDim> dims;
 };
 
-// A number that the graph has or computes, for the full model and on this rank. Unknown if it depends on data.
+// A number that the graph contains or computes, in the full model and on this rank. Unknown if it depends on data.
 struct LocalNumber {
   std::optional<int64_t> full;
   std::optional<int64_t> local;
-  int32_t origin = LocalDim::kNone;  // of the sharded dim that it depends on
+  int32_t origin = LocalDim::kNone;  // the origin of the sharded dim that the number depends on
   bool literal = false;              // written in the graph
 
   bool known() const { return full && local; }
@@ -43,28 +43,32 @@ class NodeSizes {
   uint32_t index() const { return index_; }
   const ProgramNode& node() const { return program_.graph.nodes[index_]; }
   const ProgramArgument* Find(std::string_view name) const;
-  // Null if it is absent, not a tensor, or unknown.
+  // Return nullptr if the argument is absent, not a tensor, or unknown.
   const LocalTensor* Tensor(std::string_view name) const;
   const LocalTensor* TensorOf(const ProgramArgument& argument) const;
   bool IsTensor(const ProgramArgument& argument) const;
-  // All tensor operands in order, including those in lists; nullopt if one is unknown.
+  // Returns all tensor operands in order, including tensors in lists; nullopt if one of them is unknown.
   std::optional<std::vector<const LocalTensor*>> Tensors() const;
   LocalNumber NumberOf(const ProgramArgument& argument) const;
   LocalNumber Number(std::string_view name, std::optional<int64_t> absent = std::nullopt) const;
-  // A list of numbers, or one number; nullopt if it is absent or a number is unknown.
+  // Returns a list of numbers, or one number as a list; nullopt if the argument is absent or a number is unknown.
   std::optional<std::vector<LocalNumber>> Numbers(std::string_view name) const;
-  // A dim argument, counted from 0, of a tensor of `rank` dims; nullopt if it is not given.
+  // Returns a dim argument of a tensor of `rank` dims, from 0 to rank - 1; nullopt if the argument is absent, unknown
+  // or out of range.
   std::optional<size_t> Dim(std::string_view name, size_t rank) const;
-  // The sizes of result i in the traced example.
+  // Returns the sizes of result i in the traced example; empty if it is not a tensor.
   const std::vector<int64_t>& FullSizes(size_t i) const;
   bool HasResult(size_t i) const;
-  // The dim that a number makes.
+  // Returns a dim whose full and local sizes are those of `number`.
   LocalDim Made(const LocalNumber& number) const;
 
+  // Records a conflict of the operator; only the first one counts. `declared` and `required` are sizes, `sharded` and
+  // `other` give the origins, `integer_at` is the node with the integer.
   void Conflict(SizeConflict::Kind kind, std::string message, int64_t declared, int64_t required,
                 const LocalDim* sharded, const LocalDim* other = nullptr, int32_t integer_at = LocalDim::kNone);
-  // Whether two dims that must have the same size do. Adds a conflict if they do in full and not on this rank. `what`:
-  // for the message, "the features of its input and its weight".
+  // Compares two dims that must have the same size. Records a conflict and returns false if their full sizes are equal
+  // but their local sizes differ; else returns true. `what` names the dims in the message: "the features of its input
+  // and of its weight".
   bool Agree(const LocalDim& a, const LocalDim& b, std::string_view what);
   bool in_conflict() const { return conflict.has_value(); }
 
@@ -87,24 +91,25 @@ class NodeSizes {
 
 using SizeRule = void (*)(NodeSizes&);
 
-// The rule of an operator by its name without overload, "aten::view"; null if there is none. In-place operators have
-// the rule of the operator without the underscore.
+// Returns the rule of an operator by its name without overload, "aten::view"; nullptr if the operator has no rule. An
+// in-place operator has the rule of the operator without the underscore.
 SizeRule SizeRuleOf(const std::string& name);
 
-// Whether the operator computes each element of its result from those at the same place of its operands.
+// Returns whether the operator is elementwise: it computes each element of its result from the elements of its operands
+// at the same position.
 bool IsElementwise(const std::string& name);
 
-// Sizes and numbers beyond it are not followed, so that the product of any two is a number.
+// Larger sizes and numbers are unknown, so that the product of any two of them fits int64.
 inline constexpr int64_t kLargestSize = int64_t{1} << 31;
 bool IsSmall(const LocalNumber& number);
 
-// Adds a conflict if a partial tensor is the operand of a nonlinear operator: the sum of the ranks' results is not the
-// result of the sum. If all ranks but one have zeros the sum may still be right, as for a norm of looked-up rows, but
-// the gradients of the operator's other operands are not.
+// Records a conflict if a partial tensor is the operand of a nonlinear operator: the sum of the ranks' results is not
+// the result of the sum. If all ranks but one have zeros, the sum may still be right, as for a norm of looked-up rows,
+// but the gradients of the operator's other operands are wrong.
 void TakeNoTerms(NodeSizes& n);
 
-// Arithmetic of Python on numbers of sizes, by the name that the graph has, "floordiv"; nothing where it has no integer
-// result.
+// Evaluates Python arithmetic on sizes by the name in the graph ("floordiv"). Returns nullopt if the result is not an
+// integer.
 std::optional<int64_t> SizeArithmetic(std::string_view name, int64_t a, int64_t b);
 
 }  // namespace moonshard::graph

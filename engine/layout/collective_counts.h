@@ -1,7 +1,7 @@
-// CollectiveCounts: how many collectives of a step one rank takes part in and how many bytes they are about, as
-// predicted (compile/cost.h) or as run (collective/axis_group.h). Bytes are of the logical tensor, without padding or
-// replicas: the tensor of an all-reduce, the output of an all-gather, the input of a reduce-scatter, the local input of
-// an all-to-all. Checks between ranks are not counted.
+// CollectiveCounts: the number and the bytes of the collectives of one rank in a step, as predicted (compile/cost.h) or
+// as run (collective/axis_group.h). Bytes are those of the logical tensor, without padding or replicas: the tensor of
+// an all-reduce, the output of an all-gather, the input of a reduce-scatter, the local input of an all-to-all. Checks
+// between ranks are not counted.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// DType: element types of parameters, with the names and numbers that safetensors, torch and exported programs have for
-// them; no torch. Their ScalarType: engine/runtime/dtype.
+// DType: dtypes of parameters, with their names in safetensors and torch and their numbers in exported programs. Does
+// not depend on LibTorch; engine/runtime/dtype converts a DType to a ScalarType.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,10 @@ enum class DType : uint8_t {
   kU64,
 };
 
-// Bits of one element: 4 for kF4, 6 for the F6 types, else a multiple of 8.
+// Returns the bits of one element: 4 for kF4, 6 for the F6 types, else a multiple of 8.
 int64_t BitsOf(DType dtype);
-// Bytes of `elements` elements; sub-byte types are packed and rounded up.
+// Returns the bytes of `elements` elements; elements of less than a byte are packed, and the sum is rounded up to a
+// byte.
 int64_t BytesOf(DType dtype, int64_t elements);
 // "F32", "BF16", "F8_E4M3": the name in a safetensors header.
 const char* SafetensorsName(DType dtype);
@@ -43,7 +44,8 @@ std::optional<DType> DTypeFromSafetensors(std::string_view name);
 // "float32", "bfloat16", "float8_e4m3fn": the name in torch; what explain prints.
 const char* ToString(DType dtype);
 std::optional<DType> DTypeFromTorch(std::string_view name);
-// The number in an exported program (torch._export.serde.schema.ScalarType); 0: programs do not have it.
+// Returns the number in an exported program (torch._export.serde.schema.ScalarType); 0: exported programs do not have
+// the dtype.
 int ExportedNumber(DType dtype);
 std::optional<DType> DTypeFromExported(int number);
 

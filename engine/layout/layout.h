@@ -1,18 +1,21 @@
-// Layout: how one tensor is placed on the ranks of one mesh axis; the closed algebra of the engine (terms: README.md).
-// The gradient of a layout has the dual layout. In brackets the placements of DTensor for both:
-//   replicate   value: the same, used the same everywhere   gradient: the same everywhere       [Replicate, Replicate]
-//   shared      value: the same, used by sharded compute    gradient: partial, must be summed   [Replicate, Partial]
-//   shard(d)    value: shards along dim d (torch.chunk)     gradient: shards                    [Shard(d), Shard(d)]
-//   partial     value: the sum over the ranks               gradient: the same everywhere       [Partial, Replicate]
-// `shared` is Replicate with grad_placements=[Partial()], as after Megatron's f (copy_to_tensor_model_parallel_region).
+// Layout: the placement of one tensor on the ranks of one mesh axis (terms: README.md). The set of layouts is closed.
+// The gradient of a tensor has the dual layout. The brackets have DTensor's placements of the value and of the
+// gradient:
+//   replicate   value: equal on all ranks, in replicated compute   gradient: equal on all ranks  [Replicate, Replicate]
+//   shared      value: equal on all ranks, in sharded compute      gradient: partial             [Replicate, Partial]
+//   shard(d)    value: shards along dim d (torch.chunk)            gradient: shards along dim d  [Shard(d), Shard(d)]
+//   partial     value: a term of the sum over the ranks            gradient: equal on all ranks  [Partial, Replicate]
+// `shared` is DTensor's Replicate with grad_placements=[Partial()], as the output of Megatron's f
+// (copy_to_tensor_model_parallel_region).
 //
-// `shared_last(n)` is shared in its last n features and replicate in those before (a projection that makes both).
+// `shared_last(n)` is shared in the last n features and replicate in the features before them (for a projection that
+// outputs both).
 //
-// A shard may declare the structure of its dim: `heads` (sharded only between heads; with fewer heads than ranks each
-// head is on axis/heads consecutive ranks) and `parts` (a fused dim, each part sharded by itself); or that one rank,
-// the `owner`, holds all of the dim and the others an empty shard (an expert among experts). The layout determines the
-// indices that each rank holds: shards.h. Parts without sizes are equal, and divide the dim; Sized() gives them their
-// sizes once the dim is known.
+// A shard may declare the structure of its dim: `heads` (sharded only between heads; with fewer heads than ranks, each
+// head is on ranks/heads consecutive ranks) and `parts` (a fused dim, each part sharded by itself); or the `owner`, the
+// one rank that holds the full dim while the other ranks hold an empty shard (an expert among experts). The layout
+// determines the indices that each rank holds: shards.h. Parts without sizes are equal parts of the dim; Sized() sets
+// their sizes when the size of the dim is known.
 //
 // Placement: one layout per mesh axis. A plan that names no axis declares the layout on tp.
 #pragma once
@@ -30,8 +33,8 @@ namespace moonshard {
 enum class LayoutKind : uint8_t { kReplicate, kShared, kShard, kPartial };
 
 struct Layout {
-  // One part of a fused dim: `size` elements made of `heads` heads (0: sharded anywhere, as torch.chunk). Where all
-  // parts have size 0 they are equal parts of whatever size the dim has.
+  // One part of a fused dim: `size` elements in `heads` heads (0: no heads, sharded as by torch.chunk). If all parts
+  // have size 0, they are equal parts of the dim.
   struct Part {
     int64_t size = 0;
     int64_t heads = 0;
@@ -40,9 +43,9 @@ struct Layout {
 
   LayoutKind kind = LayoutKind::kReplicate;
   int dim = 0;              // of a shard; negative counts from the last
-  int64_t heads = 0;        // of a shard without parts: the dim is this many heads; 0: none
-  std::vector<Part> parts;  // of a shard: the dim is these parts, one after the other; empty: one plain dim
-  int64_t owner = -1;       // of a shard without heads and parts: the coordinate that holds all; -1: every rank a shard
+  int64_t heads = 0;        // of a shard without parts: the number of heads in the dim; 0: no heads
+  std::vector<Part> parts;  // of a shard: the parts of a fused dim, in order; empty: not fused
+  int64_t owner = -1;       // of a shard without heads and parts: the coordinate that holds the full dim; -1: no owner
   int64_t last = 0;         // of shared: only the last `last` features are shared; 0: all
 
   static Layout Replicate() { return {}; }
@@ -60,25 +63,26 @@ struct Layout {
 
   bool is_shard() const { return kind == LayoutKind::kShard; }
   bool is_shared_last() const { return kind == LayoutKind::kShared && last > 0; }
-  // A shard without heads, parts or owner, as of torch.chunk.
+  // Whether it is a shard without heads, parts or owner, as torch.chunk makes it.
   bool is_plain_shard() const { return is_shard() && heads == 0 && parts.empty() && owner < 0; }
-  // Whether it has parts whose sizes follow from the dim.
+  // Whether it has parts and all of them have size 0: equal parts.
   bool has_equal_parts() const;
-  // The layout for a dim of `size` elements: equal parts get their sizes. If they do not divide it, which compile
-  // refuses, the last ones are smaller.
+  // Returns the layout for a dim of `size` elements, with the sizes of equal parts set. If the number of parts does not
+  // divide `size`, which compile refuses, the last parts are smaller.
   Layout Sized(int64_t size) const;
   auto operator<=>(const Layout&) const = default;
 
-  // "replicate", "shared", "shared_last(64)", "partial", "shard(0)", "packed(0,[64,32,32])": the form that JSON
-  // has.
+  // Returns "replicate", "shared", "shared_last(64)", "partial", "shard(0)", "packed(0,[64,32,32])": the form in JSON,
+  // without heads and owner.
   std::string ToString() const;
-  // As ToString, with the rest: "shard(0,heads=8)", "shard(0,owner=3)", "packed(0,[64:heads=8,32:heads=4,32:heads=4])";
-  // "packed(0,2)" for two equal parts. Two layouts are equal if and only if these are.
+  // As ToString, with heads and owner: "shard(0,heads=8)", "shard(0,owner=3)",
+  // "packed(0,[64:heads=8,32:heads=4,32:heads=4])"; "packed(0,2)" for two equal parts. Two layouts are equal if and
+  // only if their texts are.
   std::string ToText() const;
 };
 
-// One layout per mesh axis. Where both axes shard one tensor dim, tp shards the dim and dp_shard then shards each tp
-// shard, so that an all-gather over dp_shard gives the tp shard, on which compute works.
+// One layout per mesh axis. If tp and dp_shard shard the same tensor dim, tp shards the dim and dp_shard shards each tp
+// shard, so that an all-gather over dp_shard gives the tp shard that compute uses.
 struct Placement {
   std::array<Layout, kMeshAxisCount> by_axis;  // indexed by MeshAxis
 
@@ -89,9 +93,9 @@ struct Placement {
   const Layout& operator[](MeshAxis axis) const { return by_axis[static_cast<size_t>(axis)]; }
   auto operator<=>(const Placement&) const = default;
 
-  // Whether every axis but tp has replicate.
+  // Whether the layout is replicate on every axis except tp.
   bool only_tp() const;
-  // The tp layout's text where only_tp(); else "{dp_shard: shard(0), tp: shard(1)}".
+  // Returns the text of the tp layout if only_tp(); else "{dp_shard: shard(0), tp: shard(1)}".
   std::string ToText() const;
 };
 

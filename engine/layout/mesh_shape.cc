@@ -57,7 +57,7 @@ Result<MeshShape> MeshShape::Make(std::span<const std::pair<std::string, int64_t
     if (given[index]) errors.push_back(BadMesh("mesh axis '" + name + "' is given twice", name));
     given[index] = true;
     if (size < 1) {
-      errors.push_back(BadMesh("mesh axis '" + name + "' has size " + std::to_string(size) + "; the least is 1",
+      errors.push_back(BadMesh("mesh axis '" + name + "' has size " + std::to_string(size) + "; the minimum is 1",
                                name + "=" + std::to_string(size)));
       continue;
     }

@@ -1,5 +1,5 @@
-// MeshShape: named axes and their sizes, known from the start; no process, no device. Ranks count row-major over the
-// axes in their fixed order, tp innermost: rank = ... * tp + tp_rank.
+// MeshShape: the named mesh axes and their sizes, without processes or devices. Ranks are numbered row-major over the
+// axes in their fixed order, with tp innermost: rank = ... * tp + tp_rank.
 // Stage before: the command line or C++. Stage after: dsl/language/eval (a plan may read sizes), compile, mesh
 // (DeviceMesh).
 #pragma once
@@ -25,31 +25,33 @@ inline constexpr std::array<MeshAxis, kMeshAxisCount> kMeshAxes = {MeshAxis::kPp
 
 // "pp", "dp_replicate", "dp_shard", "cp", "tp".
 const char* ToString(MeshAxis axis);
-// Also takes "dp" for dp_shard. Nothing for any other name.
+// Also accepts "dp" for dp_shard. Returns nullopt for any other name.
 std::optional<MeshAxis> MeshAxisFromName(std::string_view name);
-// The five names, for messages.
+// Returns the five names, for messages.
 std::span<const std::string> MeshAxisNames();
 
-// The most ranks of a mesh. Passes that visit every rank take at most seconds for as many.
+// The largest number of ranks of a mesh. With this number, passes that visit every rank take at most seconds.
 inline constexpr int64_t kMostRanks = int64_t{1} << 20;
 
 class MeshShape {
  public:
   MeshShape() = default;  // one rank
 
-  // Axes in any order. Errors (kUnknownAxis, kBadMesh): an unknown or repeated name, a size below 1, more than
-  // kMostRanks ranks.
+  // Makes a mesh from axes in any order. Errors (kUnknownAxis, kBadMesh): an unknown or repeated name, a size below 1,
+  // more than kMostRanks ranks.
   static Result<MeshShape> Make(std::span<const std::pair<std::string, int64_t>> axes);
-  // "tp=2,dp=4". An empty text is one rank. Errors as Make, and kBadMesh for a text of another form.
+  // Parses "tp=2,dp=4"; an empty text is a mesh of one rank. Errors: those of Make; kBadMesh for a text of another
+  // form.
   static Result<MeshShape> Parse(std::string_view text);
 
   int64_t size(MeshAxis axis) const { return sizes_[static_cast<size_t>(axis)]; }
   int64_t world_size() const;
-  // This rank's place along an axis, 0 <= rank < world_size().
+  // Returns the coordinate of `rank` along `axis`. Requires 0 <= rank < world_size().
   int64_t Coordinate(int64_t rank, MeshAxis axis) const;
-  // The ranks that differ from `rank` along `axis` only, in the order of their place; contains `rank`.
+  // Returns the ranks of the process group of `rank` along `axis`: those whose other coordinates are equal, in the
+  // order of their coordinate along `axis`, including `rank`.
   std::vector<int64_t> GroupOf(int64_t rank, MeshAxis axis) const;
-  // "dp_shard=4,tp=2": axes above 1 in fixed order; "tp=1" for a single rank.
+  // Returns "dp_shard=4,tp=2": the axes with a size above 1 in their fixed order; "tp=1" for a single rank.
   std::string ToString() const;
   bool operator==(const MeshShape&) const = default;
 

@@ -3,8 +3,8 @@
 // Stage after: match.
 //
 // Modules that own the same parameters (names, shapes, dtypes) share a signature, and modules whose paths differ only
-// in components that are numbers share a path class: later stages decide once for each of those instead of once for
-// each of 60,000 modules.
+// in components that are numbers share a path class: later stages decide once for each signature or path class instead
+// of once for each of 60,000 modules.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,18 @@ struct DataFlow;
 
 struct Parameter {
   std::string name;            // within its module: "weight"
-  std::vector<int64_t> shape;  // full, whatever a rank holds
+  std::vector<int64_t> shape;  // the full shape, not the local shape
   DType dtype = DType::kF32;
   bool is_buffer = false;
   bool operator==(const Parameter&) const = default;
   int64_t elements() const;
 };
 
-// Where the class of a module comes from, if a live model shows it; determines the suggested fix if its calls cannot be
-// intercepted.
+// Where the class of a module is defined; only a live model has this information. It determines the suggested fix for a
+// module whose calls cannot be intercepted.
 enum class ModuleOrigin : uint8_t {
   kUnknown,      // read from headers
-  kHost,         // a class of the host
+  kHost,         // a class of the host application
   kMoonshard,    // moonshard::nn
   kTorch,        // torch::nn
   kWithinTorch,  // a child of a torch::nn class whose own forward uses it (out_proj of MultiheadAttention)
@@ -45,10 +45,10 @@ enum class ModuleOrigin : uint8_t {
 
 struct Module {
   std::string path;         // "model.layers.0.mlp"; the root is ""
-  std::string kind;         // class without namespace and "Impl": "Linear"; "" where unknown
+  std::string kind;         // class without namespace and "Impl": "Linear"; "" if unknown
   uint32_t signature = 0;   // index into ModuleTree::signatures()
   uint32_t path_class = 0;  // index into ModuleTree::class_representatives()
-  bool hookable = true;     // whether its calls can be intercepted; always true where there are only headers
+  bool hookable = true;     // whether its calls can be intercepted; always true for a tree from headers
   ModuleOrigin origin = ModuleOrigin::kUnknown;
 };
 
@@ -59,11 +59,12 @@ struct ParamRef {
   auto operator<=>(const ParamRef&) const = default;
 };
 
-// A check of a compiled plan against knowledge of the model's forward that the tree does not have (the graph of an
-// exported program: engine/graph/program_checks.h). Depends only on the plan, and is the same on every rank.
+// A check of a compiled plan against information about the model's forward that the tree does not have (the graph of an
+// exported program: engine/graph/program_checks.h). Its findings depend only on the plan and are the same on every
+// rank.
 struct PlanCheck {
-  std::string name;  // of the pass: "sizes"
-  // Adds its findings; returns a description of its work, for the record of the pass.
+  std::string name;  // name of the pass: "sizes"
+  // Adds its findings to `found`; returns a description of its work for the record of the pass.
   std::function<std::string(const CompiledPlan& plan, Diagnostics& found)> run;
 };
 
@@ -71,29 +72,29 @@ class ModuleTree {
  public:
   using Signature = std::vector<Parameter>;
 
-  // Adds a module; paths are unique. Order of adding is the order of modules().
+  // Adds a module; its path must be new. modules() has the order in which modules are added.
   void Add(std::string path, std::string kind, Signature parameters, bool hookable = true,
            ModuleOrigin origin = ModuleOrigin::kUnknown);
-  // Says that two or more parameters are one tensor. The first is the one that is stored.
+  // Declares that two or more parameters are the same tensor (tied parameters). The first of them is stored.
   void AddTie(std::vector<ParamRef> same);
 
   const std::vector<Module>& modules() const { return modules_; }
   const std::vector<Signature>& signatures() const { return signatures_; }
   const Signature& parameters(const Module& module) const { return signatures_[module.signature]; }
-  // By module: the index of the module at ParentOf(path). Where the tree does not have it, a number from
-  // kMissingParents on that modules of one such parent share; of the root kNoParent.
+  // By module: the index of its parent, the module at ParentOf(path). If the tree does not have the parent, a number of
+  // at least kMissingParents, which is the same for all modules with this parent. For the root kNoParent.
   const std::vector<uint32_t>& parents() const { return parents_; }
   static constexpr uint32_t kNoParent = UINT32_MAX;
   static constexpr uint32_t kMissingParents = uint32_t{1} << 31;
   size_t missing_parents() const { return missing_.size(); }
 
-  // For each path class, the index of one module in it.
+  // For each path class, the index of one of its modules.
   const std::vector<uint32_t>& class_representatives() const { return class_representatives_; }
   const std::vector<std::vector<ParamRef>>& ties() const { return ties_; }
 
-  // Index of the module at `path`, or -1.
+  // Returns the index of the module at `path`, or -1.
   int64_t Find(std::string_view path) const;
-  // The parameter at a full path ("lm_head.weight"); false where there is none.
+  // Finds the parameter at a full path ("lm_head.weight"); returns false if it does not exist.
   bool FindParameter(std::string_view path, ParamRef* found) const;
   std::string PathOf(ParamRef param) const;
   const Parameter& At(ParamRef param) const;
@@ -101,16 +102,16 @@ class ModuleTree {
   bool complete() const { return complete_; }
   void set_complete(bool complete) { complete_ = complete; }
 
-  // Run by engine/plan/resolve behind its own passes, in order, where tp has more than one rank.
+  // The checks that engine/plan/resolve runs after its own passes, in order, if tp has more than one rank.
   const std::vector<PlanCheck>& checks() const { return checks_; }
   void AddCheck(PlanCheck check) { checks_.push_back(std::move(check)); }
 
-  // Which module feeds which, where the model knows it (engine/layout/data_flow.h); null: it does not.
+  // The data flow between the modules (engine/layout/data_flow.h); null if it is unknown.
   const std::shared_ptr<const DataFlow>& flow() const { return flow_; }
   void SetFlow(std::shared_ptr<const DataFlow> flow) { flow_ = std::move(flow); }
 
-  int64_t total_elements() const;  // every tied tensor once, buffers left out
-  // One module a line: path, kind, parameters with shapes and dtypes; ties last.
+  int64_t total_elements() const;  // counts each tied tensor once, and no buffers
+  // Returns one module per line: path, kind, parameters with shapes and dtypes; ties are last.
   std::string ToText() const;
 
  private:
@@ -118,7 +119,7 @@ class ModuleTree {
 
   std::vector<Module> modules_;
   std::vector<uint32_t> parents_;
-  std::unordered_map<std::string, uint32_t> missing_;  // path of a parent that is not there: its number
+  std::unordered_map<std::string, uint32_t> missing_;  // path of a missing parent: its number
   std::vector<Signature> signatures_;
   std::vector<uint32_t> class_representatives_;
   std::vector<std::vector<ParamRef>> ties_;
@@ -130,10 +131,11 @@ class ModuleTree {
   bool complete_ = true;
 };
 
-// "model.layers.0" of "model.layers.0.mlp"; "" where there is no dot.
+// Returns "model.layers.0" for "model.layers.0.mlp"; "" for a path without a dot.
 std::string_view ParentOf(std::string_view path);
 
-// The path with every component that is a number replaced by "0": equal for two modules of one path class.
+// Returns the path with every component that is a number replaced by "0". Modules of one path class have the same
+// result.
 std::string PathClassOf(std::string_view path);
 
 }  // namespace moonshard

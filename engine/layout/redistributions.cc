@@ -67,7 +67,7 @@ std::string TargetsOf(const Layout& from) {
     case LayoutKind::kReplicate: return "shared, shared_last(n), shard(d)";
     case LayoutKind::kShard: return "shared, replicate, a shard of another dim";
     case LayoutKind::kPartial: return "replicate, shared, shard(d)";
-    case LayoutKind::kShared: return from.last == 0 ? "partial" : "nothing else: it is what sharded compute uses";
+    case LayoutKind::kShared: return from.last == 0 ? "partial" : "no other layout";
   }
   return "";
 }

@@ -1,6 +1,6 @@
-// The rows of the layout algebra: which redistributions between two layouts of one axis exist, and which collective
-// each issues forward and backward. Every other pair is an error. compile checks and prices plans by this table,
-// runtime/redistribute runs it.
+// Redistributions: the table of the redistributions between two layouts on one axis, with the collectives that each one
+// issues in forward and backward. Any other pair of layouts is an error. compile checks plans and estimates costs with
+// this table; runtime/redistribute runs the redistributions.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ enum class RedistributionRow : uint8_t {
   kSharedToPartial,
 };
 
-// The row for from -> to; nothing for a pair without one.
+// Returns the row of from -> to; nullopt if this redistribution does not exist.
 std::optional<RedistributionRow> RowOf(const Layout& from, const Layout& to);
-// None: no communication.
+// Returns the collective of a row; nullopt if the row needs no communication.
 std::optional<CollectiveKind> CollectiveOf(RedistributionRow row, Direction direction);
-// The layouts that `from` can be redistributed to, for messages: "replicate, shared, shard(d)".
+// Returns the layouts that `from` can be redistributed to, for messages: "replicate, shared, shard(d)".
 std::string TargetsOf(const Layout& from);
 
 }  // namespace moonshard

@@ -58,7 +58,7 @@ std::optional<Diagnostic> HeadsError(const Layout::Part& part, int64_t ranks) {
   Diagnostic d = MakeDiagnostic(
       Finding::kHeadsDoNotFit, std::to_string(part.heads) + " heads do not fit on " + std::to_string(ranks) + " ranks");
   d.declared = "heads = " + std::to_string(part.heads) + " over " + std::to_string(ranks) + " ranks";
-  d.required = "an axis size that divides the heads or is a multiple of them";
+  d.required = "an axis size that divides the number of heads or is a multiple of it";
   d.help = "legal sizes: " + Join(legal, ", ");
   return d;
 }
@@ -75,7 +75,7 @@ Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ra
       Diagnostic d = MakeDiagnostic(Finding::kPackedDoesNotFit,
                                     "a packed part cannot have " + std::to_string(part.size) + " elements");
       d.declared = layout.ToText();
-      d.required = "sizes from 0 that add up to " + std::to_string(size);
+      d.required = "sizes of at least 0 that add up to " + std::to_string(size);
       return d;
     }
     if (std::optional<Diagnostic> error = HeadsError(part, ranks)) return *error;
@@ -90,8 +90,9 @@ Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ra
 
   const int64_t owner = ranks == 1 ? std::min<int64_t>(layout.owner, 0) : layout.owner;
   if (owner >= ranks) {
-    Diagnostic d = MakeDiagnostic(Finding::kNoSuchOwner, "no rank " + std::to_string(layout.owner) + " among " +
-                                                             std::to_string(ranks) + " on the axis");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNoSuchOwner, "owner " + std::to_string(layout.owner) + " is not one of the " +
+                                                  std::to_string(ranks) + " ranks of the axis");
     d.declared = layout.ToText();
     d.required = "an owner from 0 to " + std::to_string(ranks - 1);
     return d;

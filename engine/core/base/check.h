@@ -1,5 +1,5 @@
-// Check: our own bugs. A condition that only a defect of moonshard can violate throws InternalError with the place;
-// mistakes of a user are Diagnostics instead (diagnostic.h).
+// Check: assertions for defects of moonshard itself. Check throws InternalError with the source location if a condition
+// is false that only a defect of moonshard can make false. Errors of a user are Diagnostics instead (diagnostic.h).
 #pragma once
 
 #include <source_location>
@@ -8,7 +8,8 @@
 
 namespace moonshard {
 
-// A defect of moonshard. The program ends with exit code 3 on it; an embedder sees an ordinary exception.
+// A defect of moonshard. The `moonshard` program then ends with exit code 3; an application that uses the library
+// receives a C++ exception.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

@@ -1,6 +1,6 @@
-// Diagnostic: one report to a user about a plan, a model directory or a group of ranks, with the place, what was
-// declared, what is required and the nearest thing that works. Every stage collects all of its diagnostics before
-// it gives up (result.h); the program and PlanError only print them. Identifiers live in finding.h.
+// Diagnostic: one report to a user about a plan, a model directory or a group of ranks, with the place in the text,
+// what was declared, what is required and a suggested fix. Every stage collects all of its diagnostics before it fails
+// (result.h); the program and PlanError only print them. finding.h lists the identifiers.
 #pragma once
 
 #include <stdexcept>
@@ -12,8 +12,8 @@
 
 namespace moonshard {
 
-// A place in a text file. line and column count from 1; 0 means unknown. `text` is the source line without its line
-// end, where it was available; `length` is how many columns the caret underlines.
+// A place in a text file. `line` and `column` (in bytes) count from 1; 0 means unknown. `text` is the source line
+// without its line end, empty if it is not available. `length` is the number of columns that the caret underlines.
 struct SourceSpan {
   std::string file;
   int line = 0;
@@ -22,7 +22,7 @@ struct SourceSpan {
   std::string text;
 
   bool known() const { return !file.empty(); }
-  // "plans/llama.lua:12", "plans/llama.lua" where no line is known, "" where nothing is.
+  // "plans/llama.lua:12", "plans/llama.lua" if no line is known, "" if no file is known.
   std::string ToString() const;
   bool operator==(const SourceSpan&) const = default;
 };
@@ -31,34 +31,36 @@ struct Diagnostic {
   Finding finding = Finding::kInternal;
   Severity severity = Severity::kError;
   std::string message;              // one sentence, no full stop, names in single quotes
-  SourceSpan where;                 // the line to change, where there is one
-  std::string path;                 // module, parameter, tensor or file concerned; may be empty
+  SourceSpan where;                 // the line to change; not known() if there is no such line
+  std::string path;                 // module, parameter, tensor or file that the report is about; may be empty
   std::string declared;             // what the plan or the file declares; may be empty
   std::string required;             // what would be valid; may be empty
   std::string help;                 // nearest name, legal values, what to do; may be empty
   std::vector<SourceSpan> related;  // other lines that take part (the second rule of a conflict)
 
-  // FILE:LINE: severity[ID]: message, then indented lines for path, excerpt with caret, declared, required, help and
-  // related places. Ends without a line end. `color` adds the escape sequences of a terminal. What a plan or a model's
-  // files brought into it goes through SafeText; a source line is shown without its control characters, and only the
-  // part around the caret where it is long.
+  // Returns "FILE:LINE: severity[ID]: message", then indented lines for the source line with a caret, path, declared,
+  // required, help and related places, without a line end at the end. `color` adds the escape sequences of a terminal.
+  // All texts pass through SafeText. In a source line, blanks replace control characters, and only the part around the
+  // caret is shown if the line is longer than 160 bytes.
   std::string ToText(bool color = false) const;
 };
 
-// A diagnostic with the finding's own severity.
+// Returns a diagnostic with the default severity of the finding.
 Diagnostic MakeDiagnostic(Finding finding, std::string message, SourceSpan where = {});
 
 using Diagnostics = std::vector<Diagnostic>;
 
-// An untrusted text for a terminal or a log: VisibleLines (visible.h), and of more than `most` bytes only the first.
-// Line ends are followed by an indent, so that no line of it looks like a diagnostic.
+// Returns an untrusted text in a form that is safe for a terminal or a log: VisibleLines (visible.h) of the first
+// `most` bytes, with "... (N bytes)" at the end if the text is longer. An indent follows each line end, so that no line
+// of the text looks like a diagnostic.
 std::string SafeText(std::string_view text, size_t most = 2000);
 
 bool HasErrors(const Diagnostics& diagnostics);
-// Each diagnostic's text in order, one after the other, separated by line ends; ends with one unless empty.
+// Returns the texts of the diagnostics in order, with a line end after each text.
 std::string ToText(const Diagnostics& diagnostics, bool color = false);
 
-// What the public C++ functions throw: all diagnostics of the stage that failed; what() is their text.
+// The exception that the public C++ functions throw. It has all diagnostics of the stage that failed; what() returns
+// their text.
 class PlanError : public std::runtime_error {
  public:
   explicit PlanError(Diagnostics diagnostics);

@@ -1,7 +1,7 @@
-// Finding: the closed list of what a Diagnostic can be about, each with an identifier that never changes and is never
-// reused. MS01xx the plan language, MS02xx matching, MS03xx layouts and shapes, MS04xx files, MS05xx live models and
-// ranks, MS06xx proofs of a step, MS09xx moonshard itself. A new finding is one line in finding.cc and a page in
-// findings/, which explains it with an example (engine/core/findings/page.h).
+// Finding: the closed list of the kinds of Diagnostics. Each kind has an identifier that never changes and is never
+// reused: MS01xx the plan language, MS02xx matching, MS03xx layouts and shapes, MS04xx files, MS05xx live models and
+// ranks, MS06xx proofs of a step, MS09xx moonshard itself. A new finding needs an enumerator here, a row in finding.cc
+// and a page in engine/core/findings/pages/ that explains the finding with an example (engine/core/findings/page.h).
 #pragma once
 
 #include <span>
@@ -103,12 +103,12 @@ enum class Finding {
 struct FindingInfo {
   Finding finding;
   const char* id;     // "MS0201"
-  Severity severity;  // unless the diagnostic has another
+  Severity severity;  // default; a diagnostic may have another one
   const char* title;  // one line, for lists and SARIF
 };
 
 const FindingInfo& InfoOf(Finding finding);
-// All findings in the order of their identifiers.
+// Returns all findings in the order of their identifiers.
 std::span<const FindingInfo> AllFindings();
 // "note", "warning", "error".
 const char* ToString(Severity severity);

@@ -1,5 +1,5 @@
-// Hash: XXH3 of bytes, the same on every machine and in every run. Finds changes that happen by accident; it is no
-// defence against changes made on purpose.
+// Hash: XXH3 hashes of bytes, equal on every machine and in every run. They detect accidental changes; they do not
+// protect against deliberate changes.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace moonshard {
 
-// 64 bits, of bytes that arrive in parts.
+// Computes the 64-bit hash of bytes that are added in parts.
 class Hasher {
  public:
   Hasher();
@@ -19,7 +19,7 @@ class Hasher {
   ~Hasher();
 
   void Add(const void* data, uint64_t bytes);
-  // Of all bytes added so far.
+  // Returns the hash of all bytes added so far.
   uint64_t Value() const;
 
  private:
@@ -27,12 +27,12 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
-// 64 bits.
+// Returns the 64-bit hash of `bytes`, as Hasher computes it.
 uint64_t HashOf(std::string_view bytes);
-// 128 bits as 32 hex digits: for texts that are only compared by hash, and never again in full.
+// Returns the 128-bit hash as 32 hex digits, for texts that are compared only by their hash.
 std::string LongHashOf(std::string_view bytes);
 
-// 16 hex digits, and back; nothing for any other text.
+// Convert a 64-bit hash to 16 lowercase hex digits and back. HashFromText returns nullopt for any other text.
 std::string HashToText(uint64_t hash);
 std::optional<uint64_t> HashFromText(std::string_view text);
 

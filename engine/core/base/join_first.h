@@ -6,7 +6,8 @@
 
 namespace moonshard {
 
-// "a, b, c" for up to `most` parts; for more the first of them: "a, b and 3 more".
+// Returns "a, b, c" for up to `most` parts; for more parts the first `most` and a count of the others: "a, b and 3
+// more".
 std::string JoinFirst(std::span<const std::string> parts, size_t most);
 
 }  // namespace moonshard

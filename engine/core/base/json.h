@@ -1,8 +1,8 @@
 // JsonValue: a JSON value as plain data, for config.json, a checkpoint's index and what the program prints. Objects
-// keep their keys sorted, so that everything derived from one is the same on every rank; the text written from a
-// value depends on the value alone. Texts are parsed by nlohmann's reader (json_reader.h). Its document has these
-// properties too, but stays out of headers: values cross every stage, and a file that includes it compiles 0.7 s
-// longer.
+// keep their keys sorted, so that everything derived from an object is the same on every rank; the written text depends
+// on the value alone. nlohmann's parser reads the texts (json_reader.h). nlohmann::json has these properties too, but
+// no header includes it: every stage uses JSON values, and a file that includes nlohmann/json.hpp takes 0.7 s longer to
+// compile.
 #pragma once
 
 #include <concepts>
@@ -35,7 +35,7 @@ class JsonValue {
   JsonValue(std::string value);
   JsonValue(Array value);
   JsonValue(Object value);
-  // All of these are out of line: g++ 12 inlines a variant's constructors and then warns of members that are not there.
+  // Defined out of line: g++ 12 inlines the constructors of a variant and then warns about members that do not exist.
   JsonValue(const JsonValue& other);
   JsonValue(JsonValue&& other) noexcept;
   JsonValue& operator=(const JsonValue& other);
@@ -53,7 +53,8 @@ class JsonValue {
   // "null", "boolean", "integer", "number", "string", "array", "object": for messages.
   const char* KindName() const;
 
-  // The value as its kind; InternalError where it is of another: check first. AsDouble takes integers too.
+  // Return the value as the named type. Throw InternalError if the value has another type: check the type first.
+  // AsDouble also accepts integers.
   bool AsBool() const;
   int64_t AsInt() const;
   double AsDouble() const;
@@ -63,9 +64,9 @@ class JsonValue {
   Array& AsArray();
   Object& AsObject();
 
-  // The value under a key of an object; nullptr where there is none or this is no object.
+  // Returns the value of a key; nullptr if the key does not exist or this value is not an object.
   const JsonValue* Find(std::string_view key) const;
-  // The keys of an object in order; empty for anything else.
+  // Returns the keys of an object in sorted order; empty for any other value.
   std::vector<std::string> Keys() const;
 
   // An integer and a double are never equal.
@@ -81,22 +82,22 @@ class JsonValue {
   std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> data_;
 };
 
-// The text as a value. `file_name` is what errors call it. Integers beyond int64 become doubles. Errors (kBadJson, with
-// line and column): whatever ReadJson refuses (json_reader.h), and a key that is duplicated in one object.
+// Parses a JSON text. Errors name the text `file_name`. Integers beyond int64 become doubles. Errors: kBadJson, with
+// line and column, for a text that ReadJson refuses (json_reader.h) and for a key that is duplicated in one object.
 Result<JsonValue> ParseJson(std::string_view text, const std::string& file_name,
                             JsonDialect dialect = JsonDialect::kStrict);
 
-// The text of a file as a value, as SmallFile::kJson (small_file.h, which also has other kinds). Errors: kFileNotFound,
-// kFileUnreadable, and as ParseJson.
+// Reads and parses a JSON file with the size limit of SmallFile::kJson (small_file.h has an overload for the other
+// kinds). Errors: kFileNotFound, kFileUnreadable and those of ParseJson.
 Result<JsonValue> ReadJsonFile(const std::string& path, JsonDialect dialect = JsonDialect::kStrict);
 
-// The value as text, keys sorted, doubles as the shortest text that reads back as the same double ("1.0" keeps its
-// point; one that is not finite is null, for JSON has no such number). indent 0: one line, no spaces. indent n: n
-// spaces a level, a line each, an array of numbers on one line. Bytes that are not UTF-8 become U+FFFD. No line end
-// at the end.
+// Returns the value as JSON text with sorted keys. A double is the shortest text that reads back as the same double,
+// with a point or an exponent ("1.0"); NaN and infinities become null, because JSON does not have them. Bytes that are
+// not UTF-8 become U+FFFD. `indent` 0: one line without spaces. `indent` n: one line per member or element, with n
+// spaces per level; an array of numbers is on one line. The text does not end with a line end.
 std::string WriteJson(const JsonValue& value, int indent);
 
-// A JSON string with its quotes, as WriteJson writes it.
+// Returns `text` as a JSON string with its quotes, as WriteJson writes it.
 std::string JsonQuoted(std::string_view text);
 
 }  // namespace moonshard

@@ -1,5 +1,5 @@
-// JsonFields: reads the fields of a JSON that must be there and of their kind. A fault ends the reading: what follows
-// it could not be trusted. For readers that catch it and return a diagnostic with its place.
+// JsonFields: reads required fields of a JSON object with a required type. A missing field or a wrong type throws
+// Fault, because the data after it cannot be trusted. The caller catches Fault and returns a diagnostic with the place.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace moonshard::json_fields {
 
-// What is wrong, one sentence; the reader makes a diagnostic of it.
+// The error in one sentence; the caller makes a diagnostic of the message.
 struct Fault {
   std::string message;
 };
@@ -54,12 +54,12 @@ inline int64_t Size(const JsonValue& object, std::string_view key) {
   if (size < 0) Fail("'" + std::string(key) + "' is " + std::to_string(size) + ", required: at least 0");
   return size;
 }
-// Multiplies the number of elements by a size, an empty dim counted as one: no part of a shape may be beyond int64.
-// False where it would be.
+// Multiplies `elements` by `size`, where an empty dim counts as 1, so that the product of any dims of a shape fits
+// int64. Returns false on overflow.
 inline bool MultiplySize(int64_t& elements, int64_t size) {
   return !__builtin_mul_overflow(elements, std::max<int64_t>(size, 1), &elements);
 }
-// As the element of a list that is called `name`.
+// Return the value of a list element, which a Fault names `name`.
 inline int64_t IntegerOf(const JsonValue& value, std::string_view name) {
   if (!value.is_int()) FailKind(name, "integer", value);
   return value.AsInt();

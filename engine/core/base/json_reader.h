@@ -1,12 +1,12 @@
 // ReadJson: JSON text as a stream of tokens, as strict as Rust's serde_json. The sink builds what it needs
 // from the tokens: a JsonValue (json.h), a safetensors header (safetensors/header.h), a checkpoint's index.
 //
-// Python's json module writes doubles that are not finite as `NaN`, `Infinity` and `-Infinity`, which are no JSON; they
-// are read where the caller asks for its dialect, for files that Python programs write.
+// Python's json module writes doubles that are not finite as `NaN`, `Infinity` and `-Infinity`, which are not valid
+// JSON. JsonDialect::kPython accepts them, for files that Python programs write.
 //
-// Refused, beyond plain syntax: a byte order mark, a NUL byte, bytes that are not UTF-8, half of a surrogate pair,
-// anything but white space after the value, values nested 128 deep (serde_json's recursion limit) and numbers beyond a
-// double. Duplicated keys in one object are passed on: whether they are an error is decided by the sink.
+// ReadJson refuses, besides syntax errors, a byte order mark, a NUL byte, bytes that are not UTF-8, half of a surrogate
+// pair, anything but white space after the value, values nested 128 deep (serde_json's recursion limit) and numbers
+// beyond the range of a double. It passes duplicated keys of one object on; the sink decides whether they are an error.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace moonshard {
 
-// The nesting at which serde_json gives up: 127 objects or arrays inside each other are read, 128 are not.
+// The nesting depth that is refused, as in serde_json: 127 nested objects or arrays are read, 128 are not.
 inline constexpr int kJsonDepthLimit = 128;
 
 enum class JsonDialect : uint8_t {
@@ -32,7 +32,7 @@ enum class JsonEvent : uint8_t {
   kBool,      // boolean
   kUnsigned,  // integer
   kNegative,  // negative: an integer below zero
-  kDouble,    // number: has a fraction or an exponent, or fits no 64 bit integer, or is "-0"
+  kDouble,    // number: has a fraction or an exponent, or does not fit a 64-bit integer, or is "-0"
   kString,    // text
   kKey,       // text; the value follows
   kBeginObject,
@@ -48,10 +48,10 @@ struct JsonToken {
   int64_t negative = 0;
   double number = 0;
   std::string text;  // may be moved from
-  int depth = 0;     // open objects and arrays around the token; that of a begin or end counts itself
+  int depth = 0;     // number of open objects and arrays around the token; a begin or end token counts its own
 };
 
-// Gets every token in order. Returns what is wrong with it, or an empty text to go on.
+// Receives every token in order. Returns an error message, or an empty text to continue.
 using JsonSink = std::function<std::string(JsonToken&)>;
 
 // Where and why reading stopped.
@@ -60,11 +60,11 @@ struct JsonFault {
   std::string message;  // one sentence without full stop
 };
 
-// Feeds the full text to `sink`. Nothing is returned where all of it was read.
+// Passes the tokens of the text to `sink`. Returns nullopt if the complete text was read, else the first fault.
 std::optional<JsonFault> ReadJson(std::string_view text, const JsonSink& sink,
                                   JsonDialect dialect = JsonDialect::kStrict);
 
-// The place of a byte of a text: line, column, and the line's text unless it is long.
+// Returns the place of a byte of a text: line, column, and the text of the line unless it is longer than 160 bytes.
 SourceSpan SpanOfByte(std::string_view text, const std::string& file_name, size_t byte);
 
 }  // namespace moonshard

@@ -1,6 +1,6 @@
-// Quoted: a text as a literal of Lua between double quotes, with quotes, backslashes, line ends and what Visible
-// escapes (visible.h) as Lua's escapes: what it reads is the text, byte by byte. (JSON escapes otherwise: JsonQuoted in
-// json.h.)
+// Quoted: a text as a Lua string literal in double quotes. Quotes, backslashes, line ends and the characters that
+// Visible escapes (visible.h) are written as Lua escapes, so that Lua reads the same bytes back. (JSON has other
+// escapes: JsonQuoted in json.h.)
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 namespace moonshard {
 
 std::string Quoted(std::string_view text);
-// The same for Python: \u202e; a byte that is not UTF-8 is the surrogate by which Python's error handler
-// surrogateescape (PEP 383) stands for it.
+// Returns the text as a Python string literal, with escapes of the form \u202e. A byte that is not UTF-8 becomes the
+// surrogate that Python's error handler surrogateescape (PEP 383) uses for it.
 std::string PythonQuoted(std::string_view text);
 
 }  // namespace moonshard

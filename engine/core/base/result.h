@@ -1,5 +1,5 @@
-// Result<T>: what a stage returns: a value or none, and in either case all diagnostics. Warnings accompany the value;
-// with an error there is no value.
+// Result<T>: the result of a stage: an optional value and all diagnostics of the stage. The value exists if and only if
+// none of the diagnostics is an error.
 #pragma once
 
 #include <optional>
@@ -36,12 +36,12 @@ class [[nodiscard]] Result {
   }
   const Diagnostics& diagnostics() const { return diagnostics_; }
 
-  // The value; throws PlanError with all diagnostics where there is none.
+  // Returns the value; throws PlanError with all diagnostics if the stage failed.
   T ValueOrThrow() && {
     if (!ok()) throw PlanError(diagnostics_);
     return std::move(*value_);
   }
-  // The value, or nothing where the stage failed. Adds the diagnostics to `all`.
+  // Returns the value, or nullopt if the stage failed. Adds the diagnostics to `all`.
   std::optional<T> Collect(Diagnostics& all) && {
     all.insert(all.end(), diagnostics_.begin(), diagnostics_.end());
     return std::move(value_);

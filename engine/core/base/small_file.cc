@@ -19,15 +19,15 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr std::array kLimits = {
     SmallFileLimit{SmallFile::kConfig, "a config.json", 8 * kMiB},
     SmallFileLimit{SmallFile::kIndex, "an index of safetensors files", 256 * kMiB},
-    SmallFileLimit{SmallFile::kManifest, "a manifest", 1024 * kMiB},
-    SmallFileLimit{SmallFile::kProgramIndex, "an index of programs", 8 * kMiB},
-    SmallFileLimit{SmallFile::kProgramEntry, "a JSON text of a program", 1024 * kMiB},
+    SmallFileLimit{SmallFile::kManifest, "the manifest of a sharded checkpoint", 1024 * kMiB},
+    SmallFileLimit{SmallFile::kProgramIndex, "the index of an exported program", 8 * kMiB},
+    SmallFileLimit{SmallFile::kProgramEntry, "a JSON entry of an exported program", 1024 * kMiB},
     SmallFileLimit{SmallFile::kNote, "a rank's record of its part of a saved step", 256 * kMiB},
     SmallFileLimit{SmallFile::kRandomStates, "a file of random states", 1024 * kMiB},
     SmallFileLimit{SmallFile::kStoredHeader, "the header of a safetensors file", 128 * kMiB},
-    SmallFileLimit{SmallFile::kKeptFile, "a kept file", 1024 * kMiB},
-    SmallFileLimit{SmallFile::kJournal, "a journal", 1024 * kMiB},
-    SmallFileLimit{SmallFile::kHistory, "a history of lines", 16 * kMiB},
+    SmallFileLimit{SmallFile::kKeptFile, "a file copied from a model directory", 1024 * kMiB},
+    SmallFileLimit{SmallFile::kJournal, "the journal of a staging directory", 1024 * kMiB},
+    SmallFileLimit{SmallFile::kHistory, "the history of the REPL", 16 * kMiB},
     SmallFileLimit{SmallFile::kJson, "a JSON file", 64 * kMiB},
 };
 

@@ -1,5 +1,6 @@
-// SmallFile: files that are read into memory in full, each kind with the largest size that is read. The size and the
-// kind of the file are looked at before memory is taken: a sparse file may claim more bytes than the machine has.
+// SmallFile: files that are read into memory completely, with a size limit for each kind of file. The size of a file,
+// and whether it is a regular file, are checked before memory is allocated: a sparse file may be larger than the memory
+// of the machine.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@ enum class SmallFile : uint8_t {
   kManifest,      // moonshard.json of a sharded checkpoint or a saved step
   kProgramIndex,  // the index of a directory of exported programs
   kProgramEntry,  // one JSON text in the archive of an exported program
-  kNote,          // a rank's note about its part of a saved step
+  kNote,          // the record that a rank writes about its part of a saved step
   kRandomStates,  // random.safetensors of a saved step
-  kStoredHeader,  // header of a model file, kept in a sharded checkpoint
-  kKeptFile,      // any other file of a model directory that is kept in one
-  kJournal,       // of a directory under construction
-  kHistory,       // lines of a REPL
+  kStoredHeader,  // header of a safetensors file of the model, stored in a sharded checkpoint
+  kKeptFile,      // any other file of a model directory, stored in a sharded checkpoint
+  kJournal,       // journal of a staging directory
+  kHistory,       // input history of the REPL
   kJson,          // any other JSON text, as an input of eval
 };
 
@@ -32,19 +33,19 @@ struct SmallFileLimit {
   uint64_t most_bytes = 0;
 };
 
-// All kinds in the order of the enumeration.
+// Returns all kinds in the order of the enumeration.
 std::span<const SmallFileLimit> SmallFileLimits();
 const SmallFileLimit& LimitOf(SmallFile kind);
 
-// An error (kFileUnreadable, with the path, its bytes and the limit) where a file of this kind may not have `bytes`
-// bytes.
+// Returns an error (kFileUnreadable, with the path, its bytes and the limit) if `bytes` is above the limit of the kind,
+// else nothing.
 Diagnostics CheckFileSize(const std::string& path, SmallFile kind, uint64_t bytes);
 
-// The bytes of a regular file. Does not wait for the writer of a pipe, nor read a device. Errors: kFileNotFound;
-// kFileUnreadable, also for another kind of file and one above the limit.
+// Returns the bytes of a regular file. Errors: kFileNotFound; kFileUnreadable, also for a file that is not a regular
+// file (a pipe or a device is not read) and for a file above the limit.
 Result<std::string> ReadSmallFile(const std::string& path, SmallFile kind);
 
-// The text of the file as a value. Errors: those of ReadSmallFile and ParseJson.
+// Reads and parses a JSON file. Errors: those of ReadSmallFile and ParseJson.
 Result<JsonValue> ReadJsonFile(const std::string& path, SmallFile kind, JsonDialect dialect = JsonDialect::kStrict);
 
 }  // namespace moonshard

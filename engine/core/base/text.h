@@ -10,20 +10,22 @@
 namespace moonshard {
 
 std::string Join(std::span<const std::string> parts, std::string_view separator);
-// "1 rule", "2 rules".
+// Returns "1 rule", "2 rules".
 std::string Count(size_t count, std::string_view one);
-// The parts between separators; an empty text gives one empty part.
+// Returns the parts between the separators; an empty text gives one empty part.
 std::vector<std::string> Split(std::string_view text, char separator);
 // "[64, 32]".
 std::string ShapeToString(std::span<const int64_t> shape);
 
-// Edits (insert, delete, replace, swap of neighbours) from one text to the other: the optimal string alignment
-// distance.
+// Returns the number of edits (insert, delete, replace, swap of neighbours) from one text to the other: the optimal
+// string alignment distance.
 size_t EditDistance(std::string_view a, std::string_view b);
-// The name nearest to `wanted`, ties broken by order; empty where none is near enough to be suggested (more than a
-// third of its letters differ, of a short name half).
+// Returns the name with the smallest edit distance to `wanted`, the first of several; empty if no name is near enough.
+// The distance may be at most a third of the longer text (one more if the longer text has fewer than 6 letters) and at
+// most half of the shorter text.
 std::string NearestName(std::string_view wanted, std::span<const std::string> names);
-// "did you mean 'x'?" for the nearest name; else "one of: a, b, c" for at most `most` names; else empty.
+// Returns "did you mean 'x'?" for the nearest name; if no name is near, "one of: a, b, c" for up to `most` names; else
+// "".
 std::string DidYouMean(std::string_view wanted, std::span<const std::string> names, size_t most = 12);
 
 }  // namespace moonshard

@@ -1,5 +1,5 @@
-// Version: which moonshard this is, for the preprocessor of a host. The numbers of the package (find_package(moonshard
-// 0.1)) and of `moonshard --version` are these: CMakeLists.txt reads them here.
+// Version: the version of moonshard, for the preprocessor of a host application. CMakeLists.txt reads the version of
+// the package (find_package(moonshard 0.1)) and of `moonshard --version` from this file.
 //
 //   #if MOONSHARD_VERSION_MAJOR == 0 && MOONSHARD_VERSION_MINOR < 2
 #pragma once

@@ -45,7 +45,7 @@ class ObjectReader {
     const JsonValue* member = Take(key);
     if (member == nullptr) return;
     if (!member->is_int() || member->AsInt() < 0 || member->AsInt() > std::numeric_limits<int>::max()) {
-      return Wrong(std::string("'") + key + "' is not a position");
+      return Wrong(std::string("'") + key + "' is not a position: required is an integer from 0 to 2147483647");
     }
     value = static_cast<int>(member->AsInt());
   }
@@ -53,7 +53,8 @@ class ObjectReader {
     if (wrong_.empty()) wrong_ = what;
   }
   void End() {
-    if (json_.is_object() && json_.AsObject().size() != taken_) Wrong("there are members that it does not have");
+    if (json_.is_object() && json_.AsObject().size() != taken_)
+      Wrong("an object has members that a diagnostic does not have");
   }
 
  private:

@@ -14,9 +14,9 @@ struct Fix {
   std::string text;  // the text to insert
 };
 
-// The edit for a help text "did you mean 'x'?" (base/text.h) whose caret is under the word that the message quotes.
-// Nothing where the two differ, as for a pattern that the plan computes, or where the line has the word twice, so that
-// the place is ambiguous. Nothing for one alternative of a pattern, whose help names the pattern without the others.
+// Returns the edit for a diagnostic whose help is "did you mean 'x'?" (base/text.h) and whose caret underlines the word
+// that the message quotes. Returns nullopt if the underlined word differs from the quoted word (as for a pattern that
+// the plan computes), if the line has the word twice, so that the place is ambiguous, and for kUnmatchedAlternative.
 std::optional<Fix> FixOf(const Diagnostic& diagnostic);
 
 }  // namespace moonshard

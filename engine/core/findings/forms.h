@@ -1,11 +1,11 @@
 // Forms: diagnostics as text, as data, and as annotations of code review systems.
 //
 //   text     FILE:LINE: severity[ID]: message, with the source line and a caret (base/diagnostic.h)
-//   json     {"format_version", "findings"}: one object a diagnostic
+//   json     {"format_version", "findings"}: one object per diagnostic
 //   sarif    SARIF 2.1.0 (OASIS standard, docs.oasis-open.org/sarif/sarif/v2.1.0), one run; a rule for every finding
 //            that occurs, with its page as help, a region for the plan's line, a logical location for the module, a fix
-//            where one word replaces another (fix.h), a fingerprint that does not depend on line numbers
-//   github   one workflow command a line (::error file=...), which GitHub shows at the line
+//            if one word replaces another (fix.h), a fingerprint that does not depend on line numbers
+//   github   one workflow command per line (::error file=...), which GitHub shows at the line
 #pragma once
 
 #include <optional>
@@ -21,29 +21,28 @@ enum class FindingForm { kText, kJson, kSarif, kGithub };
 
 inline constexpr const char* kFindingsFormatVersion = "1.0";
 
-// "text", "json", "sarif", "github"; nothing for any other name.
+// Accepts "text", "json", "sarif", "github"; returns nullopt for any other name.
 std::optional<FindingForm> FindingFormFromName(std::string_view name);
 std::string FindingFormName(FindingForm form);
 
-// A document that ends with a newline; in the forms text and github "" without diagnostics. `color` applies to text.
-// `subject`: the file that a finding without a place refers to, because sarif requires one for every result; "" for
-// none.
+// Returns the diagnostics as a document that ends with a line end; the forms text and github give "" if there are no
+// diagnostics. `color` applies to text. `subject` is the file of a finding without a place, because sarif requires a
+// file for every result; "" for no file.
 std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool color = false,
                           const std::string& subject = "");
 
-// The one JSON form of a diagnostic: of the form json, of explain and the report, and of what processes send each
-// other.
+// Returns the JSON form of a diagnostic, which the form json, explain and the report have and which processes exchange.
 //
 //   {"id", "severity", "message", "source", "location", "path", "declared", "required", "help", "fix", "related",
-//    "related_locations"}, empty ones left out
+//    "related_locations"}; empty members are left out
 //
 // `source` is FILE:LINE, and `related` a list of such texts. A location has file, line, column and length, counted from
 // 1 in bytes, and the `text` of the line. `fix` has file, line, column, length, and the `text` to write there.
 JsonValue ToJson(const Diagnostic& diagnostic);
 JsonValue::Array ToJson(const Diagnostics& diagnostics);
-// The diagnostics that ToJson wrote, equal in every member (`source`, `fix` and `related` follow from the others). What
-// is read is not trusted: nothing where it is not a list of diagnostics, and `wrong` then names the first member that
-// is missing, unknown or of another kind.
+// Reads what ToJson wrote; the diagnostics are equal in every member (`source`, `fix` and `related` follow from the
+// other members). `json` is untrusted: returns nullopt if it is not a list of diagnostics, and `wrong` then names the
+// first member that is missing, unknown or of another type.
 std::optional<Diagnostics> ReadDiagnosticsJson(const JsonValue& json, std::string& wrong);
 
 JsonValue SarifLog(const Diagnostics& diagnostics, const std::string& subject = "");

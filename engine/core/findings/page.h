@@ -1,6 +1,6 @@
 // Page: the documentation of one finding. pages/MS0202.md is the page of MS0202; the pages are embedded in the library.
-// `explain-finding`, the help of SARIF's rules and the page of all findings derive from them. A test evaluates the
-// example of each page and compares the findings with the message on the page.
+// `explain-finding`, the help of SARIF's rules and the page of all findings are generated from the pages. A test
+// evaluates the example of each page and compares the findings with the message on the page.
 //
 // A page is Markdown of this form (tests/cases/findings reads the blocks):
 //
@@ -40,35 +40,36 @@ struct FindingPage {
   std::vector<PageSection> sections;
   std::string markdown;  // the complete page
 
-  // The section's Markdown; "" where there is none.
+  // Returns the Markdown of a section; "" if the page does not have the section.
   std::string Section(std::string_view heading) const;
   std::vector<PageBlock> Blocks() const;
 };
 
-// Reads a page. Never fails: a test checks the sections that a page must have.
+// Parses a page. Never fails: a test checks that a page has the required sections.
 FindingPage ReadPage(std::string_view markdown);
 
 struct EmbeddedPage {
   std::string_view path;  // "engine/core/findings/pages/MS0202.md"
   std::string_view text;
 };
-// The files of the repository, sorted by path.
+// Returns the page files of the repository, sorted by path.
 std::span<const EmbeddedPage> EmbeddedPages();
 
-// All pages, in the order of their identifiers.
+// Returns all pages in the order of their identifiers.
 std::vector<FindingPage> AllPages();
-// The page of "MS0202", "ms0202" or "unmatched-rule", also by a name that was renamed; nullptr where there is none.
+// Returns the page with an identifier ("MS0202", "ms0202") or a name ("unmatched-rule", also the name before a rename);
+// nullptr if no page has it.
 const FindingPage* FindPage(const std::vector<FindingPage>& pages, std::string_view wanted);
 
-// The page for a terminal: headings without their marks, blocks indented.
+// Returns the page for a terminal: headings without their marks, blocks indented.
 std::string PageText(const FindingPage& page, bool color);
-// One finding per line: identifier, severity, name, title.
+// Returns one finding per line: identifier, severity, name, title.
 std::string ListText(const std::vector<FindingPage>& pages, bool color);
 // {"id", "name", "severity", "title", "meaning", "why", "example", "suggested_fix", "cure"}; the last five are
 // Markdown. "cure" is the name of "suggested_fix" before 0.1 and has the same text.
 JsonValue ToJson(const FindingPage& page);
 
-// One Markdown page of all findings, with a table of them in front.
+// Returns one Markdown page of all findings, with a table of the findings at the beginning.
 std::string AllPagesMarkdown(const std::vector<FindingPage>& pages);
 
 }  // namespace moonshard

@@ -59,7 +59,7 @@ struct HeldRows {
   }
 };
 
-void CheckLaunch(const char* error) { TORCH_CHECK(error == nullptr, "a loss kernel did not start: ", error); }
+void CheckLaunch(const char* error) { TORCH_CHECK(error == nullptr, "the launch of a loss kernel failed: ", error); }
 
 }  // namespace
 

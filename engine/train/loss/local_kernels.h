@@ -1,5 +1,6 @@
-// The kernels of loss/cuda on tensors: the two functions of local_softmax.h for logits on a GPU. Without the library
-// (a build without the CUDA toolkit, or the file is gone) they decline, and LibTorch's operators do the same.
+// LocalKernels: the CUDA kernels of loss/cuda for tensors: the two functions of local_softmax.h for logits on a GPU.
+// Without their library (a build without the CUDA toolkit, or a missing file) HaveKernels returns false, and LibTorch's
+// operators compute the same.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,10 +9,12 @@
 
 namespace moonshard {
 
-// Whether the kernels take these logits: on a CUDA device, with at least one column, and the library is there.
+// Returns whether the kernels can be used for these logits: they are on a CUDA device and have at least one column, and
+// the library was found.
 bool HaveKernels(const at::Tensor& logits);
 
-// As LocalStatistics and LocalGradient, where HaveKernels. Throw c10::Error with CUDA's message.
+// As LocalStatistics and LocalGradient (local_softmax.h), for logits with HaveKernels(logits). Throw c10::Error with
+// CUDA's message.
 void KernelStatistics(const at::Tensor& logits, const TargetColumns& targets, Wanted wanted, const at::Tensor& out);
 void KernelGradient(const at::Tensor& logits, const at::Tensor& max, const at::Tensor& log_sum,
                     const TargetColumns& targets, const GradientCoefficients& coefficients, const at::Tensor& out);

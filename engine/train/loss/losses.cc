@@ -52,12 +52,12 @@ Diagnostics CheckLogits(const Vocabulary& vocabulary, const ShardedLogits& logit
     case at::kBFloat16:
     case at::kHalf: break;
     default:
-      errors.push_back(BadInput("logits of a dtype that no loss is defined for", c10::toString(logits.dtype()),
+      errors.push_back(BadInput("the losses do not support the dtype of the logits", c10::toString(logits.dtype()),
                                 "double, float, bfloat16 or half"));
   }
   // In a larger group the collective compares it, so that every rank throws the same error.
   if (vocabulary.group().size() == 1 && logits.columns() != vocabulary.size()) {
-    errors.push_back(BadInput("logits with a different number of columns than the vocabulary",
+    errors.push_back(BadInput("the logits have a different number of columns than the vocabulary",
                               std::to_string(logits.columns()) + " columns",
                               std::to_string(vocabulary.size()) + " columns"));
   }
@@ -66,20 +66,20 @@ Diagnostics CheckLogits(const Vocabulary& vocabulary, const ShardedLogits& logit
 
 void CheckTargets(const ShardedLogits& logits, const at::Tensor& targets, Diagnostics& errors) {
   if (!targets.defined()) {
-    errors.push_back(BadInput("no targets", "an undefined tensor", "token ids"));
+    errors.push_back(BadInput("there are no targets", "an undefined tensor", "a tensor of token ids"));
     return;
   }
   if (targets.sizes() != logits.tokens_shape()) {
-    errors.push_back(BadInput("targets of another shape than the logits' tokens",
+    errors.push_back(BadInput("the targets do not have the shape of the logits without the vocabulary dim",
                               "targets " + ShapeToString(targets.sizes()), ShapeToString(logits.tokens_shape())));
   }
   if (targets.scalar_type() != at::kLong && targets.scalar_type() != at::kInt) {
-    errors.push_back(BadInput("targets that are not token ids", std::string(c10::toString(targets.scalar_type())),
-                              "int64 or int32"));
+    errors.push_back(
+        BadInput("the targets are not token ids", std::string(c10::toString(targets.scalar_type())), "int64 or int32"));
   }
   if (targets.device() != logits.device()) {
     errors.push_back(
-        BadInput("targets on another device than the logits", targets.device().str(), logits.device().str()));
+        BadInput("the targets and the logits are on different devices", targets.device().str(), logits.device().str()));
   }
 }
 
@@ -254,8 +254,10 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const ShardedLogits& logit
   CheckTargets(logits, targets, errors);
   const double e = options.label_smoothing;
   const double w = options.z_loss;
-  if (!(e >= 0 && e <= 1)) errors.push_back(BadInput("label smoothing", std::to_string(e), "a number from 0 to 1"));
-  if (!(w >= 0)) errors.push_back(BadInput("z-loss", std::to_string(w), "a number that is not below 0"));
+  if (!(e >= 0 && e <= 1))
+    errors.push_back(BadInput("label smoothing is out of range", std::to_string(e), "a number from 0 to 1"));
+  if (!(w >= 0))
+    errors.push_back(BadInput("the z-loss coefficient is out of range", std::to_string(w), "a number of at least 0"));
   const std::string described =
       DescribeLoss(kName, logits,
                    "reduction " + std::to_string(static_cast<int>(options.reduction)) + ", ignore_index " +
@@ -359,7 +361,7 @@ at::Tensor Entropy(const Vocabulary& vocabulary, const ShardedLogits& logits) {
 TopKResult TopK(const Vocabulary& vocabulary, const ShardedLogits& logits, int64_t k) {
   Diagnostics errors = CheckLogits(vocabulary, logits);
   if (k < 1 || k > vocabulary.size()) {
-    errors.push_back(BadInput("a k that is out of range for top-k", "k = " + std::to_string(k),
+    errors.push_back(BadInput("k is out of range for top-k", "k = " + std::to_string(k),
                               "from 1 to " + std::to_string(vocabulary.size()) + ", the vocabulary's size"));
   }
   vocabulary.CheckCall(DescribeLoss("TopK", logits, "k " + std::to_string(k)), {}, 0, std::move(errors));

@@ -38,24 +38,24 @@ Diagnostics CheckHead(const Vocabulary& vocabulary, const at::Tensor& hidden, co
   Diagnostics errors;
   if (!hidden.defined() || hidden.dim() < 1 || !weight.defined() || weight.dim() != 2 ||
       hidden.size(-1) != weight.size(1)) {
-    errors.push_back(BadHead(vocabulary, "hidden states and a head's weight that do not multiply",
+    errors.push_back(BadHead(vocabulary, "the shapes of the hidden states and of the head's weight do not fit together",
                              "hidden " + Describe(hidden) + ", weight " + Describe(weight),
                              "hidden [..., h] and weight [columns of this rank, h]"));
     return errors;
   }
   if (bias.defined() && (bias.dim() != 1 || bias.size(0) != weight.size(0))) {
-    errors.push_back(BadHead(vocabulary, "a bias that does not fit the head's weight",
+    errors.push_back(BadHead(vocabulary, "the bias does not fit the head's weight",
                              "bias " + Describe(bias) + ", weight " + Describe(weight), "bias [columns of this rank]"));
   }
   if (weight.scalar_type() != hidden.scalar_type() || (bias.defined() && bias.scalar_type() != hidden.scalar_type())) {
-    errors.push_back(BadHead(vocabulary, "hidden states and a head of different dtypes",
+    errors.push_back(BadHead(vocabulary, "the hidden states and the head have different dtypes",
                              "hidden " + Describe(hidden) + ", weight " + Describe(weight) +
                                  (bias.defined() ? ", bias " + Describe(bias) : ""),
-                             "one dtype: convert the hidden states"));
+                             "the same dtype: convert the hidden states"));
   }
   if (options.chunk < 1) {
     errors.push_back(
-        BadHead(vocabulary, "an empty chunk", "chunk " + std::to_string(options.chunk), "at least 1 token"));
+        BadHead(vocabulary, "the chunk is empty", "chunk " + std::to_string(options.chunk), "at least 1 token"));
   }
   return errors;
 }

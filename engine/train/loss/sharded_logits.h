@@ -1,7 +1,7 @@
-// ShardedLogits: this rank's columns of the logits, as the losses take them: a tensor that exists, or hidden states and
-// the head's local weight, from which the columns are computed a chunk of tokens at a time and dropped. In the second
-// form neither forward nor backward holds more than one chunk of them: the backward computes each chunk again (a third
-// matrix product more than a head and a loss that keep them).
+// ShardedLogits: this rank's columns of the logits, the input of the losses: either a tensor, or hidden states and the
+// head's local weight, from which a loss computes the columns for one chunk of tokens at a time. In the second form,
+// forward and backward hold at most one chunk of logits; the backward recomputes each chunk (4 matrix products instead
+// of the 3 of a head whose logits are kept).
 // Stage before: vocabulary.h. Stage after: losses.h.
 #pragma once
 
@@ -19,48 +19,51 @@
 namespace moonshard {
 
 struct HeadOptions {
-  int64_t chunk = 1024;  // tokens whose logits exist at a time
-  // The layout of `hidden` on the vocabulary's axis. With `shared` the losses' gradient of hidden is this rank's term
-  // of a sum over the axis, and nothing is communicated: the sum is the caller's. From another layout that leads to
-  // `shared` (replicate, partial, shard(d) of the tokens under sequence parallelism) it is redistributed as a colwise
-  // head would do it (redistribute/redistribute.h), with that redistribution's collective each way.
+  int64_t chunk = 1024;  // number of tokens whose logits are in memory at a time
+  // The layout of `hidden` on the axis of the vocabulary. With `shared` there is no communication: the gradient of
+  // `hidden` is partial, and the caller must reduce it over the axis. From any other layout that can be redistributed
+  // to `shared` (replicate, partial, or shard(d) of the tokens under sequence parallelism), `hidden` is redistributed
+  // as at a colwise head (redistribute/redistribute.h), with the collectives of this redistribution in forward and
+  // backward.
   Layout hidden = Layout::Shared();
 };
 
 class ShardedLogits {
  public:
-  // [..., v]: v is the vocabulary's shard of this rank.
-  ShardedLogits(at::Tensor logits);  // NOLINT: a tensor is what most callers have
+  // `logits` is [..., v], where v is the size of this rank's shard of the vocabulary.
+  ShardedLogits(at::Tensor logits);  // NOLINT: most callers have a tensor
 
-  // hidden [..., h] times weight [v, h] transposed, plus bias [v] where there is one; all of one dtype, in which the
-  // product is made regardless of autocast. Gradients of the weight are added up over the chunks in float at least.
-  // A head that a plan shards is then used around its call: the plan's own redistributions at the head do not run
-  // (`hidden` above replaces them), and AppliedPlan::Findings names it as bypassed. Its parameters must hold this
-  // rank's shard in forward and backward, so it cannot be part of an fsdp unit that gives them back in between.
-  // Throws PlanError: kBadInput, kNoSuchRedistribution, and what a redistribution throws.
+  // The logits are hidden [..., h] times the transpose of weight [v, h], plus bias [v] if it is defined. All must have
+  // the same dtype, in which the product is computed regardless of autocast. The gradient of the weight is accumulated
+  // over the chunks in at least float. The head module itself is not called: the plan's redistributions at the head do
+  // not run (HeadOptions::hidden replaces them), and AppliedPlan::Findings reports the head as bypassed. The parameters
+  // of the head must hold this rank's shard in forward and backward, so the head cannot be part of an fsdp unit that
+  // reshards its parameters between them. Throws PlanError: kBadInput, kNoSuchRedistribution, and the errors of the
+  // redistribution.
   static ShardedLogits OfHead(const Vocabulary& vocabulary, at::Tensor hidden, at::Tensor weight, at::Tensor bias = {},
                               const HeadOptions& options = {});
 
-  // The shape without the vocabulary; how many tokens that are; the columns there are.
+  // The shape without the vocabulary dim; the number of tokens; the number of this rank's columns.
   at::IntArrayRef tokens_shape() const { return input().sizes().slice(0, static_cast<size_t>(input().dim() - 1)); }
   int64_t tokens() const;
   int64_t columns() const;
   at::ScalarType dtype() const { return input().scalar_type(); }
   at::Device device() const { return input().device(); }
 
-  // logits, or hidden, weight and bias: what a backward gives gradients of. An absent bias is undefined.
+  // The tensors whose gradients Backward returns: logits; or hidden, weight and bias. An absent bias is undefined.
   const std::vector<at::Tensor>& inputs() const { return inputs_; }
-  // The same from tensors that were kept for a backward.
+  // Returns a copy with other inputs, as saved for a backward.
   ShardedLogits WithInputs(std::vector<at::Tensor> inputs) const { return {std::move(inputs), chunk_}; }
-  // The same without its tensors.
+  // Returns a copy whose inputs are undefined.
   ShardedLogits Emptied() const { return {std::vector<at::Tensor>(inputs_.size()), chunk_}; }
 
-  // body(begin, logits): [n, v] of tokens [begin, begin + n), in order. Without gradients; the body may overwrite
-  // the chunk of a head, and not logits that exist.
+  // Calls body(begin, logits) for each chunk in order, in no-grad mode; `logits` [n, v] are those of tokens [begin,
+  // begin + n). The body may overwrite the logits of a head, but not logits that were given as a tensor.
   void ForEachChunk(const std::function<void(int64_t begin, const at::Tensor& logits)>& body) const;
 
-  // The gradients of inputs(), from gradient(begin, logits, out), which writes that of tokens [begin, begin + n) into
-  // `out` [n, v]. Undefined for inputs that `needed` does not name.
+  // Returns the gradients of inputs(), in the same order; undefined for an input i with needed[i] false. Calls
+  // gradient(begin, logits, out) for each chunk, which writes the gradient of the logits of tokens [begin, begin + n)
+  // into `out` [n, v].
   using ChunkGradient = std::function<void(int64_t begin, const at::Tensor& logits, const at::Tensor& out)>;
   std::vector<at::Tensor> Backward(const ChunkGradient& gradient, const std::vector<bool>& needed) const;
 

@@ -32,7 +32,7 @@ Diagnostics FindForeignTargets(std::span<const int64_t> targets, int64_t size, i
                                                         " targets are not in the vocabulary");
   d.declared = Join(named, ", ") + (count > named.size() ? ", ..." : "");
   d.required =
-      "an id from 0 to " + std::to_string(size - 1) + ", or ignore_index, which is " + std::to_string(ignore_index);
+      "an id from 0 to " + std::to_string(size - 1) + ", or ignore_index (" + std::to_string(ignore_index) + ")";
   return {std::move(d)};
 }
 
@@ -51,9 +51,9 @@ Vocabulary::Vocabulary(std::shared_ptr<AxisGroup> group, DimShards shards, Vocab
 Result<Vocabulary> Vocabulary::Make(std::shared_ptr<AxisGroup> group, int64_t size, VocabularyOptions options) {
   Check(group != nullptr, "a vocabulary needs a group");
   if (size < 1) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "a vocabulary of " + std::to_string(size) + " ids");
+    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the vocabulary has " + std::to_string(size) + " ids");
     d.path = options.label;
-    d.required = "at least one";
+    d.required = "at least 1";
     return d;
   }
   auto shards = DimShards::Make(Layout::Shard(-1), size, group->size());

@@ -1,5 +1,5 @@
-// Vocabulary: the dim of the logits that is sharded over a mesh axis, as `colwise { output = shard(-1) }` leaves it
-// (plans: option loss_parallel). Has the token ids of this rank's columns, and checks targets against it.
+// Vocabulary: the vocabulary dim of logits that are sharded over a mesh axis, as `colwise { output = shard(-1) }`
+// outputs them (plans: option loss_parallel). It has the token ids of this rank's columns and checks targets.
 // Stage before: collective (AxisGroup). Stage after: sharded_logits.h and losses.h.
 #pragma once
 
@@ -16,31 +16,31 @@
 namespace moonshard {
 
 struct VocabularyOptions {
-  std::string label = "loss";  // for errors: where the loss is taken; the same on every rank
-  // Targets must be ids of the vocabulary, and the same on every rank. Looking at them on the host waits for the device
-  // where they are on one. Unchecked, the loss of an id outside the vocabulary is NaN, and targets that differ between
-  // ranks are a silently wrong loss.
+  std::string label = "loss";  // for errors: name of the loss; the same on every rank
+  // Whether to check that targets are ids of the vocabulary and equal on every rank. The check copies targets on a GPU
+  // to the host, which waits for the GPU. Without the check, the loss of an id outside the vocabulary is NaN, and
+  // targets that differ between ranks give a wrong loss without an error.
   bool check_targets = true;
 };
 
 class Vocabulary {
  public:
-  // `size` is that of the full vocabulary; its shards over `group` are torch.chunk's, the last ones shorter or empty.
-  // Errors: kBadInput for a size below 1.
+  // `size` is the size of the full vocabulary; its shards over `group` are those of torch.chunk, the last shards
+  // shorter or empty. Errors: kBadInput for a size below 1.
   static Result<Vocabulary> Make(std::shared_ptr<AxisGroup> group, int64_t size, VocabularyOptions options = {});
 
   int64_t size() const { return size_; }
-  const Interval& shard() const { return shard_; }  // the ids of this rank's columns; length 0: none
+  const Interval& shard() const { return shard_; }  // the ids of this rank's columns; length 0: no columns
   int64_t length(int64_t rank) const { return shards_.length(rank); }
   AxisGroup& group() const { return *group_; }
   const std::shared_ptr<AxisGroup>& shared_group() const { return group_; }
   const CollectiveLabel& label() const { return label_; }
 
-  // Starts comparing over the ranks what they are about to do: `what` (function, shapes, dtype and options) and, where
-  // targets are given ([tokens]) and checked, every target. Then throws `errors`, and those of the targets, as
-  // PlanError on every rank; where the ranks differ, kCollectiveMismatch instead (at the time that
-  // AxisGroup::StartCheckInputs has).
-  // Errors: kBadInput with the first ids outside [0, size) that are not `ignore_index`.
+  // Starts a comparison of the call between the ranks: `what` (function, shapes, dtype and options) and, if `targets`
+  // ([tokens]) are defined and checked, a hash of all targets. Then throws PlanError with `errors` and the errors of
+  // the targets on every rank. If the ranks differ, kCollectiveMismatch is thrown instead, here or by a later
+  // collective (AxisGroup::StartCheckInputs). Errors: kBadInput with the first ids outside [0, size) that are not
+  // `ignore_index`.
   void CheckCall(const std::string& what, const at::Tensor& targets, int64_t ignore_index, Diagnostics errors) const;
 
  private:

@@ -20,8 +20,9 @@ Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& hea
   };
   const auto weight = std::ranges::find_if(model.parameters(), owns_weight);
   if (found < 0 || weight == model.parameters().end()) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the model has no '" + head + "' with a weight");
-    d.required = "the path of the module that makes the logits";
+    Diagnostic d =
+        MakeDiagnostic(Finding::kBadInput, "the model has no module '" + head + "' with a parameter 'weight'");
+    d.required = "the path of the module that computes the logits";
     return d;
   }
   const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(found));
@@ -29,8 +30,8 @@ Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& hea
       layouts.outputs.empty() || !layouts.outputs[0] ? Layout::Replicate() : layouts.outputs[0]->to[MeshAxis::kTp];
   const bool in_shards = left.is_plain_shard() && plan.mesh.size(MeshAxis::kTp) > 1;
   if (plan.mesh.size(MeshAxis::kTp) > 1 && left != Layout::Replicate() && left != Layout::Shard(-1)) {
-    Diagnostic d =
-        MakeDiagnostic(Finding::kNotSupported, "no loss supports the layout of the logits that leave '" + head + "'");
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                  "the losses do not support the layout of the logits that '" + head + "' outputs");
     d.path = head;
     d.declared = left.ToText();
     d.required = "shard(-1), or replicate";

@@ -4,8 +4,7 @@
 //   const Vocabulary vocabulary = VocabularyOf(model, "lm_head").ValueOrThrow();
 //   CrossEntropy(vocabulary, net->forward(ids), targets).backward();
 //
-// is the full loss where the plan leaves the logits sharded, and the same loss without a collective where it gathers
-// them.
+// computes the loss over the full vocabulary. If the plan gathers the logits, the loss needs no collective.
 #pragma once
 
 #include <string>
@@ -16,9 +15,9 @@
 
 namespace moonshard {
 
-// The vocabulary of the output of module `head`: sharded over tp where the plan declares the output shard(-1), else
-// full on every rank. Its size is the number of rows of the head's weight.
-// Errors: kBadInput where there is no such module or it has no `weight`; kNotSupported for any other layout.
+// Returns the vocabulary of the output of module `head`: sharded over tp if the output is shard(-1), full on every rank
+// if the output is replicate. Its size is the number of rows of the head's full weight. Errors: kBadInput if the module
+// does not exist or has no parameter `weight`; kNotSupported for an output of any other layout.
 Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& head, VocabularyOptions options = {});
 
 }  // namespace moonshard

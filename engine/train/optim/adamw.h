@@ -1,7 +1,7 @@
-// AdamW over a sharded model: torch::optim::AdamW on this rank's shards. That is sufficient, because the update of an
-// element needs only its own gradient and moments (Loshchilov and Hutter 2019, algorithm 2). Each rank keeps the
+// AdamW: torch::optim::AdamW on this rank's shards of a sharded model. Local updates are sufficient, because the update
+// of an element needs only its own gradient and moments (Loshchilov and Hutter 2019, algorithm 2). Each rank keeps the
 // moments of its shards.
-// Stage before: apply (gradients are summed when backward returns). Beside it: learning_rate.h, finite.h.
+// Stage before: apply (gradients are summed when backward returns). See also: learning_rate.h, finite.h.
 #pragma once
 
 #include <torch/optim/adamw.h>
@@ -10,11 +10,12 @@
 
 namespace moonshard {
 
-// AdamW in two groups: parameters of two dims or more with `options.weight_decay()`, the rest (biases, norms' scales)
-// with none. The number of dims is that of the full tensor, and tied parameters are stepped once.
+// Returns AdamW with two parameter groups: first the parameters of two dims or more, with `options.weight_decay()`,
+// then the other parameters (biases, weights of norms), without weight decay. The number of dims is that of the full
+// tensor. A tied parameter is in the optimizer once.
 torch::optim::AdamW MakeAdamW(const AppliedPlan& model, const torch::optim::AdamWOptions& options);
 
-// In every group of any optimizer.
+// Sets the learning rate of every parameter group of any optimizer.
 void SetLearningRate(torch::optim::Optimizer& optimizer, double rate);
 
 }  // namespace moonshard

@@ -15,7 +15,7 @@ constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 // Parameters are in the same order on every rank, so the smallest index over all ranks is the first parameter that is
 // not finite anywhere, with one exchanged number. A rank stops at its first.
 int64_t First(const AppliedPlan& model, const World& world, bool gradients) {
-  static const CollectiveLabel label("looking for numbers that are not finite");
+  static const CollectiveLabel label("the search for non-finite values");
   int64_t first = kNone;
   for (size_t i = 0; i < model.parameters().size() && first == kNone; ++i) {
     const LiveParameter& parameter = model.parameters()[i];

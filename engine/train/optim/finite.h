@@ -1,6 +1,6 @@
-// Finite: the first parameter or gradient that holds NaN or an infinity. For the step whose loss or gradient norm is
-// NaN or infinite: it reads every element, and is too slow for every step.
-// Stage before: clip_grad_norm.h, which detects that there is one.
+// Finite: finds the first parameter or gradient that has NaN or an infinity. For a step whose loss or gradient norm is
+// not finite: the search reads every element and is too slow for every step.
+// Stage before: clip_grad_norm.h, which returns a norm that is not finite.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 namespace moonshard {
 
 struct NonFinite {
-  std::string path;           // of the first such parameter in the order of paths; "" where there is none
-  bool in_parameter = false;  // the parameter itself; else its gradient
+  std::string path;           // of the first such parameter in the order of paths; "": all values are finite
+  bool in_parameter = false;  // true: the parameter itself; false: its gradient
 };
 
-// The same on every rank; collective over `world`. Parameters are checked before gradients: the gradients of a
-// parameter that is not finite are not the cause.
+// Returns the same result on every rank; collective over `world`. Parameters are checked before gradients, because the
+// gradients of a parameter that is not finite are a consequence.
 NonFinite FindNonFinite(const AppliedPlan& model, const World& world);
 
 }  // namespace moonshard

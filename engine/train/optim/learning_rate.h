@@ -1,5 +1,5 @@
-// LearningRate: the learning rate of a step. Numbers in, a number out: a run that is resumed needs nothing but the
-// step. Stage after: SetLearningRate (adamw.h).
+// LearningRate: the learning rate of a step. It depends only on the schedule and the step, so a run that is resumed
+// needs no other state. Stage after: SetLearningRate (adamw.h).
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@ struct Schedule {
   enum class Decay : uint8_t { kConstant, kLinear, kCosine };
 
   double peak = 3e-4;
-  double lowest = 0;   // at the end of the decay, and after it
-  int64_t warmup = 0;  // steps of the way up
-  int64_t steps = 1;   // where the decay ends, counted from the first step
+  double lowest = 0;   // at the end of the decay and after it
+  int64_t warmup = 0;  // number of warm-up steps
+  int64_t steps = 1;   // the step at which the decay ends
   Decay decay = Decay::kCosine;
 };
 
-// Steps count from 0.
+// Returns the learning rate of `step`; steps count from 0.
 //
-//   step < warmup      peak (step + 1) / (warmup + 1)                              never 0: the first step learns too
+//   step < warmup      peak (step + 1) / (warmup + 1)                              above 0 also in step 0
 //   then               lowest + (peak - lowest) f(p),   p = (step - warmup) / (steps - warmup), at most 1
 //                      constant: f = 1    linear: f = 1 - p    cosine: f = (1 + cos(pi p)) / 2
 //

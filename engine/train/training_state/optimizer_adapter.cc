@@ -101,7 +101,7 @@ class Reader {
     if (pair && Fits(&found->AsArray()[0], range) && Fits(&found->AsArray()[1], range)) {
       value = {found->AsArray()[0].AsDouble(), found->AsArray()[1].AsDouble()};
     } else {
-      Say(name, found, std::string("two of ") + range.text);
+      Say(name, found, std::string("two numbers, each ") + range.text);
     }
   }
   void Take(const char* name, at::Tensor& value) {
@@ -114,7 +114,8 @@ class Reader {
   // After the fields: `has`, the names of the tensors that are there, against those that the optimizer knows and needs.
   void CheckTensors(const std::vector<std::string>& has, const std::vector<std::string>& needed) {
     for (const std::string& name : needed) {
-      if (std::ranges::find(has, name) == has.end()) Say(name, nullptr, "a tensor: the options of its group need it");
+      if (std::ranges::find(has, name) == has.end())
+        Say(name, nullptr, "a tensor, because the options of the parameter group require it");
     }
     for (const std::string& name : has) {
       if (!known_tensors_.contains(name)) SayUnknown(name, known_tensors_);
@@ -122,7 +123,7 @@ class Reader {
   }
   void SayConflict(const std::string& declared, const std::string& required) {
     found_.push_back(
-        MakeDiagnostic(Finding::kBadManifest, "the checkpoint's options of the optimizer exclude each other"));
+        MakeDiagnostic(Finding::kBadManifest, "the optimizer options of the checkpoint exclude each other"));
     found_.back().path = path_;
     found_.back().declared = declared;
     found_.back().required = required;
@@ -148,14 +149,14 @@ class Reader {
   }
   void Say(const std::string& name, const JsonValue* is, const std::string& required) {
     found_.push_back(
-        MakeDiagnostic(Finding::kBadManifest, "the checkpoint has no valid '" + name + "' of the optimizer"));
+        MakeDiagnostic(Finding::kBadManifest, "the checkpoint has no valid '" + name + "' for the optimizer"));
     found_.back().path = path_;
     found_.back().declared = is != nullptr ? WriteJson(*is, 0) : "nothing";
     found_.back().required = required;
   }
   void SayUnknown(const std::string& name, const std::set<std::string>& known) {
     found_.push_back(MakeDiagnostic(Finding::kBadManifest,
-                                    "the optimizer has no " + JsonQuoted(name) + ", which the checkpoint has"));
+                                    "the checkpoint has " + JsonQuoted(name) + ", which the optimizer does not have"));
     found_.back().path = path_;
     found_.back().required = Join(std::vector<std::string>(known.begin(), known.end()), ", ");
   }
@@ -326,7 +327,7 @@ class Adapter final : public OptimizerAdapter {
       found.push_back(MakeDiagnostic(Finding::kBadManifest,
                                      "the checkpoint has no optimizer state for '" + needed_of.begin()->first + "'"));
       found.back().path = needed_of.begin()->first;
-      found.back().required = "one for every parameter: " + kind_ + " has state for each";
+      found.back().required = "optimizer state for every parameter: a step of " + kind_ + " requires it";
     }
     return found;
   }
@@ -406,7 +407,7 @@ Result<std::unique_ptr<OptimizerAdapter>> AdapterOf(Optimizer& optimizer) {
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the state of the optimizer cannot be saved");
   d.declared = c10::demangle(typeid(optimizer).name());
   d.required = "Adam, AdamW, SGD, Adagrad or RMSprop";
-  d.help = "an OptimizerAdapter of your own in TrainingState::adapter declares what is saved";
+  d.help = "write an OptimizerAdapter for this optimizer and set TrainingState::adapter";
   return d;
 }
 

@@ -1,6 +1,6 @@
-// OptimizerAdapter: an optimizer's state for each parameter and the options of its groups, under names, for a training
-// checkpoint. LibTorch's own optimizers have adapters here; a host with an optimizer of its own
-// writes one and puts it into TrainingState::adapter.
+// OptimizerAdapter: reads and sets the state of an optimizer for training checkpoints: the state of each parameter and
+// the options of each parameter group, by name. AdapterOf returns the adapters of LibTorch's optimizers. For any other
+// optimizer, the host application implements an adapter and sets TrainingState::adapter.
 // Stage after: training_checkpoints.h.
 #pragma once
 
@@ -24,8 +24,8 @@ namespace moonshard {
 
 // An optimizer's state for one parameter.
 struct ParameterMemory {
-  // By name ("exp_avg"): a tensor with the shape that the parameter has on this rank, which is sharded and merged as
-  // the parameter is; or one of no dims, equal on every rank. Others are refused (kNotSupported).
+  // By name ("exp_avg"): a tensor with the local shape of the parameter, which is saved with the placement of the
+  // parameter; or a tensor of 0 dims, equal on every rank. Other shapes are an error (kNotSupported).
   std::map<std::string, at::Tensor> tensors;
   // By name ("step"): booleans, integers, finite numbers or texts, equal on every rank.
   JsonValue::Object values;
@@ -38,29 +38,31 @@ class OptimizerAdapter {
   OptimizerAdapter(const OptimizerAdapter&) = delete;
   OptimizerAdapter& operator=(const OptimizerAdapter&) = delete;
 
-  // "adamw": a checkpoint is read by an adapter of the kind that wrote it.
+  // Returns the kind of optimizer: "adamw". A checkpoint can be loaded only by an adapter of the kind that saved it.
   virtual std::string kind() const = 0;
-  // The parameters (the model's own tensors) by group.
+  // Returns the parameters of each group, which are the tensors of the model.
   virtual std::vector<std::vector<at::Tensor>> Groups() const = 0;
-  // A group's options ("lr"), equal on every rank.
+  // Returns the options of a group ("lr"), equal on every rank.
   virtual JsonValue::Object OptionsOf(size_t group) const = 0;
-  // Why this optimizer cannot go on from what a checkpoint of its kind recorded: kBadManifest, an option or a value
-  // that is missing, of another kind or out of its range, a tensor that a step would need. `path` names the parameter,
-  // or the group as "optimizer.groups[0]". Changes nothing, and is called before anything is changed. Not overridden:
-  // nothing.
+  // Returns the reasons why this optimizer cannot resume from `record`, which a checkpoint of its kind has:
+  // kBadManifest for an option or a value that is missing, unknown, of another type or out of range, and for a missing
+  // tensor that a step needs. The path of a diagnostic is the parameter, or the group as "optimizer.groups[0]". Changes
+  // nothing; a load calls it before it changes anything. The default implementation returns nothing.
   virtual Diagnostics CheckRecord(const OptimizerRecord& record) const;
-  // `options` are what OptionsOf returned when the checkpoint was saved. Errors, which leave the options as they were:
-  // kBadManifest, as of CheckRecord.
+  // Sets the options of a group to those that OptionsOf returned when the checkpoint was saved. Errors: kBadManifest,
+  // as of CheckRecord; the options are then unchanged.
   virtual Diagnostics SetOptions(size_t group, const JsonValue::Object& options) = 0;
-  // Nothing where the optimizer has no state for the parameter yet. Handles: copied before the optimizer steps again.
+  // Returns the state of a parameter; nullopt if the optimizer has no state for it yet. The tensors share the
+  // optimizer's memory: the caller copies them before the next step.
   virtual std::optional<ParameterMemory> MemoryOf(const at::Tensor& parameter) const = 0;
-  // Replaces the state; tensors are on the parameter's device and belong to the optimizer from here on. Nothing: drops
-  // the state. Errors, which leave the state as it was: kBadManifest, as of CheckRecord.
+  // Replaces the state of a parameter; nullopt removes the state. The tensors are on the parameter's device, and the
+  // optimizer keeps them. Errors: kBadManifest, as of CheckRecord; the state is then unchanged.
   virtual Diagnostics SetMemory(const at::Tensor& parameter, std::optional<ParameterMemory> memory) = 0;
 };
 
-// For Adam, AdamW, SGD, Adagrad and RMSprop. `optimizer` outlives the adapter. Errors: kNotSupported for any other,
-// also one derived from these, which may remember more.
+// Returns the adapter of an Adam, AdamW, SGD, Adagrad or RMSprop optimizer. `optimizer` must outlive the adapter.
+// Errors: kNotSupported for any other optimizer, including a class that is derived from one of these, which may have
+// additional state.
 Result<std::unique_ptr<OptimizerAdapter>> AdapterOf(torch::optim::Optimizer& optimizer);
 
 }  // namespace moonshard

@@ -114,7 +114,7 @@ void CheckFinite(const JsonValue::Object& values, const std::string& path, Diagn
   for (const auto& [name, value] : values) {
     if (IsFinite(value)) continue;
     errors.push_back(NotSaved(path, "'" + name + "' of the optimizer is not finite", WriteJson(value, 0),
-                              "finite numbers: a checkpoint has no others"));
+                              "finite numbers: a checkpoint cannot store NaN or infinities"));
   }
 }
 
@@ -138,9 +138,9 @@ Diagnostics CheckBetweenSteps(const AppliedPlan& model) {
     const std::vector<int64_t> local = LocalShapeHere(model, parameter);
     if (parameter.tensor.sizes() == at::IntArrayRef(local) && !parameter.tensor.is_meta()) continue;
     errors.push_back(
-        NotSaved(parameter.path, "'" + parameter.path + "' is not this rank's shard now",
+        NotSaved(parameter.path, "parameter '" + parameter.path + "' does not hold this rank's shard",
                  ShapeToString(parameter.tensor.sizes().vec()) + (parameter.tensor.is_meta() ? " on meta" : ""),
-                 ShapeToString(local) + ", as it is between two steps"));
+                 ShapeToString(local) + ", the local shape between two steps"));
   }
   return errors;
 }
@@ -150,7 +150,8 @@ Result<SavedState> SavedState::Of(const AppliedPlan& model, const OptimizerAdapt
   Diagnostics errors = CheckBetweenSteps(model);
   for (const LiveParameter& parameter : model.parameters()) {
     if (DTypeOf(parameter.tensor.scalar_type())) continue;
-    errors.push_back(NotSaved(parameter.path, "'" + parameter.path + "' is of a dtype that no file can hold",
+    errors.push_back(NotSaved(parameter.path,
+                              "parameter '" + parameter.path + "' has a dtype that safetensors does not support",
                               c10::toString(parameter.tensor.scalar_type()), "a dtype of safetensors"));
   }
   if (optimizer) out.AddOptimizer(*optimizer, errors);
@@ -173,13 +174,14 @@ void SavedState::AddOptimizer(const OptimizerAdapter& optimizer, Diagnostics& er
       const auto found = index_of.find(tensors[g][i].unsafeGetTensorImpl());
       const std::string place = "parameter " + std::to_string(i) + " of the optimizer's group " + std::to_string(g);
       if (found == index_of.end()) {
-        errors.push_back(NotSaved("", place + " is none of the model's", ShapeToString(tensors[g][i].sizes().vec()),
+        errors.push_back(NotSaved("", place + " is not a parameter of the model",
+                                  ShapeToString(tensors[g][i].sizes().vec()),
                                   "tensors of ParallelModel::parameters()"));
         continue;
       }
       if (!seen.insert(found->second).second) {
-        errors.push_back(NotSaved(parameters[found->second].path, place + " is there already",
-                                  "'" + parameters[found->second].path + "'", "every parameter once"));
+        errors.push_back(NotSaved(parameters[found->second].path, place + " is a duplicate",
+                                  "'" + parameters[found->second].path + "'", "each parameter at most once"));
         continue;
       }
       indices.push_back(found->second);
@@ -214,7 +216,8 @@ JsonValue SavedState::KindOf(const LiveParameter& parameter, const ParameterMemo
       errors.push_back(
           NotSaved(parameter.path, "'" + name + "' of the optimizer cannot be saved",
                    std::string(c10::toString(tensor.scalar_type())) + " " + ShapeToString(tensor.sizes().vec()),
-                   ShapeToString(parameter.tensor.sizes().vec()) + ", as the parameter, or one finite number"));
+                   ShapeToString(parameter.tensor.sizes().vec()) +
+                       ", the local shape of the parameter, or a tensor of 0 dims with a finite number"));
       continue;
     }
     tensors[name] = JsonValue::Array{SafetensorsName(*dtype), shard ? kShard : kNumber};
@@ -233,7 +236,7 @@ JsonValue SavedState::Settle(const AppliedPlan& model, const std::vector<JsonVal
   for (size_t rank = 1; rank < declared.size(); ++rank) {
     if (declared[rank].is_null() != declared[0].is_null()) {
       errors.push_back(
-          Disagree("whether there is an optimizer", "", rank, !declared[0].is_null(), !declared[rank].is_null(), 0));
+          Disagree("the presence of an optimizer", "", rank, !declared[0].is_null(), !declared[rank].is_null(), 0));
       continue;
     }
     if (declared[0].is_null()) continue;

@@ -1,6 +1,7 @@
 // SavedState: the part of a TrainingState that is saved: tensors by name, dtype, full shape and placement, the same on
-// every rank, and this rank's shards of them. A rank with an empty shard of a parameter may have no optimizer state for
-// it while others do; so all ranks agree on the optimizer state that is saved (Settle). Part of training_checkpoints.h.
+// every rank, and this rank's shards of these tensors. A rank with an empty shard of a parameter may have no optimizer
+// state for it while other ranks do, so the ranks agree on the optimizer state that is saved (Settle). Part of
+// training_checkpoints.h.
 // Stages after: LayOut (checkpoint/lay_out.h), step_writer.h.
 #pragma once
 
@@ -26,7 +27,8 @@ struct OptimizerOf {
   OptimizerAdapter* adapter = nullptr;  // nullptr: none
 };
 
-// Errors (kNotSupported) for parameters that do not hold this rank's shard: gathered during a step, or on meta.
+// Returns kNotSupported for each parameter that does not hold this rank's shard, because it is gathered during a step
+// or is on the meta device.
 Diagnostics CheckBetweenSteps(const AppliedPlan& model);
 
 class SavedState {
@@ -36,16 +38,20 @@ class SavedState {
   // does not have, a number that is not finite, and CheckBetweenSteps).
   static Result<SavedState> Of(const AppliedPlan& model, const OptimizerAdapter* optimizer);
 
-  // What every rank sends for Settle: names, dtypes and numbers of its optimizer state, without tensors; small.
+  // The description of this rank's optimizer state that Settle needs from every rank: names, dtypes and numbers,
+  // without tensors; small. Null without an optimizer.
   const JsonValue& declared() const { return declared_; }
-  // Determines the saved tensors from the descriptions of all ranks in rank order. Throws PlanError: kRanksDisagree.
+  // Determines the optimizer state that is saved from the descriptions of all ranks in rank order. Throws PlanError:
+  // kRanksDisagree.
   static JsonValue Settle(const AppliedPlan& model, const std::vector<JsonValue>& declared);
 
   struct Tensors {
     std::vector<PlacedTensor> placed;  // parameters and buffers by path, then the optimizer's state
-    std::vector<at::Tensor> shards;    // shards[i] is this rank's shard of placed[i]; shares its memory
+    std::vector<at::Tensor> shards;    // shards[i] is this rank's shard of placed[i], without a copy
   };
+  // Returns the tensors to save; `settled` is the result of Settle.
   Tensors TensorsOf(const JsonValue& settled) const;
+  // Returns the record of the optimizer for the manifest; nullopt without an optimizer.
   static std::optional<OptimizerRecord> RecordOf(const AppliedPlan& model, const JsonValue& settled);
 
  private:

@@ -75,8 +75,9 @@ Diagnostics StepReader::Open(const std::string& folder, int64_t step) {
   if (!record) return found;
   record_ = std::move(*record);
   if (record_.step != step) {
-    found.push_back(StepFinding(Finding::kBadManifest, "'" + folder + "' holds a different step than its name says",
-                                folder, Severity::kError));
+    found.push_back(StepFinding(Finding::kBadManifest,
+                                "'" + folder + "' holds a different step than the directory name states", folder,
+                                Severity::kError));
     found.back().declared = "step " + std::to_string(record_.step);
     found.back().required = "step " + std::to_string(step);
     return found;
@@ -149,7 +150,8 @@ void StepReader::PlanParameters(Diagnostics& found) {
   }
   for (const ShardedTensor& tensor : manifest().tensors) {
     if (used.contains(tensor.name)) continue;
-    found.push_back(StepFinding(Finding::kMissingTensor, "the model has no tensor '" + tensor.name + "'", folder(),
+    found.push_back(StepFinding(Finding::kMissingTensor,
+                                "the model has no tensor '" + tensor.name + "' of the checkpoint", folder(),
                                 Severity::kWarning));
   }
 }
@@ -174,8 +176,8 @@ void StepReader::PlanOptimizer(Diagnostics& found) {
     return;
   }
   if (record.kind != adapter_->kind()) {
-    found.push_back(
-        StepFinding(Finding::kNotSupported, "the checkpoint is of another optimizer", folder(), Severity::kError));
+    found.push_back(StepFinding(Finding::kNotSupported, "the checkpoint was saved with another optimizer", folder(),
+                                Severity::kError));
     found.back().declared = record.kind;
     found.back().required = adapter_->kind();
     return;
@@ -219,8 +221,9 @@ void StepReader::PlanGroups(const OptimizerRecord& record, Diagnostics& found) c
   for (const LiveParameter& p : state_.model->parameters()) path_of[p.tensor.unsafeGetTensorImpl()] = p.path;
   const std::vector<std::vector<at::Tensor>> groups = adapter_->Groups();
   if (groups.size() != record.groups.size()) {
-    found.push_back(StepFinding(Finding::kNotSupported, "the optimizer has another number of parameter groups",
-                                folder(), Severity::kError));
+    found.push_back(StepFinding(Finding::kNotSupported,
+                                "the optimizer and the checkpoint differ in the number of parameter groups", folder(),
+                                Severity::kError));
     found.back().declared = std::to_string(groups.size());
     found.back().required = std::to_string(record.groups.size()) + ", as in the checkpoint";
     return;
@@ -234,11 +237,13 @@ void StepReader::PlanGroups(const OptimizerRecord& record, Diagnostics& found) c
     if (has == must) continue;
     std::vector<std::string> different;
     std::ranges::set_symmetric_difference(has, must, std::back_inserter(different));
-    found.push_back(StepFinding(Finding::kNotSupported,
-                                "the optimizer's parameter group " + std::to_string(g) + " is not the checkpoint's",
-                                folder(), Severity::kError));
+    found.push_back(StepFinding(
+        Finding::kNotSupported,
+        "the parameters of the optimizer's parameter group " + std::to_string(g) + " differ from the checkpoint",
+        folder(), Severity::kError));
     found.back().declared = std::to_string(has.size()) + " parameters";
-    found.back().required = std::to_string(must.size()) + "; the first that is in only one of them: '" +
+    found.back().required = std::to_string(must.size()) +
+                            " parameters; the first parameter that only one of them has: '" +
                             (different.empty() ? "" : different.front()) + "'";
   }
 }
@@ -384,10 +389,10 @@ void StepReader::SetGenerators(TrainingState& state, Diagnostics& found) const {
     try {
       target.set_state(at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size())}, at::kByte).clone());
     } catch (const c10::Error&) {
-      found.push_back(StepFinding(
-          Finding::kBadManifest,
-          "the state of generator '" + name + "' of rank " + std::to_string(choice.rank) + " is not one of this kind",
-          folder() + "/" + kRandomFile, Severity::kError));
+      found.push_back(StepFinding(Finding::kBadManifest,
+                                  "the saved state of generator '" + name + "' of rank " + std::to_string(choice.rank) +
+                                      " is not valid for this generator",
+                                  folder() + "/" + kRandomFile, Severity::kError));
       found.back().declared = std::to_string(bytes.size()) + " bytes";
     }
   }

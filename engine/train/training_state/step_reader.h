@@ -1,6 +1,6 @@
-// StepReader: a step on disk into a TrainingState on the current mesh: first everything is compared with the model
-// and the optimizer, then read. Communicates with no other rank: between the three parts the caller lets the ranks
-// agree that all of them succeeded.
+// StepReader: loads a step from disk into a TrainingState on the current mesh in three parts: Open compares the step
+// with the model and the optimizer, Read reads tensors, Finish sets the other state. It does not communicate: after
+// each part the caller ensures that the part succeeded on all ranks.
 // Part of training_checkpoints.h. Stage before: sharded_checkpoint.h.
 #pragma once
 
@@ -19,15 +19,16 @@ namespace moonshard {
 
 class StepReader {
  public:
-  // `adapter` is the state's optimizer, by whichever way it was given, or null. Both outlive the reader.
+  // `adapter` is the adapter of the state's optimizer, or null. `state` and `adapter` must outlive the reader.
   StepReader(const TrainingState& state, OptimizerAdapter* adapter) : state_(state), adapter_(adapter) {}
 
-  // Opens the step, which must be number `step`, and plans what is read. Changes nothing. Errors and warnings.
+  // Opens the step in `folder`, which must have number `step`, and plans the reads. Changes nothing in the state.
+  // Returns errors and warnings.
   Diagnostics Open(const std::string& folder, int64_t step);
-  // Reads this rank's shards, parameters and buffers directly to their place; with `check_all` this rank's share of
-  // what no rank reads as it was written too, against its hash. Errors.
+  // Reads this rank's shards; parameters and buffers are overwritten in place. With `check_all`, also checks the hashes
+  // of this rank's share of the stored shards that no rank reads exactly as they were written. Returns errors.
   Diagnostics Read(bool check_all);
-  // Sets the optimizer's state and options, generators and texts. Errors and warnings.
+  // Sets the optimizer's state and options, the generators and TrainingState::host. Returns errors and warnings.
   Diagnostics Finish(TrainingState& state);
 
   const Manifest& manifest() const { return sharded_->manifest(); }
@@ -39,11 +40,11 @@ class StepReader {
     const ShardedTensor* stored = nullptr;
     ShardDims wanted;
     at::Tensor target;  // with the stored dtype: contiguous on the CPU
-    at::Tensor place;   // a parameter that `target` is copied to; undefined where it is the same, or for a memory
+    at::Tensor place;   // the parameter to copy `target` to; undefined if `target` is it, or for optimizer state
     Placement placement;
   };
   struct MemoryOne {
-    size_t parameter = 0;  // index into the model's
+    size_t parameter = 0;  // index into the model's parameters
     const MemoryRecord* record = nullptr;
     std::vector<size_t> reads;  // index into reads_, parallel to the record's tensors
   };
@@ -64,7 +65,8 @@ class StepReader {
   std::string random_;  // the bytes of kRandomFile
 };
 
-// The generators of a state by name: its own, or LibTorch's for the CPU and the mesh's GPU.
+// Returns the generators of a state by name: TrainingState::generators or, if these are empty, LibTorch's default
+// generators of the CPU and of the mesh's GPU.
 std::map<std::string, at::Generator> GeneratorsOf(const TrainingState& state);
 
 }  // namespace moonshard

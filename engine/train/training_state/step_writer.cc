@@ -61,16 +61,16 @@ Result<RankNote> ReadNote(const std::string& place, int64_t rank, size_t shards)
   const Result<JsonValue> json = ReadJsonFile(path, SmallFile::kNote);
   if (!json.ok()) return json.diagnostics();
   const auto damaged = [&](const std::string& what) {
-    Diagnostic d = MakeDiagnostic(
-        Finding::kCorruptData, "the note of rank " + std::to_string(rank) + " about its part of the step is damaged");
+    Diagnostic d = MakeDiagnostic(Finding::kCorruptData, "the record that rank " + std::to_string(rank) +
+                                                             " wrote about its part of the step is corrupt");
     d.path = path;
     d.declared = what;
-    d.required = "what the rank wrote: do all ranks see one file system?";
+    d.required = "the bytes that the rank wrote; check that all ranks share one file system";
     return d;
   };
   RankNote note;
   const JsonValue* generators = json.value().Find("generators");
-  if (generators == nullptr || !generators->is_object()) return damaged("no states of generators");
+  if (generators == nullptr || !generators->is_object()) return damaged("no generator states");
   for (const auto& [name, state] : generators->AsObject()) {
     std::optional<std::string> bytes = state.is_string() ? FromHex(state.AsString()) : std::nullopt;
     if (!bytes) return damaged("a state of generator " + JsonQuoted(name) + " that is not in hexadecimal digits");
@@ -81,7 +81,7 @@ Result<RankNote> ReadNote(const std::string& place, int64_t rank, size_t shards)
   if (hashes == nullptr || !hashes->is_string()) return damaged("no hashes of shards");
   for (const std::string& text : Split(hashes->AsString(), ' ')) {
     const std::optional<uint64_t> hash = HashFromText(text);
-    if (!hash) return damaged("a hash " + JsonQuoted(text));
+    if (!hash) return damaged("an invalid hash " + JsonQuoted(text));
     note.hashes.push_back(*hash);
   }
   if (note.hashes.size() == shards) return note;
@@ -186,7 +186,7 @@ Diagnostics CompleteStep(Storage& storage, RunDirectory& run, StepJob& job) {
   job.staging.reset();
   run.Wrote(job.step);
   if (Failure failed = run.PointTo(storage, job.step)) {
-    failed->help = "'" + job.place + "' is complete: it can be loaded by its number";
+    failed->help = "'" + job.place + "' is complete: load this step by its number";
     return {*failed};
   }
   return run.Prune(storage, job.step, job.keep);

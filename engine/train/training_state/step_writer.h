@@ -1,6 +1,6 @@
-// StepJob: a step that is being written, with everything that it needs: the model is not used any more.
-// Every rank writes its own file into the staging directory that rank 0 has opened, and a note about it; rank 0 writes
-// the rest and commits the directory.
+// StepJob: a step that is being written, with all data that the write needs, so that it does not use the model. Every
+// rank writes its own file into the staging directory that rank 0 has opened, and a note file with the hashes of its
+// shards and its generator states; rank 0 writes the other files and commits the directory.
 // Part of training_checkpoints.h. Stages before: saved_state.h, LayOut. Communicates with other ranks only through
 // files.
 #pragma once
@@ -28,33 +28,34 @@ struct StepJob {
   int64_t rank = 0;
   std::string place;  // the step's directory
   LaidOut laid_out;   // rank 0 completes its manifest
-  // By tensor of the manifest: this rank's shard, on any device; undefined where this rank does not write it.
+  // By tensor of the manifest: this rank's shard, on any device; undefined if this rank does not write the shard.
   std::vector<at::Tensor> shards;
   std::map<std::string, std::string> generators;  // state by name, as bytes
 
-  // Rank 0's.
+  // Used only on rank 0.
   std::optional<StagingDirectory> staging;
   TrainingRecord record;
   std::vector<FormTensor> form_tensors;
   std::shared_ptr<const ModelForm> form;
-  int64_t keep = 0;
+  int64_t keep = 0;  // TrainingCheckpointOptions::keep
 };
 
-// Index into rank_files of the file that this rank writes; nothing where another rank with the same shards does.
+// Returns the index into rank_files of the file that `rank` writes; nullopt if another rank with the same shards writes
+// the file.
 std::optional<size_t> FileToWrite(const Manifest& manifest, int64_t rank);
 
-// This rank's part: its file, and its note beside the directory. Errors: kWriteFailed.
+// Writes this rank's file, and its note file outside of the directory that is committed. Errors: kWriteFailed.
 Diagnostics WriteRankPart(Storage& storage, const StepJob& job);
 
-// Rank 0's, after every rank has written its part. When it returns without an error the step is in its place and
-// `latest` names it. Returns warnings. Errors: kWriteFailed; kRunTaken; and of a note that a rank wrote
-// kFileUnreadable, kBadJson and kCorruptData.
+// Completes the step on rank 0 after every rank has written its part: writes the other files, commits the directory,
+// lets `latest` name the step and removes old steps. Returns warnings. Errors: kWriteFailed; kRunTaken; for the note
+// file of a rank kFileNotFound, kFileUnreadable, kBadJson and kCorruptData.
 Diagnostics CompleteStep(Storage& storage, RunDirectory& run, StepJob& job);
 
-// Abandons a step: removes what is written of it.
+// Abandons a step on rank 0: removes its staging directory. Does nothing on other ranks.
 void AbandonStep(Storage& storage, StepJob& job);
 
-// A rank's generators in kRandomFile, and back: "rank_00003.cpu".
+// Returns the name of a rank's generator in kRandomFile: "rank_00003.cpu".
 std::string RandomName(int64_t rank, const std::string& generator);
 
 }  // namespace moonshard

@@ -62,7 +62,8 @@ Diagnostics CheckTexts(const std::map<std::string, std::string>& host) {
   Diagnostics errors;
   for (const auto& [name, text] : host) {
     if (IsUtf8(name) && IsUtf8(text)) continue;
-    errors.push_back(MakeDiagnostic(Finding::kBadInput, "the host's text " + JsonQuoted(name) + " is not UTF-8"));
+    errors.push_back(
+        MakeDiagnostic(Finding::kBadInput, "text " + JsonQuoted(name) + " of TrainingState::host is not UTF-8"));
   }
   return errors;
 }
@@ -266,9 +267,9 @@ struct TrainingCheckpoints::Impl {
                            d.finding == Finding::kBadJson;
       if (!damaged) continue;
       const std::optional<int64_t> good = run.LastGoodBefore(step);
-      d.help = good ? "the last valid step before it is " + std::to_string(*good) + " ('" + run.PathOf(*good) +
-                          "'): write its name to 'latest', or load it by its number"
-                    : "there is no valid step before it in '" + run.folder() + "'";
+      d.help = good ? "the last valid earlier step is " + std::to_string(*good) + " ('" + run.PathOf(*good) +
+                          "'): write its name to 'latest', or load this step by its number"
+                    : "there is no valid earlier step in '" + run.folder() + "'";
       return;
     }
   }
@@ -337,7 +338,7 @@ Diagnostics TrainingCheckpoints::Wait() { return impl_->Wait(); }
 
 void TrainingCheckpoints::Claim() {
   KeepWarnings();
-  impl_->claim.GatherAndBroadcast("take the run directory", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
+  impl_->claim.GatherAndBroadcast("claim the run directory", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
     if (Failure failed = impl_->run.Lock(impl_->storage())) throw PlanError(impl_->ByFirst({*failed}));
     return nullptr;
   });

@@ -1,2 +1,2 @@
---- expect: MS0311 parameter 'weight' of 'lm_head': no rank 9223372036854775807 among 2 on the axis
+--- expect: MS0311 parameter 'weight' of 'lm_head': owner 9223372036854775807 is not one of the 2 ranks of the axis
 return plan { at("lm_head", style { params = { weight = shard(0, { owner = math.maxinteger }) } }) }

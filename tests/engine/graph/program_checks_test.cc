@@ -43,11 +43,11 @@ TEST_CASE("a layout that the consumer does not declare is found with both lines"
   const Diagnostics found = OfFlow(resolution);
   INFO(ToText(resolution.diagnostics));
   REQUIRE(found.size() == 1);
-  CHECK_THAT(found[0].message, Catch::Contains("(aten::linear) of 'out' does not fit on a rank: the features of its "
-                                               "input and of its weight are 8 of 16 and 16"));
-  CHECK(found[0].required == "8: 'q.weight' is shard(0) by plan.lua:3");
+  CHECK_THAT(found[0].message, Catch::Contains("(aten::linear) of 'out' is not valid for the local tensors of a rank: "
+                                               "the features of its input and of its weight are 8 of 16 and 16"));
+  CHECK(found[0].required == "8: 'q.weight' is shard(0) (plan.lua:3)");
   CHECK(found[0].where.line == 3);
-  CHECK(found[0].declared == "16: 'out.weight' is replicate by plan.lua:4");
+  CHECK(found[0].declared == "16: 'out.weight' is replicate (plan.lua:4)");
   REQUIRE(found[0].related.size() == 1);
   CHECK(found[0].related[0].line == 4);
   CHECK_FALSE(resolution.compiled);
@@ -81,8 +81,8 @@ TEST_CASE("one tensor for two arguments has one redistribution") {
   const Diagnostics one = found("{ replicate, shared }, { replicate, replicate }");
   INFO(ToText(one));
   REQUIRE(one.size() == 1);
-  CHECK(one[0].message == "inputs 0 and 1 of 'pair' are one tensor, and are redistributed differently");
-  CHECK(one[0].declared == "replicate -> shared, and as it arrives");
+  CHECK(one[0].message == "inputs 0 and 1 of 'pair' are the same tensor, but are redistributed differently");
+  CHECK(one[0].declared == "replicate -> shared, and no redistribution");
   CHECK(found("{ replicate, shared }, { replicate, shared }").empty());
   CHECK(found("{ replicate, replicate }").empty());
   CHECK(found("{ replicate, shared }").size() == 1);
@@ -128,9 +128,9 @@ TEST_CASE("faults in plans of models are found where they are") {
   };
   const std::vector<Fault> faults = {
       {R"(extends "llama", at("model.layers.*.self_attn.o_proj", replicated {}))",
-       "of 'model.layers.0.self_attn.o_proj' does not fit on a rank"},
+       "of 'model.layers.0.self_attn.o_proj' is not valid for the local tensors of a rank"},
       {R"(extends "llama", at("model.layers.*.mlp.up_proj", replicated {}))",
-       "of 'model.layers.0.mlp' does not fit on a rank"},
+       "of 'model.layers.0.mlp' is not valid for the local tensors of a rank"},
       {R"(extends "llama", at("model.layers.*.mlp.down_proj", colwise {}))",
        "input 0 of 'model.layers.0.mlp.down_proj' arrives with"},
       {R"(extends "llama", at("model.embed_tokens", replicated { output = shard(1) }))", "arrives with"},

@@ -1,10 +1,11 @@
-// What libmoonshard_loss_cuda.so offers to local_softmax.cc: its two functions fused, each one pass over the logits in
-// place of six or seven. Plain pointers and no LibTorch, so that nvcc compiles it in seconds and one file serves every
-// version of LibTorch. Opened at run time where logits are on a GPU (mesh/plugin.h); without it the same is computed by
-// LibTorch's operators.
+// LossKernels: the interface of libmoonshard_loss_cuda.so, which has the two functions of local_softmax.h as fused
+// kernels, each with one pass over the logits instead of six or seven. The interface uses plain pointers and no
+// LibTorch, so that nvcc compiles the library in seconds and one binary works with every version of LibTorch.
+// local_kernels.cc opens the library at run time when logits are on a GPU (mesh/plugin.h); without the library,
+// LibTorch's operators compute the same.
 //
-// All pointers are of the device. `Acc` is double for double logits, else float. Each function returns nullptr, or
-// CUDA's message for what went wrong; the work is queued on `stream` and not waited for.
+// All pointers are device pointers. `Acc` is double for double logits, else float. Each function queues its work on
+// `stream` without waiting for it, and returns nullptr or CUDA's error message.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +27,16 @@ struct KernelRows {
 };
 
 struct LossKernels {
-  // LocalStatistics: slot i of row r goes to out[i * slot_stride + r], Acc. The order of slots is local_softmax.h's.
+  // LocalStatistics: writes slot i of row r to out[i * slot_stride + r], of type Acc, with the slots in the order of
+  // local_softmax.h.
   const char* (*statistics)(const KernelRows& rows, bool shifted_sum, bool moment, void* out, int64_t slot_stride);
-  // LocalGradient: `max`, `log_sum` and the coefficients are [rows] of Acc, coefficients but `probability` may be null.
-  // `out` is as the logits, or the logits themselves.
+  // LocalGradient: `max`, `log_sum` and the coefficients are [rows] of Acc; coefficients other than `probability` may
+  // be null. `out` has the shape and dtype of the logits, and may be the logits themselves.
   const char* (*gradient)(const KernelRows& rows, const void* max, const void* log_sum, const void* probability,
                           const void* log_probability, const void* target, const void* constant, void* out);
 };
 
 }  // namespace moonshard
 
-// The one symbol that is looked up.
+// The only symbol that is looked up in the library.
 extern "C" const moonshard::LossKernels* MoonshardLossKernels();

@@ -222,7 +222,7 @@ TEST_CASE("what is resumed is compared: the step, the data, the config; and a fl
   INFO(renamed.ToText());
   CHECK(renamed.code == 2);
   CHECK_THAT(renamed.err, Contains("MS0410") && Contains("holds a different step than its name") &&
-                              Contains("step 2") && Contains("the last valid step before it is 2"));
+                              Contains("step 2") && Contains("the last valid earlier step is 2"));
   back_to_good();
 
   // The same name and size, other content.

@@ -110,8 +110,9 @@ TEST_CASE("JSON that is not a list of diagnostics is refused with the member") {
   CHECK(wrong_with("\"id\":\"MS0204\"", "\"id\":4") == "'id' is of kind integer, not a string");
   CHECK(wrong_with("\"severity\":\"error\"", "\"severity\":\"fatal\"") == "there is no severity 'fatal'");
   CHECK(wrong_with("\"message\":", "\"massage\":") == "'message' is missing");
-  CHECK(wrong_with("\"column\":7", "\"column\":-7") == "'column' is not a position");
-  CHECK(wrong_with("\"help\":", "\"halp\":") == "there are members that it does not have");
+  CHECK(wrong_with("\"column\":7", "\"column\":-7") ==
+        "'column' is not a position: required is an integer from 0 to 2147483647");
+  CHECK(wrong_with("\"help\":", "\"halp\":") == "an object has members that a diagnostic does not have");
   std::string wrong;
   CHECK_FALSE(ReadDiagnosticsJson(JsonValue("text"), wrong));
   CHECK(wrong == "diagnostics are of kind string, not a list");

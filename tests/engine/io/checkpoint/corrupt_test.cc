@@ -206,7 +206,7 @@ TEST_CASE("manifests that cannot be") {
       {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(0) \"", "a placement \"shard(0) \" is not a shard"},
       {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(0,heads=9223372036854775807)\"",
        "not made of 9223372036854775807 heads"},
-      {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(0,owner=2)\"", "no rank 2 among 2 on the axis"},
+      {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(0,owner=2)\"", "owner 2 is not one of the 2 ranks of the axis"},
       {"\"tp\": \"shard(0)\"", "\"tp\": \"packed(0,[8,9])\"", "add up to 17, the dim has 16"},
       {"\"tp\": 2", "\"tp\": 2.0", "the size of mesh axis \"tp\" has the wrong type"},
       {"\"folders\": []", "\"folders\": [" + many_folders + "]", "the manifest has too many folders"},

@@ -106,7 +106,7 @@ TEST_CASE("shapes, dtypes and numbers that no loss is defined for are said all a
     for (const char* part : {"dtype", "shape", "not token ids", "label smoothing", "z-loss", "[2, 3]"}) {
       ExpectSays(text, part);
     }
-    ExpectSays(ErrorOf(Finding::kBadInput, [&] { CrossEntropy(vocabulary, mine, {}); }), "no targets");
+    ExpectSays(ErrorOf(Finding::kBadInput, [&] { CrossEntropy(vocabulary, mine, {}); }), "there are no targets");
     ExpectSays(ErrorOf(Finding::kBadInput, [&] { TopK(vocabulary, mine, 8); }), "from 1 to 7");
     ErrorOf(Finding::kBadInput, [&] { TopK(vocabulary, mine, 0); });
     ErrorOf(Finding::kBadInput, [&] { Vocabulary::Make(vocabulary.shared_group(), 0).ValueOrThrow(); });
@@ -117,9 +117,9 @@ TEST_CASE("shapes, dtypes and numbers that no loss is defined for are said all a
       options.chunk = chunk;
       return ErrorOf(Finding::kBadInput, [&] { ShardedLogits::OfHead(vocabulary, h, w, b, options); });
     };
-    ExpectSays(head(hidden, weight.t(), {}, 1), "do not multiply");
+    ExpectSays(head(hidden, weight.t(), {}, 1), "do not fit together");
     const std::string all = head(hidden.to(at::kFloat), weight, at::zeros({9}, at::kDouble), 0);
-    for (const char* part : {"a bias that does not fit", "different dtypes", "an empty chunk"}) {
+    for (const char* part : {"the bias does not fit", "different dtypes", "the chunk is empty"}) {
       ExpectSays(all, part);
     }
   });

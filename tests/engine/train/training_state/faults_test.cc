@@ -136,10 +136,10 @@ TEST_CASE("a note that is damaged on its way to rank 0 is every rank's error, an
     std::string from, to, says;
   };
   const Row rows[] = {
-      {"\"generators\"", "\"Generators\"", "no states of generators"},
+      {"\"generators\"", "\"Generators\"", "no generator states"},
       {"\"dropout\":\"", "\"dropout\":\"x", "that is not in hexadecimal digits"},
       {"\"hashes\"", "\"Hashes\"", "no hashes of shards"},
-      {"\"hashes\":\"", "\"hashes\":\"x", "a hash"},
+      {"\"hashes\":\"", "\"hashes\":\"x", "an invalid hash"},
       {"{", "[", "MS04"},
   };
   const ScratchFolder scratch;
@@ -250,7 +250,7 @@ TEST_CASE("one flipped bit is found and named, and the good step before it too")
         for (const RankFailure& failure : failures) {
           CHECK_THAT(failure.text, Catch::Contains("MS0411") || Catch::Contains("MS0410") || Catch::Contains("MS0405"));
           CHECK_THAT(failure.text, Catch::Contains(name));
-          CHECK_THAT(failure.text, Catch::Contains("the last valid step before it is 1"));
+          CHECK_THAT(failure.text, Catch::Contains("the last valid earlier step is 1"));
         }
       }
       std::ofstream(flipped_path, std::ios::binary) << content;
@@ -275,7 +275,7 @@ TEST_CASE("a flipped bit of a tensor is named with the tensor") {
          TrainingCheckpoints::Open(scratch / "run", mesh).Load(trainer.state);
        })) {
     CHECK_THAT(failure.text, Catch::Contains("rank 1: tensor 'optimizer.") && Catch::Contains(path) &&
-                                 Catch::Contains("there is no valid step before it"));
+                                 Catch::Contains("there is no valid earlier step"));
   }
 }
 
