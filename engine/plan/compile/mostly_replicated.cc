@@ -21,6 +21,13 @@ std::string Percent(int64_t part, int64_t full) {
   return std::to_string(static_cast<int64_t>(100.0 * static_cast<double>(part) / static_cast<double>(full))) + "%";
 }
 
+// "layers.*.mlp" for the path class "layers.0.mlp".
+std::string AsPattern(const std::string& path_class) {
+  std::vector<std::string> components = Split(path_class, '.');
+  for (std::string& component : components) component = component == "0" ? "*" : component;
+  return Join(components, ".");
+}
+
 }  // namespace
 
 // Half of the elements is far below what any real plan shards: matrices are sharded, and they are nearly all of a
@@ -30,7 +37,7 @@ std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan) {
   const std::set<ParamRef> repeats = TiedCopies(tree);
   int64_t all = 0;
   int64_t sharded = 0;
-  std::map<std::string, int64_t> full;  // elements by path, numbers as *
+  std::map<std::string, int64_t> full;  // elements by path class
   for (uint32_t m = 0; m < tree.modules().size(); ++m) {
     const ModuleTree::Signature& signature = tree.parameters(tree.modules()[m]);
     for (uint32_t p = 0; p < signature.size(); ++p) {
@@ -50,7 +57,7 @@ std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan) {
   std::ranges::sort(largest);
   std::vector<std::string> names;
   for (size_t i = 0; i < std::min(largest.size(), kMostReplicatedNamed); ++i) {
-    names.push_back(largest[i].second + " (" + Percent(-largest[i].first, all) + ")");
+    names.push_back(AsPattern(largest[i].second) + " (" + Percent(-largest[i].first, all) + ")");
   }
   Diagnostic d = MakeDiagnostic(Finding::kMostlyReplicated, "the plan shards " + Percent(sharded, all) +
                                                                 " of the model; the rest is replicated on every rank");

@@ -282,7 +282,9 @@ std::string NearestMatchText(const std::vector<std::string_view>& paths, const M
     const std::string path_class = PathClassOf(path);
     if (!classes.insert(path_class).second) continue;
     known.emplace_back(path);
-    if (path_class.ends_with(".*") && containers.size() < kMostExamples) containers.push_back(path_class);
+    if (path_class.ends_with(".0") && containers.size() < kMostExamples) {
+      containers.push_back(WithStarsForNumbers(path_class));
+    }
   }
   const std::optional<std::string> guess = Guess(pattern.pattern, known, {paths.begin(), paths.end()}, "module");
   if (guess) return *guess;

@@ -136,7 +136,7 @@ void StepReader::PlanParameters(Diagnostics& found) {
   if (converted > 0) {
     found.push_back(
         StepFinding(Finding::kTensorMismatch,
-                    std::to_string(converted) + " tensors of the checkpoint are converted to the model's dtypes",
+                    "converted to the model's dtypes: " + Count(static_cast<size_t>(converted), "tensor") + " of the checkpoint",
                     folder(), Severity::kWarning));
   }
   // A tensor too many is a warning and one too few an error: a model without a head may continue from one with it.

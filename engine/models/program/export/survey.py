@@ -106,7 +106,11 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 # Inputs besides the usual ones.
-INPUTS: dict[str, list[str]] = {"git": ["input_ids", "pixel_values", "labels"]}
+INPUTS: dict[str, list[str]] = {
+    "git": ["input_ids", "pixel_values", "labels"],
+    # Their encoders subscript the mask, also where there is none.
+    **{name: ["input_ids", "attention_mask", "decoder_input_ids", "labels"] for name in ("longt5", "switch_transformers")},
+}
 
 
 def class_of(model_type: str, auto: str) -> Any:

@@ -49,6 +49,13 @@ TEST_CASE("mistakes that people make with patterns") {
         "the model has, for example: model.layers.0.mlp.gate_proj, model.layers.0.mlp.up_proj, lm_head");
 }
 
+TEST_CASE("a pattern of a section that matches nothing: the numbered modules of the model") {
+  const ModulePattern blocks{.pattern = "transformer.h.*"};
+  const std::vector<std::string_view> paths = {"", "blocks", "blocks.0", "blocks.1", "blocks.0.fc", "head"};
+  CHECK(NearestMatchText(paths, blocks) == "the model's numbered modules are blocks.*");
+  CHECK(NearestMatchText({"", "fc", "head"}, blocks) == "the model has, for example: fc, head");
+}
+
 TEST_CASE("a block owns no parameters: its modules are named, not taken all at once") {
   CHECK(Nearest("model.layers.*.mlp") ==
         "the module there owns no parameters itself; it contains gate_proj, up_proj, as in "
