@@ -1,4 +1,4 @@
-// moonshard: everything a C++ program needs to run a LibTorch model under a plan.
+// moonshard: the complete C++ interface to shard, run and train a LibTorch model under a plan.
 //
 //   auto mesh  = moonshard::DeviceMesh::FromEnvironment({{"tp", 2}});
 //   auto plan  = moonshard::LoadPlan("model.lua", {.config = config, .mesh = mesh.shape(), .options = {{"name",
@@ -10,8 +10,8 @@
 //   moonshard::ClipGradNorm(model, 1.0);
 //   optimizer.step();
 //
-// What a user can get wrong throws moonshard::PlanError with all diagnostics; nothing here prints, exits or keeps
-// global state. Each included header is the manual of its part.
+// An error in a plan, a model or an argument throws moonshard::PlanError with all diagnostics. The library does not
+// print, does not exit and keeps no process-wide state. The comments of each included header document its functions.
 #pragma once
 
 #include "dsl/language/eval/load_plan.h"

@@ -50,17 +50,17 @@ std::string HelpFor(lua_State* L, const std::string& builtin, const std::string&
   if (text && takes("integer")) {
     const bool number = !text->empty() && std::ranges::all_of(*text, [](char c) { return c >= '0' && c <= '9'; });
     if (number) return "write " + *text + ", without quotes";
-    if (MeshAxisFromName(*text)) return "mesh." + *text + " is the size of an axis";
+    if (MeshAxisFromName(*text)) return "mesh." + *text + " is the size of mesh axis " + *text;
   }
   if (text && takes("layout") && IsBuiltin(*text, "layout")) return "write " + *text + ", without quotes";
   if (text && takes("style")) {
     if (IsBuiltin(*text, "style")) return "write " + *text + " {}, without quotes";
-    return "styles are builtins, as in colwise {}; those of Hugging Face are fields of require \"hugging_face\"";
+    return "styles are builtins, as in colwise {}; Hugging Face styles are fields of require \"hugging_face\"";
   }
   if (lua_isfunction(L, index) && takes("must be a layout")) {
     const BuiltinInfo* function = BuiltinOf(L, index);
     if (function != nullptr && std::string_view(function->name) == "shard") {
-      return "call it with its dim: shard(-1) is the last one";
+      return "call shard with a tensor dim: shard(-1) shards the last dim";
     }
     return "layouts are replicate, shared, partial, and calls with a tensor dim such as shard(-1)";
   }
@@ -75,9 +75,9 @@ std::string HelpFor(lua_State* L, const std::string& builtin, const std::string&
     if (what.find("\"" + name + "\"") != std::string::npos) return "did you mean \"" + name + "\"?";
   }
   if (lua_isnoneornil(L, index) && (builtin == "norm_on" || builtin == "rotary_on")) {
-    return builtin + "(replicate), or " + builtin + "(shard(1)) under sequence parallelism";
+    return "write " + builtin + "(replicate), or " + builtin + "(shard(1)) under sequence parallelism";
   }
-  if (takes("the pattern must be")) return "call it with a colon: model:" + builtin + "(\"model.layers.*\")";
+  if (takes("the pattern must be")) return "write model:" + builtin + "(\"model.layers.*\")";
   return "";
 }
 
@@ -155,13 +155,13 @@ namespace {
 // Help for a key that `builtin` does not have; its value is on top of the stack.
 std::string HelpForKey(lua_State* L, const std::string& builtin, const std::string& key,
                        std::span<const std::string> keys) {
-  if (builtin == "plan" && Userdata<Style>::To(L, -1) != nullptr) return "a rule is at(\"" + key + "\", style)";
-  if (builtin == "plan" && IsBuiltin(key, "plan")) return "without the equals sign: " + key + " \"llama\"";
+  if (builtin == "plan" && Userdata<Style>::To(L, -1) != nullptr) return "write at(\"" + key + "\", style)";
+  if (builtin == "plan" && IsBuiltin(key, "plan")) return "write " + key + " \"llama\", without the equals sign";
   if (builtin == "plan" && (key == "fsdp" || key == "ddp" || key == "recompute" || key == "precision")) {
-    return "without the equals sign: " + key + " { ... }";
+    return "write " + key + " { ... }, without the equals sign";
   }
   if (key == "optional" && std::ranges::find(keys, key) == keys.end()) {
-    return "it belongs to the rule: at(pattern, style, { optional = true })";
+    return "'optional' is a key of the rule: at(pattern, style, { optional = true })";
   }
   // A name of PyTorch or Hugging Face, or a key with a suffix, such as output_layouts.
   constexpr std::pair<std::string_view, std::string_view> kForeign[] = {{"cast_forward_inputs", "cast_inputs"},

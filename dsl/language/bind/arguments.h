@@ -1,5 +1,5 @@
-// Reading the arguments of a builtin. A wrong argument is reported at the line of the plan, and the builtin returns
-// poison (poison.h).
+// Arguments: reads and checks the arguments of a builtin. A wrong argument is reported at the line of the plan, and the
+// builtin returns poison (poison.h).
 #pragma once
 
 #include <optional>
@@ -15,64 +15,75 @@
 
 namespace moonshard {
 
-// The value at `index` for messages: "nil", "'abc'", "3", "a table", "a layout".
+// Returns the value at `index` as text for messages: "nil", "'abc'", "3", "a table", "a layout".
 std::string Describe(lua_State* L, int index);
 
-// Reports "`builtin`: `what`, got ..." (kBadArgument) for the value at `index` and pushes poison; returns 1.
+// Reports "`builtin`: `what`, got ..." (kBadArgument) for the value at `index` and pushes poison; returns 1. The caret
+// is under the first name in single quotes in `what`, else under the name of the builtin.
 int BadArgument(lua_State* L, const std::string& builtin, const std::string& what, int index);
 
-// The same with the caret at `where` and this help, unless they are empty.
+// As above; `where`, unless it has no column, is the place of the caret, and `help`, unless empty, replaces the default
+// help.
 int BadArgument(lua_State* L, const std::string& builtin, const std::string& what, int index, SourceSpan where,
                 std::string help);
 
-// Warns (kDeprecatedName) with `message`, which has the old name and the new one, at the place of the old one.
+// Reports a warning (kDeprecatedName) at `where`, the place of the old name. `message` contains the old and the new
+// name.
 void ReportOldName(ScriptState& state, const std::string& message, const SourceSpan& where);
 
-// The builtin that the function at `index` is; null for another function.
+// Returns the record of the builtin whose function is at `index`; null if the value is not a function of the language.
 const BuiltinInfo* BuiltinOf(lua_State* L, int index);
 
-// An integer; also a float with an integral value (4096 / 2).
+// Each returns the value at `index`, or nothing (null) if the value has another type; nothing is reported. IntegerAt
+// also accepts a float with an integral value (4096 / 2). The layout belongs to Lua.
 std::optional<int64_t> IntegerAt(lua_State* L, int index);
 std::optional<std::string> StringAt(lua_State* L, int index);
 const Placement* LayoutAt(lua_State* L, int index);
-// Whether `index` holds a plain table, not a value of the language.
+// Returns whether the value at `index` is a plain Lua table, not a userdata value of the language.
 bool IsTable(lua_State* L, int index);
 
-// Reports every key of the table at `index` that `table` does not have (KeysOf; kUnknownKey, with the nearest match),
-// and every entry without a key unless `table` has these. Moves the value of a deprecated key to the new one, with a
-// warning. False where a key was reported.
+// Checks the keys of the Lua table at `index` against the keys of the record table `table` (KeysOf). Reports
+// (kUnknownKey, with the nearest match) every unknown key, and every entry without a key unless `table` has positional
+// entries. Moves the value of a deprecated key to the new key, with a warning. Returns false if a key is unknown.
 bool CheckKeys(lua_State* L, int index, const std::string& table);
-// The same for a list: every entry with a key is reported, as one of `what`.
+// As above for a list: reports every entry with a key as a key that `what`, the name of the list, does not have.
 bool CheckList(lua_State* L, int index, const std::string& what);
-// The same for keys that a plan declares itself (takes).
+// As above with the allowed `keys` in place of a record table; `builtin` is the name in messages. For keys that a plan
+// declares itself (takes).
 bool CheckKeys(lua_State* L, int index, const std::string& builtin, std::span<const std::string> keys, bool positional);
-// Whether a value of the table at `index` is poison.
+// Returns whether a value of the table at `index` is poison.
 bool HoldsPoison(lua_State* L, int index);
-// The positive integer keys of the table at `index`, smallest first.
+// Returns the positive integer keys of the table at `index` in ascending order.
 std::vector<lua_Integer> PositionsOf(lua_State* L, int index);
 
-// "'heads' must be a positive integer", as the key's record declares it.
+// Returns the requirement of a key by its record, for messages: "'heads' must be a positive integer".
 std::string MustBe(const std::string& table, const std::string& key);
 
-// Whether the value at `index` is one that the key's record allows: of its type, within its bounds, one of its
-// literals. Composite types (lists, tables) are for the reader of the key: false.
+// Returns whether the record of the key allows the value at `index`: by type, bounds and literals. Returns false for
+// composite types (lists, tables), which the reader of the key checks itself.
 bool IsAllowed(lua_State* L, int index, const KeyInfo& key);
 
-// KeyReader: the values of a table with the keys of one record table, each checked against its record. A value that the
-// record does not allow is reported, and good() becomes false. nil is as good as no key.
+// KeyReader: reads the values of a Lua table and checks each value against the record of its key. A value that the
+// record does not allow is reported, and good() becomes false. A key with the value nil counts as absent.
 class KeyReader {
  public:
-  // Checks the keys of the table at `index`, which belongs to the builtin `builtin` and has the keys of `table`.
+  // Checks the keys of the Lua table at `index` against the record table `table`. `builtin` is the name in messages; ""
+  // is `table`. The Lua table must stay at `index`.
   KeyReader(lua_State* L, int index, std::string table, std::string builtin = "");
 
+  // False if a key is unknown, a value is poison, or a value was reported.
   bool good() const { return good_; }
+  // Sets `value` if the key is present and allowed; else leaves `value` unchanged.
   void Boolean(const char* key, bool& value);
+  // Returns the value of the key; nothing if the key is absent or its value was reported.
   std::optional<int64_t> Integer(const char* key);
-  // One of the literals of the key; the name of a deprecated one becomes the new one, with a warning.
+  // As Integer: a literal of the key, or a non-empty string if the key has no literals. A deprecated literal is
+  // replaced by the new one, with a warning.
   std::optional<std::string> Text(const char* key);
-  // Pushes the value of a key that has several types. False, and nothing is pushed, where it is nil.
+  // Pushes the value of the key, unchecked, for a key with several types. Returns false and pushes nothing if the value
+  // is nil.
   bool Push(const char* key);
-  // Reports the value on top of the stack, which is of `key`.
+  // Reports the value on top of the stack as a wrong value of `key`. The value stays on the stack.
   void Bad(const char* key);
 
  private:

@@ -158,7 +158,7 @@ std::string RequirementOf(const KeyInfo& key) {
   } else if (type.starts_with("table<string, layout>")) {
     forms = {"a table of layouts by parameter name"};
   } else if (type.starts_with("table<")) {
-    forms = {"a table of parameters or styles by module kind"};
+    forms = {"a table that maps module kinds to styles or to tables of layouts"};
   } else {
     for (const std::string& part : Split(type, '|')) {
       const std::string element = part.ends_with("[]") ? part.substr(0, part.size() - 2) : part;

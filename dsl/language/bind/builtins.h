@@ -1,6 +1,6 @@
-// Builtins: every name of the plan language and every key of the tables that these take, as one table. Argument
-// checking (arguments.h), the REPL's help and completion, the definitions for editors and checkers and the reference
-// page (dsl/language/reference) derive from it.
+// Builtins: the records of all names of the plan language, and of all keys of the tables that builtins take. Argument
+// checking (arguments.h), the REPL's help and completion, the definitions for editors and checkers, and the reference
+// page (dsl/language/reference) derive from these records.
 #pragma once
 
 #include <cstdint>
@@ -19,82 +19,85 @@ struct BuiltinInfo {
   // on a line, are overloads. A parameter of type NAME_keys is a table with the keys of KeysOf(NAME).
   const char* type;
   const char* doc;        // one line
-  const char* example;    // a plan, or ""; a test evaluates it
-  const char* form = "";  // the signature where the type does not show how the name is written in a plan
+  const char* example;    // a plan, which a test evaluates, or ""
+  const char* form = "";  // the signature, if the type does not show how a plan writes the name; else ""
 };
 
 constexpr int64_t kNoMinimum = std::numeric_limits<int64_t>::min();
 constexpr int64_t kNoMaximum = std::numeric_limits<int64_t>::max();
 
-// A key of a table that a builtin takes. A test evaluates each with its default and with its example.
+// A key of a table that a builtin takes. A test evaluates each key with its default and with its example.
 struct KeyInfo {
-  const char* table;  // the builtin, "shard", or a key of one whose value is a table, "route"; in LuaCATS "shard_keys"
-  const char* key;    // kPositional: the entries without a key
-  const char* type;   // LuaCATS
-  const char* fallback;          // the value without the key, in Lua; "": none
+  // The record table: the name of a builtin ("shard") or of a key whose value is a table ("route"). The LuaCATS class
+  // is "shard_keys".
+  const char* table;
+  const char* key;               // kPositional for the entries without a key
+  const char* type;              // LuaCATS
+  const char* fallback;          // the default in Lua; "" for no default
   const char* example;           // a value in Lua
   const char* doc;               // one line
-  int64_t minimum = kNoMinimum;  // of integers
-  int64_t maximum = kNoMaximum;
+  int64_t minimum = kNoMinimum;  // inclusive, for integers
+  int64_t maximum = kNoMaximum;  // inclusive, for integers
 };
 constexpr std::string_view kPositional = "[integer]";
 
-// A LuaCATS type that is not one of Lua's: layout, style, rule and so on.
+// A LuaCATS type of the plan language: layout, style, rule and so on.
 struct TypeInfo {
   const char* name;
   const char* doc;            // one line
-  const char* literals = "";  // of a type that is one of some strings: "\"a\"|\"b\""
+  const char* literals = "";  // for a type with a fixed set of strings: "\"a\"|\"b\""
 };
 
-// A name or key that was renamed. A plan that uses the old name works as before, with a warning (kDeprecatedName) that
-// gives the new one. `api` (plan { api = 1 }) changes only where a plan would mean something else.
+// A renamed name, key or value. A plan that uses the old name works as before, with a warning (kDeprecatedName) that
+// gives the new name. The version `api` (plan { api = 1 }) changes only when the meaning of existing plans changes.
 struct DeprecatedName {
-  const char* name;  // "column_wise"; a key with its table, "colwise.in_layout"; a value, "fsdp.accumulate=pieces"
+  const char* name;         // "column_wise"; a key: "colwise.in_layout"; a value: "fsdp.accumulate=pieces"
   const char* replacement;  // "colwise", "input", "shards"
   const char* since;        // the version of moonshard that introduced the new name: "0.2"
 };
 
-// In the order of the reference: the plan, layouts, styles, sections, what a plan can see, Lua.
+// All builtins in the order of the reference: the plan, layouts, styles, sections, what a plan can see, Lua.
 std::span<const BuiltinInfo> AllBuiltins();
-// Null where there is no such name.
+// Returns the builtin `name`; null if there is no such name.
 const BuiltinInfo* FindBuiltin(std::string_view name);
-// How a plan writes it: "shard(dim [, { heads = integer, owner = integer }]) -> layout".
+// Returns the signature of the builtin: "shard(dim [, { heads = integer, owner = integer }]) -> layout".
 std::string SignatureOf(const BuiltinInfo& builtin);
-// The type of the value, of a function that of its result: "layout".
+// Returns the type of the builtin's value, or of the result if the builtin is a function: "layout".
 std::string ResultOf(const BuiltinInfo& builtin);
-// Whether it is called with one table of keys: colwise { ... }.
+// Returns whether the builtin is called with one table of keys: colwise { ... }.
 bool TakesOneTable(const BuiltinInfo& builtin);
 
-// By table; within one in the order of the keys.
+// All keys, sorted by table and then by key.
 std::span<const KeyInfo> AllKeys();
-// Empty where `table` is not one.
+// Returns the keys of the record table `table`; empty if there is no such table.
 std::span<const KeyInfo> KeysOf(std::string_view table);
-// The keys that have a name, sorted.
+// Returns the names of the keys of `table`, without the positional entries, sorted.
 std::vector<std::string> KeyNames(std::string_view table);
-// InternalError where there is no such key.
+// Returns the record of a key. Throws InternalError if there is no such key.
 const KeyInfo& KeyOf(std::string_view table, std::string_view key);
-// What a value of the key must be: "a positive integer", "\"mean\" or \"sum\"", "a layout".
+// Returns the requirement for a value of the key: "a positive integer", "\"mean\" or \"sum\"", "a layout".
 std::string RequirementOf(const KeyInfo& key);
-// The strings that a type allows: of `"mean"|"sum"`, and of a TypeInfo with literals, mean and sum.
+// Returns the strings that a type allows, without quotes: mean and sum for the type `"mean"|"sum"`. For the name of a
+// TypeInfo, its literals.
 std::vector<std::string> LiteralsOf(std::string_view type);
 
 std::span<const TypeInfo> AllTypes();
 
 std::span<const DeprecatedName> DeprecatedNames();
-// The help text beside the new name.
+// Returns the help text for a use of the old name: since which version the name is deprecated.
 std::string DeprecatedHelp(const DeprecatedName& name);
 
 struct TypeParameter {
-  std::string name;  // "...": any number of further arguments
+  std::string name;  // "..." for any number of further arguments
   std::string type;
   bool optional = false;
 };
 struct FunctionType {
   bool is_function = false;
   std::vector<TypeParameter> parameters;
-  std::string result;  // of a function, "" for none; else the type itself
+  std::string result;  // the result of the function ("" for no result); else the type itself
 };
-// Reads one line of BuiltinInfo::type. InternalError where it has another form.
+// Parses one line of BuiltinInfo::type. Throws InternalError if the line has another form.
 FunctionType ParseType(const std::string& type);
 
 }  // namespace moonshard

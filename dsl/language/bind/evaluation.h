@@ -1,5 +1,5 @@
-// Evaluation: the state of one evaluation of a plan: the Lua state, the inputs of the plan, and what its builtins
-// collect. Builtins reach it through Evaluation::From.
+// Evaluation: the state of one evaluation of a plan: the Lua state, the inputs of the plan, and the data that its
+// builtins collect. Builtins access the Evaluation through Evaluation::From.
 #pragma once
 
 #include <map>
@@ -13,30 +13,34 @@
 
 namespace moonshard {
 
-// A file whose chunk is running: the plan itself, one it extends or one it requires.
+// A file whose chunk is running: the plan itself, a plan that it extends, or a module that it requires.
 struct RunningFile {
-  std::string chunk;   // as diagnostics name it
-  std::string folder;  // the directory of its own files; empty: none (text without a file, built-in)
+  std::string chunk;   // the name in diagnostics
+  std::string folder;  // the directory in which require and extends search; empty for built-in files and bare text
 };
 
 class Evaluation {
  public:
   explicit Evaluation(const PlanInputs& inputs);
 
+  // The Evaluation that owns `L`.
   static Evaluation& From(lua_State* L);
 
   const PlanInputs& inputs() const { return inputs_; }
-  // For the next line of a session: a fresh budget, no option declared, no file running (ScriptState::Renew).
+  // Prepares the evaluation for the next line of a session: sets the mesh and the given options, and clears declared
+  // options, running files, made rules, the count of files and the budget (ScriptState::Renew).
   void Renew(const MeshShape& mesh, std::map<std::string, JsonValue> options);
   ScriptState& state() { return state_; }
+  // The options that plans have declared so far, by name.
   std::map<std::string, DeclaredOption>& options() { return options_; }
-  // Names that options had before and may be given under still.
+  // The old names of renamed options, under which a value is still accepted.
   std::set<std::string>& old_options() { return old_options_; }
+  // The stack of running files; the innermost is last.
   std::vector<RunningFile>& running() { return running_; }
   MadeRules& made_rules() { return made_rules_; }
-  // The line of the last plan { ... } that was evaluated; empty if there was none.
+  // The place of the last plan { ... } that was evaluated; empty before the first.
   SourceSpan& last_plan() { return last_plan_; }
-  // Counts a file that is about to be read; raises a Lua error beyond the limit.
+  // Counts one more file of this evaluation. Ends the script (kScriptLimit) if there are more than ScriptLimits::files.
   void CountFile();
 
  private:
@@ -50,10 +54,10 @@ class Evaluation {
   int files_ = 0;
 };
 
-// Adds all builtins except those that read files (require, extends: eval/) and those of stdlib.
+// Adds all builtins except require and extends (eval/) and the styles of stdlib.
 void AddBuiltins(lua_State* L);
 
-// One group of builtins each; AddBuiltins calls them.
+// Each adds one group of builtins. AddBuiltins calls all of them.
 void AddLayoutBuiltins(lua_State* L);
 void AddStyleBuiltins(lua_State* L);
 void AddSectionBuiltins(lua_State* L);

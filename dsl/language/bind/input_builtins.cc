@@ -17,8 +17,8 @@ int ConfigGet(lua_State* L) {
   if (IsPoison(L, 1) || IsPoison(L, 2)) return PushPoison(L);
   const ConfigValue* config = Userdata<ConfigValue>::To(L, 1);
   const std::optional<std::string> key = StringAt(L, 2);
-  if (config == nullptr) return BadArgument(L, "get", "write config:get(key, default), with a colon", 1);
-  if (!key) return BadArgument(L, "get", "the key must be a text", 2);
+  if (config == nullptr) return BadArgument(L, "get", "it must be called with a colon, config:get(key, default)", 1);
+  if (!key) return BadArgument(L, "get", "the key must be a string", 2);
   lua_settop(L, 3);
   const JsonValue* field = config->json->Find(*key);
   if (field != nullptr && !field->is_null()) return PushJson(L, *field, PathTo(*config, *key));
@@ -31,21 +31,22 @@ int ConfigIndex(lua_State* L) {
   if (config.json->is_array()) {
     const JsonValue::Array& list = config.json->AsArray();
     const std::optional<int64_t> i = IntegerAt(L, 2);
-    if (!i) return BadArgument(L, "config." + config.path, "a list takes positions", 2);
+    if (!i) return BadArgument(L, "config." + config.path, "the index of a list must be an integer", 2);
     if (*i < 1 || *i > static_cast<int64_t>(list.size())) return 0;
     return PushJson(L, list[static_cast<size_t>(*i - 1)], config.path + "[" + std::to_string(*i) + "]");
   }
   const std::optional<std::string> key = StringAt(L, 2);
-  if (!key) return BadArgument(L, "config", "the key must be a text", 2);
+  if (!key) return BadArgument(L, "config", "the key must be a string", 2);
   if (const JsonValue* field = config.json->Find(*key)) return PushJson(L, *field, PathTo(config, *key));
   if (*key == "get") {
     lua_pushcfunction(L, &Guarded<&ConfigGet>);
     return 1;
   }
   const std::string nearest = NearestName(*key, config.json->Keys());
-  ScriptState::From(L).Report(
-      Finding::kUnknownConfigKey, "config.json has no '" + PathTo(config, *key) + "'", *key,
-      !nearest.empty() ? "did you mean '" + nearest + "'?" : "config:get(\"" + *key + "\", default) takes a default");
+  ScriptState::From(L).Report(Finding::kUnknownConfigKey, "config.json has no '" + PathTo(config, *key) + "'", *key,
+                              !nearest.empty()
+                                  ? "did you mean '" + nearest + "'?"
+                                  : "config:get(\"" + *key + "\", default) returns a default for a missing field");
   return PushPoison(L);
 }
 
@@ -77,14 +78,14 @@ int ConfigPairs(lua_State* L) {
 int MeshIndex(lua_State* L) {
   if (IsPoison(L, 2)) return PushPoison(L);
   const std::optional<std::string> name = StringAt(L, 2);
-  if (!name) return BadArgument(L, "mesh", "a mesh axis is a name", 2);
+  if (!name) return BadArgument(L, "mesh", "the mesh axis must be a name", 2);
   const std::optional<MeshAxis> axis = MeshAxisFromName(*name);
   if (!axis) {
     const std::vector<std::string> names(MeshAxisNames().rbegin(),
                                          MeshAxisNames().rend());  // tp first, the most common one
     ScriptState::From(L).Report(
         Finding::kUnknownAxis, "no mesh axis '" + *name + "'", *name,
-        *name == "rank" ? "a plan is the same on every rank, so it cannot see one" : DidYouMean(*name, names));
+        *name == "rank" ? "a plan is the same on every rank and cannot depend on the rank" : DidYouMean(*name, names));
     return PushPoison(L);
   }
   lua_pushinteger(L, Evaluation::From(L).inputs().mesh.size(*axis));

@@ -20,7 +20,7 @@ std::optional<int> DimAt(lua_State* L, int index) {
 int Shard(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::optional<int> dim = DimAt(L, 1);
-  if (!dim) return BadArgument(L, "shard", "the tensor dim must be a small integer", 1);
+  if (!dim) return BadArgument(L, "shard", "the tensor dim must be an integer from -16 to 15", 1);
   if (lua_isnoneornil(L, 2)) return PushLayout(L, Layout::Shard(*dim));
   if (!IsTable(L, 2)) return BadArgument(L, "shard", "the second argument must be { heads = n } or { owner = r }", 2);
   KeyReader keys(L, 2, "shard");
@@ -31,7 +31,7 @@ int Shard(lua_State* L) {
   if (!owner) return PushLayout(L, Layout::Shard(*dim, *heads));
   if (!heads) return PushLayout(L, Layout::Owned(*dim, *owner));
   keys.Push("heads");
-  return BadArgument(L, "shard", "'heads' and 'owner' exclude each other", -1);
+  return BadArgument(L, "shard", "'heads' and 'owner' are mutually exclusive", -1);
 }
 
 int SharedLast(lua_State* L) {
@@ -66,9 +66,10 @@ std::optional<std::vector<int64_t>> PartSizesAt(lua_State* L, int index, const c
 int Packed(lua_State* L) {
   if (AnyPoison(L) || (IsTable(L, 2) && HoldsPoison(L, 2))) return PushPoison(L);
   const std::optional<int> dim = DimAt(L, 1);
-  if (!dim) return BadArgument(L, "packed", "the tensor dim must be a small integer", 1);
+  if (!dim) return BadArgument(L, "packed", "the tensor dim must be an integer from -16 to 15", 1);
   if (const std::optional<int64_t> count = IntegerAt(L, 2); count && lua_isnoneornil(L, 3)) {
-    if (*count < 1 || *count > kMostParts) return BadArgument(L, "packed", "the number of parts must be small", 2);
+    if (*count < 1 || *count > kMostParts)
+      return BadArgument(L, "packed", "the number of parts must be an integer from 1 to 1024", 2);
     return PushLayout(L, Layout::PackedEqually(*dim, static_cast<int>(*count)));
   }
   const std::optional<std::vector<int64_t>> sizes = PartSizesAt(L, 2, "the sizes");
@@ -106,7 +107,7 @@ bool PutOnAxis(lua_State* L, int axis_index, int index, Placement& placement) {
   }
   const Placement* layout = LayoutAt(L, index);
   if (layout == nullptr || !layout->only_tp()) {
-    BadArgument(L, "on", "'" + *name + "' takes a layout without an axis", index);
+    BadArgument(L, "on", "'" + *name + "' must be a layout such as shard(0), not a result of on(...)", index);
     return false;
   }
   placement[*axis] = (*layout)[MeshAxis::kTp];

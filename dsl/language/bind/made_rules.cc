@@ -63,18 +63,19 @@ Diagnostics MadeRules::LostFrom(const Plan& plan, const Sources& sources) const 
     }
     if (lost.empty() || (line.by_block && lines.contains(place))) continue;
     const bool one = lost.size() == 1;
-    const std::string what = one ? "the rule of '" + lost.front() + "' is in no plan, and does nothing"
-                                 : std::to_string(lost.size()) + " rules are in no plan, and do nothing";
+    const std::string what = one ? "the rule for '" + lost.front() + "' is not part of the plan and has no effect"
+                                 : std::to_string(lost.size()) + " rules are not part of the plan and have no effect";
     Diagnostic d =
         MakeDiagnostic(Finding::kLostRule, what, sources.SpanOf(place.first, place.second, line.by_block ? "" : "at"));
-    if (!one) d.declared = "rules of " + Named(lost);
+    if (!one) d.declared = "rules for " + Named(lost);
     if (line.in_function) {
-      d.help = "return it from the function, and put what the function returns within the braces of plan { ... }";
+      d.help = "return the rules from the function, and put the function's result within the braces of plan { ... }";
     } else if (lost.size() > 1 && !line.by_block) {
       d.help =
-          "collect them: local rules <const> = {} first, table.insert(rules, at(...)) for each, and plan { rules }";
+          "collect the rules: local rules <const> = {} first, table.insert(rules, at(...)) for each, and plan { rules "
+          "}";
     } else {
-      d.help = "put it within the braces of plan { ... }, directly or in a list";
+      d.help = "write rules within the braces of plan { ... }, directly or in a list";
     }
     out.push_back(std::move(d));
   }

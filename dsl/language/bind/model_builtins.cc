@@ -18,7 +18,7 @@ namespace {
 const ModuleTree* TreeOf(lua_State* L, const char* builtin) {
   if (Userdata<ModelValue>::To(L, 1) == nullptr) {
     const std::optional<std::string> text = StringAt(L, 1);
-    BadArgument(L, builtin, std::string("it is called with a colon, model:") + builtin + "(...)", 1, {},
+    BadArgument(L, builtin, std::string("it must be called with a colon, model:") + builtin + "(...)", 1, {},
                 "write model:" + std::string(builtin) + "(" + (text ? "\"" + *text + "\"" : "...") + ")");
     lua_pop(L, 1);
     return nullptr;

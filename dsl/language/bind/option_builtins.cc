@@ -23,7 +23,7 @@ const char* TypeText(const JsonValue& value) {
   if (value.is_bool()) return "true or false";
   if (value.is_int()) return "an integer";
   if (value.is_double()) return "a number";
-  return "a text";
+  return "a string";
 }
 
 template <class Number>
@@ -93,7 +93,7 @@ Renamed ReadRenamed(lua_State* L, int index) {
       Evaluation::From(L).old_options().insert(*old);
       continue;
     }
-    BadArgument(L, "options", "renamed options are a table { old = \"new\" }", 5);
+    BadArgument(L, "options", "a renamed option must be written as old = \"new\"", 5);
   }
   lua_settop(L, top);
   return out;
@@ -153,7 +153,7 @@ JsonValue Declare(Evaluation& evaluation, const std::string& name, const JsonVal
     if (const std::optional<JsonValue> fitted = Fit(*given, fallback)) {
       value = WithoutOldValue(evaluation, name, renamed, *fitted, here);
     } else {
-      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "option '" + name + "' has a value of the wrong kind", here);
+      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "option '" + name + "' has a value of the wrong type", here);
       d.declared = Quoted(*given);
       d.required = TypeText(fallback);
       state.Report(std::move(d));
@@ -167,7 +167,8 @@ int Options(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   if (!IsTable(L, 1)) return BadArgument(L, "options", "it takes a table: options { name = default }", 1);
   lua_settop(L, 2);
-  if (!lua_isnil(L, 2) && !IsTable(L, 2)) return BadArgument(L, "options", "renamed options are a table", 2);
+  if (!lua_isnil(L, 2) && !IsTable(L, 2))
+    return BadArgument(L, "options", "the renamed options must be a table { old = \"new\" }", 2);
   const Renamed renamed = ReadRenamed(L, 2);
   lua_settop(L, 1);
   PushSortedKeys(L, 1);
@@ -186,7 +187,7 @@ int Options(lua_State* L) {
     } else if (IsPoison(L, 5)) {
       lua_pushvalue(L, 5);
     } else {
-      BadArgument(L, "options", "the default of '" + *name + "' must be a boolean, a number or a text", 5);
+      BadArgument(L, "options", "the default of '" + *name + "' must be a boolean, a number or a string", 5);
     }
     lua_setfield(L, 3, name->c_str());
   }

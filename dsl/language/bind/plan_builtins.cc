@@ -94,12 +94,12 @@ class PlanReader {
     if (StringAt(lua_, -1) == "1") d.help = "write api = 1, without quotes";
     if (api && *api > kApis.back()) d.help = "the plan was written for a newer moonshard";
     if (api && *api < kApis.front())
-      d.help = "the plan was written for an older moonshard; plans/ shows what is written now";
+      d.help = "the plan was written for an older moonshard; the plans in plans/ use a supported version";
     state_.Report(std::move(d));
   }
 
   void ReadList(int index, int depth) {
-    if (depth > kDeepestNesting) luaL_error(lua_, "plan: lists nested more than %d deep", kDeepestNesting);
+    if (depth > kDeepestNesting) luaL_error(lua_, "plan: lists are nested more than %d levels deep", kDeepestNesting);
     luaL_checkstack(lua_, 8, "plan: lists nested too deeply");
     if (depth > 0) CheckList(lua_, index, "a list of rules");
     SourceSpan before;     // of the last rule in front
@@ -119,10 +119,10 @@ class PlanReader {
     }
   }
 
-  // "entry 3, behind the rule of line 7": for what has no line of its own.
+  // "entry 3, after the rule of line 7,": names an entry that has no line of its own.
   static std::string NamedEntry(lua_Integer i, const SourceSpan& before) {
     return "entry " + std::to_string(i) +
-           (before.line > 0 ? ", behind the rule of line " + std::to_string(before.line) + "," : "");
+           (before.line > 0 ? ", after the rule of line " + std::to_string(before.line) + "," : "");
   }
 
   // A text, a style or a layout, on top of the stack, at position `i` of the list at `list`.
@@ -130,15 +130,15 @@ class PlanReader {
     const int entry = lua_gettop(lua_);
     const std::optional<std::string> text = StringAt(lua_, entry);
     SourceSpan where;
-    std::string help = "at(\"...\", style)";
+    std::string help = "write at(\"...\", style)";
     if (text) {
       const SourceSpan call = state_.UserSpan();
       const bool below = before.file == call.file && before.line > call.line;
       where = state_.sources().SpanOfQuoted(call.file, below ? before.line : call.line, *text);
       lua_rawgeti(lua_, list, i + 1);
       const Style* next = Userdata<Style>::To(lua_, -1);
-      help = "a rule is at(\"" + text->substr(0, 200) + "\", " + (next != nullptr ? next->name + " { ... }" : "style") +
-             ")";
+      help =
+          "write at(\"" + text->substr(0, 200) + "\", " + (next != nullptr ? next->name + " { ... }" : "style") + ")";
       lua_settop(lua_, entry);
     }
     const std::string what = NamedEntry(i, before) + (text ? " must be a rule" : " has no pattern");
@@ -161,10 +161,10 @@ class PlanReader {
     } else if (const Precision* precision = Userdata<Precision>::To(lua_, index)) {
       ReadPrecision(*precision);
     } else if (const KeptDType* kept = Userdata<KeptDType>::To(lua_, index)) {
-      Count(plan_.kept_dtypes.size(), "modules of keep_dtype", sizeof(KeptDType) + kept->modules.pattern.size());
+      Count(plan_.kept_dtypes.size(), "keep_dtype entries", sizeof(KeptDType) + kept->modules.pattern.size());
       plan_.kept_dtypes.push_back(*kept);
     } else if (const OperatorLike* like = Userdata<OperatorLike>::To(lua_, index)) {
-      Count(plan_.operators.size(), "operators of operator_like",
+      Count(plan_.operators.size(), "operator_like entries",
             sizeof(OperatorLike) + like->name.size() + like->like.size());
       plan_.operators.push_back(*like);
     } else if (const Plan* base = Userdata<Plan>::To(lua_, index)) {
@@ -176,9 +176,10 @@ class PlanReader {
     } else {
       std::string help;
       if (const BuiltinInfo* builtin = BuiltinOf(lua_, index)) help = "call it: " + SignatureOf(*builtin);
-      BadArgument(lua_, "plan",
-                  NamedEntry(i, before) + " must be a rule, a list of rules, a section, extends, default or divides",
-                  index, {}, help);
+      BadArgument(
+          lua_, "plan",
+          NamedEntry(i, before) + " must be a rule, a list of rules, a section, extends, default, divides or fits",
+          index, {}, help);
       lua_pop(lua_, 1);
     }
   }
@@ -199,7 +200,8 @@ class PlanReader {
 
   void ReadSection(const DataParallel& section) {
     if (plan_.data_parallel) {
-      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "a plan has one fsdp or ddp", section.source);
+      Diagnostic d =
+          MakeDiagnostic(Finding::kBadArgument, "a plan can have only one fsdp or ddp section", section.source);
       d.related.push_back(plan_.data_parallel->source);
       state_.Report(std::move(d));
       return;
@@ -209,7 +211,8 @@ class PlanReader {
 
   void ReadPrecision(const Precision& section) {
     if (plan_.precision) {
-      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "a plan has one precision", section.source);
+      Diagnostic d =
+          MakeDiagnostic(Finding::kBadArgument, "a plan can have only one precision section", section.source);
       d.related.push_back(plan_.precision->source);
       state_.Report(std::move(d));
       return;
@@ -220,7 +223,7 @@ class PlanReader {
   void ReadRecompute(const Recomputed& section) {
     for (const auto* modules : {&section.modules, &section.keep_modules}) {
       for (const ModulePattern& module : *modules) {
-        Count(recompute_patterns_++, "patterns to recompute",
+        Count(recompute_patterns_++, "patterns in recompute sections",
               sizeof(module) + module.pattern.size() + module.source.file.size() + module.source.text.size());
       }
     }
@@ -230,7 +233,7 @@ class PlanReader {
 
   void ReadDefault(const DefaultValue& fallback) {
     if (plan_.fallback) {
-      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "a plan has one default", fallback.source);
+      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "a plan can have only one default", fallback.source);
       d.related.push_back(plan_.fallback_source);
       state_.Report(std::move(d));
       return;

@@ -1,4 +1,4 @@
-// PlanInputs: everything a plan can see. Nothing in it differs between ranks.
+// PlanInputs: everything that a plan can read. The inputs are the same on every rank.
 #pragma once
 
 #include <map>
@@ -14,30 +14,30 @@
 
 namespace moonshard {
 
-// An option as options{} declared it first; the plans below it, which it extends, get the same value.
+// An option of a plan, by its first options{}. A base plan that declares the same option gets the same value.
 struct DeclaredOption {
   JsonValue value;
-  JsonValue fallback;  // what it is where nothing was given
-  SourceSpan source;
+  JsonValue fallback;  // the default
+  SourceSpan source;   // the place of the declaration
 };
 
-// What an evaluation declared and read, also one that failed.
+// The options that an evaluation declared and the files that it read. Filled also if the evaluation failed.
 struct EvaluationRecord {
   std::map<std::string, DeclaredOption> options;
-  std::vector<std::string> files;  // that are not built in, in the order in which they were first read
+  std::vector<std::string> files;  // paths without built-in files, in the order of the first read
 };
 
-// Every member has a default, so that a host may name just those it gives: {.mesh = ..., .options = ...}.
+// Every member has a default, so that a host can set only some of them: {.mesh = ..., .options = ...}.
 struct PlanInputs {
-  JsonValue config = {};  // the model's config.json; null: no fields
+  JsonValue config = {};  // the model's config.json; null for a config without fields
   MeshShape mesh = {};
-  const ModuleTree* model = nullptr;              // for `model:has(...)`; must outlive the evaluation; may be null
-  std::map<std::string, JsonValue> options = {};  // by name; a text ("true", "8") is read as the option's declared type
-  std::vector<std::string> search_path = {};      // directories looked into for named plans before the built-in ones
+  const ModuleTree* model = nullptr;              // for model:has(...); must outlive the evaluation; may be null
+  std::map<std::string, JsonValue> options = {};  // by name; a string ("true", "8") is parsed as the declared type
+  std::vector<std::string> search_path = {};      // directories searched for named plans before the built-in plans
   ScriptLimits limits = {};
   std::span<const DeprecatedName> deprecated = DeprecatedNames();
-  bool isolate = false;                // in a child process under limits of the system (dsl/language/eval/isolated.h)
-  EvaluationRecord* record = nullptr;  // filled where it is given; must outlive the evaluation
+  bool isolate = false;                // evaluate in a confined child process (dsl/language/eval/isolated.h)
+  EvaluationRecord* record = nullptr;  // filled unless null; must outlive the evaluation
 };
 
 }  // namespace moonshard

@@ -78,8 +78,8 @@ bool ReadPattern(lua_State* L, int index, Rule& rule) {
   } else if (IsTable(L, index) && lua_gettop(L) == index) {
     lua_rawgeti(L, index, 1);
     lua_rawgeti(L, index, 2);
-    help = "in parentheses: at(" + (StringAt(L, -2) ? "\"" + *StringAt(L, -2) + "\"" : "pattern") + ", " +
-           WrittenStyle(L, lua_gettop(L)) + ")";
+    help = "write the arguments in parentheses: at(" + (StringAt(L, -2) ? "\"" + *StringAt(L, -2) + "\"" : "pattern") +
+           ", " + WrittenStyle(L, lua_gettop(L)) + ")";
     lua_settop(L, index);
   } else if (const std::string braces = IsTable(L, index) ? AsBraces(L, index) : ""; !braces.empty()) {
     help = "a rule has one pattern, with alternatives in braces: at(\"" + braces + "\", " + WrittenStyle(L, index + 1) +
@@ -247,7 +247,8 @@ int Fits(lua_State* L) {
     if (legal.size() < kMostDivisors) legal.push_back(std::to_string(fitting));
   }
   return Assertion(L, "fits", *given, number % size == 0 || size % number == 0,
-                   std::to_string(number) + " does not fit on " + std::to_string(size), Join(legal, ", "));
+                   std::to_string(number) + " is neither a multiple nor a divisor of " + std::to_string(size),
+                   Join(legal, ", "));
 }
 
 }  // namespace

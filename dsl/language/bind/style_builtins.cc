@@ -88,12 +88,12 @@ class StyleReader {
 
   void ReadKinds() {
     const int index = lua_absindex(lua_, -1);
-    if (!IsTable(lua_, index)) return Bad("'kinds' must map module kinds to parameters or styles");
+    if (!IsTable(lua_, index)) return Bad("'kinds' must map module kinds to styles or to tables of layouts");
     for (lua_pushnil(lua_); lua_next(lua_, index) != 0; lua_pop(lua_, 1)) {
       if (!Present(-1)) continue;
       const std::optional<std::string> kind = StringAt(lua_, -2);
       if (!kind) {
-        Bad("'kinds' must map module kinds to parameters or styles", -2);
+        Bad("'kinds' must map module kinds to styles or to tables of layouts", -2);
       } else if (const Style* own = Userdata<Style>::To(lua_, -1)) {
         style_.kind_styles.push_back({*kind, *own});
       } else {

@@ -9,42 +9,44 @@
 
 namespace moonshard {
 
-// re"..." or numbered"...": a pattern in another syntax than glob.
+// The value of re"..." or numbered"...": a pattern in another syntax than glob.
 struct PatternValue {
   std::string text;
   PatternSyntax syntax = PatternSyntax::kRegex;
 };
-// divides(...): checked where it was called; plan{} takes it as an entry.
+// The value of divides(...) and fits(...), which plan{} accepts as an entry. The check itself runs in the call.
 struct AssertionValue {
   std::string text;
 };
-// default(style).
+// The value of default(style).
 struct DefaultValue {
   Style style;
   SourceSpan source;
 };
-// A part of config.json that is an object or a list; `path` is "" for the root.
+// An object or list within config.json.
 struct ConfigValue {
-  const JsonValue* json = nullptr;
-  std::string path;
+  const JsonValue* json = nullptr;  // owned by the inputs of the evaluation
+  std::string path;                 // "rope_scaling"; "" for the root
 };
+// The values of the builtins mesh and model.
 struct MeshValue {};
 struct ModelValue {};
 
-// Makes the metatables of all of them, with == and tostring. config, mesh and model get their further metamethods in
-// input_builtins.cc and model_builtins.cc.
+// Makes the metatables of all value types, with == and tostring. input_builtins.cc and model_builtins.cc add further
+// metamethods for config, mesh and model.
 void RegisterValues(lua_State* L);
 
-// About how much memory a value holds outside of itself, for the limit.
+// Returns about how many bytes a value holds on the heap, which count towards the memory limit.
 size_t HeldBy(const Placement& placement);
 size_t HeldBy(const Style& style);
 size_t HeldBy(const Rule& rule);
 
-// Each leaves the value on top of the stack and returns 1.
+// Each pushes the value and returns 1.
 int PushLayout(lua_State* L, Placement placement);
 int PushStyle(lua_State* L, Style style);
 int PushRule(lua_State* L, Rule rule);
-// Null is nil; objects and lists become ConfigValue.
+// As above for a JSON value: null becomes nil, objects and lists become ConfigValue with `path`. `json` must outlive
+// the Lua state.
 int PushJson(lua_State* L, const JsonValue& json, const std::string& path);
 
 }  // namespace moonshard

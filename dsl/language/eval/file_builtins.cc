@@ -63,7 +63,7 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
   if (path.empty()) {
     Diagnostic d = MakeDiagnostic(Finding::kModuleNotFound, "'" + name + "' is not a valid module name for require",
                                   evaluation.state().UserSpanOfText(name));
-    d.help = "names joined by dots: require \"directory.file\"";
+    d.help = "a module name is names joined by dots: require \"directory.file\"";
     evaluation.state().Report(std::move(d));
     return std::nullopt;
   }
@@ -85,8 +85,8 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
   } else if (!nearest.empty()) {
     d.help = "did you mean '" + nearest + "'?";
   } else {
-    d.help = "a plan has no packages, files or network: only the modules " + Join(modules, ", ") +
-             (folder.empty() ? "" : " and files of the plan's own directory, here " + folder + "/" + path);
+    d.help = "a plan can require only the modules " + Join(modules, ", ") +
+             (folder.empty() ? "" : " and files in the directory of the plan, here " + folder + "/" + path);
   }
   evaluation.state().Report(std::move(d));
   return std::nullopt;
@@ -157,7 +157,8 @@ void RunSource(lua_State* L, const SourceFile& file) {
   }
   if (static_cast<int>(evaluation.running().size()) >= evaluation.inputs().limits.depth) {
     evaluation.state().RaiseLimit(
-        "files within files, more than " + std::to_string(evaluation.inputs().limits.depth) + " deep", "");
+        "require and extends nest files more than " + std::to_string(evaluation.inputs().limits.depth) + " levels deep",
+        "");
   }
   luaL_checkstack(L, 8, "files nested too deeply");
   PushEnvironment(L);

@@ -1,4 +1,4 @@
-// The builtins that read files, require and extends, and the search for a plan by name.
+// FileBuiltins: require and extends, the builtins that read files, and the search for a plan by name.
 #pragma once
 
 #include <string>
@@ -8,22 +8,24 @@
 
 namespace moonshard {
 
-// Sets up a new lua_State for plans: the sandbox, all builtins, and what AddFileBuiltins adds.
+// Sets up a new lua_State for plans: the sandbox, all builtins (AddBuiltins and AddFileBuiltins) and deprecated names.
 void OpenLanguage(lua_State* L);
 
 // Adds require, extends and the styles of stdlib/styles.lua to the environment.
 void AddFileBuiltins(lua_State* L);
 
-// Clears the module cache, so that the next require of a module reads its file again (after files were edited).
+// Clears the cache of required modules, so that the next require of a module reads its file again.
 void ForgetModules(lua_State* L);
 
-// Runs `file` as a Lua chunk of the current evaluation and pushes one value: the first one it returns, nil if it
-// returns none, or poison if the text is not valid Lua (reported). Lua errors at run time propagate to the caller.
+// Runs `file` as a Lua chunk of the current evaluation and pushes one value: the first value that the chunk returns,
+// nil if the chunk returns no value, or poison if the text is not valid Lua (reported). Lua errors at run time
+// propagate to the caller. Ends the script (kScriptLimit) beyond ScriptLimits::files or ScriptLimits::depth.
 void RunSource(lua_State* L, const SourceFile& file);
 
-// Finds plan `name` (".lua" is optional): in `own_folder` (may be empty), then in inputs.search_path, then among the
-// built-in plans. Files in `skip`, those being evaluated, are passed over, so that a user's llama.lua may extend the
-// built-in "llama". Errors: kPlanNotFound, with the nearest name or the cycle of plans; those of ReadSource.
+// Finds and reads plan `name` (".lua" is optional): in the directory `own_folder` (may be empty), then in
+// inputs.search_path, then among the built-in plans. Skips the files in `skip`, which are being evaluated, so that a
+// user's llama.lua can extend the built-in "llama". Errors: kPlanNotFound, with the nearest name or the cycle of plans,
+// and the errors of ReadSource.
 Result<SourceFile> FindPlan(const std::string& name, const PlanInputs& inputs, const std::string& own_folder,
                             const std::vector<RunningFile>& skip);
 

@@ -87,8 +87,8 @@ Result<SourceFile> ReadSource(const std::string& path, size_t most_bytes) {
   std::optional<std::string> text = source.Read(most_bytes + 1);
   if (!text) return fail(Finding::kFileUnreadable, "the file cannot be read");
   if (const size_t size = std::max(text->size(), static_cast<size_t>(status.st_size)); size > most_bytes) {
-    return fail(Finding::kFileUnreadable,
-                "the file has " + std::to_string(size) + " bytes; at most " + std::to_string(most_bytes) + " are read");
+    return fail(Finding::kFileUnreadable, "the file has " + std::to_string(size) + " bytes; at most " +
+                                              std::to_string(most_bytes) + " are allowed");
   }
   SourceFile file;
   file.text = *std::move(text);

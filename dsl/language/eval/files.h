@@ -1,4 +1,4 @@
-// Files: the sources of plans and modules: built in (stdlib/, plans/), or in a directory of the user.
+// Files: the source texts of plans and modules, which are built in (stdlib/, plans/) or in a directory of the user.
 #pragma once
 
 #include <optional>
@@ -16,25 +16,27 @@ struct EmbeddedFile {
   std::string_view text;
 };
 
-// Sorted by path.
+// All built-in files, sorted by path.
 std::span<const EmbeddedFile> EmbeddedFiles();
 
 struct SourceFile {
-  std::string name;    // as diagnostics call it: "plans/llama.lua" built in, else the path as the user gave it
-  std::string folder;  // the directory of its own files; empty for a built-in one
+  std::string name;    // for diagnostics: "plans/llama.lua" if built in, else the path as given by the user
+  std::string folder;  // the directory in which the file's require and extends search; empty for a built-in file
   std::string text;
-  bool internal = false;
+  bool internal = false;  // a file of stdlib, which diagnostics do not blame
 };
 
+// Returns the built-in file with this path ("plans/llama.lua"); nothing if there is no such file.
 std::optional<SourceFile> FindEmbedded(const std::string& path);
-// Names of the built-in plans, sorted: "llama", "mistral".
+// Returns the names of the built-in plans, sorted: "llama", "mistral".
 std::vector<std::string> EmbeddedPlanNames();
 
-// The text of a regular file of at most `most_bytes`. Errors: kFileNotFound, kFileUnreadable.
+// Reads a regular file of at most `most_bytes` bytes. Errors: kFileNotFound; kFileUnreadable, also for a larger file
+// and for a pipe, a device or a directory.
 Result<SourceFile> ReadSource(const std::string& path, size_t most_bytes);
 
-// The path of the file `relative` in `directory`, if it exists and is inside after resolving links; nothing otherwise,
-// and for an absolute path or one with "..".
+// Returns the path `folder`/`relative` if it is a regular file that is inside `folder` after links are resolved.
+// Returns nothing otherwise, and if `relative` is absolute or contains "..".
 std::optional<std::string> FindInside(const std::string& folder, const std::string& relative);
 
 }  // namespace moonshard

@@ -212,7 +212,7 @@ std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, co
   }
   if (end.too_long) {
     return Ended(Finding::kScriptLimit, name,
-                 "the plan has more than " + std::to_string(kMostAnswer >> 20) + " MiB as data");
+                 "the evaluated plan takes more than " + std::to_string(kMostAnswer >> 20) + " MiB as JSON");
   }
   // A complete answer shows that the child ended well.
   if (end.lost) {
@@ -224,7 +224,7 @@ std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, co
     const int signal = WTERMSIG(end.status);
     if (signal == SIGXCPU) {
       return Ended(Finding::kScriptLimit, name,
-                   "the plan's process ran for more than " + std::to_string(limits.time.count()) + " ms");
+                   "the plan's process used more than " + std::to_string(limits.time.count()) + " ms of CPU time");
     }
     return Ended(Finding::kInternal, name,
                  "the plan's process was ended by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")");

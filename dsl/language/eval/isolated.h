@@ -1,17 +1,17 @@
-// Isolated: the evaluation of an untrusted plan in a process of its own. The sandbox (dsl/language/sandbox) bounds what
-// a plan can name and use; the process also bounds what a defect of the sandbox, or of Lua, would allow.
+// Isolated: evaluates an untrusted plan in a child process. The sandbox (dsl/language/sandbox) limits the names and
+// resources of a plan; the child process also limits the effects of a defect of the sandbox or of Lua.
 //
-//   this process --fork--> a child under limits: evaluates, writes the plan as JSON --pipe--> read, checked, used
+//   this process --fork--> child: evaluates, writes JSON --pipe--> checks the JSON, returns the plan
 //
-// The child has the CPU time and memory of ScriptLimits and a small margin, and ends with this process. Its only system
-// calls are those that memory, time and reading files need (system_calls.cc), also when it runs as root: it cannot
-// change a file, start a process, or reach another process or the network. Its output is data and is checked as such
-// (engine/plan/plan/plan_json.h). A child that crashes, hangs or writes something else is a diagnostic, and its output
-// is discarded.
+// The child has the CPU time and memory of ScriptLimits plus a small margin, and the kernel kills the child when this
+// process ends. A filter allows only the system calls for memory, time and reading files (system_calls.cc), also if the
+// child runs as root: the child cannot change a file, start a process, or reach another process or the network. This
+// process treats the output as untrusted data (engine/plan/plan/plan_json.h). If the child crashes, hangs or writes
+// something else, the result is a diagnostic, and the output is discarded.
 //
-// It is a fork without exec: threads of this process do not exist in the child, so a lock that one of them holds stays
-// locked. glibc keeps its own locks usable; `run` must need no others. No signal handler is installed, and no other
-// child is waited for.
+// The child is a fork without exec: the other threads of this process do not exist in the child, so a lock that such a
+// thread holds stays locked. glibc keeps its own locks usable; `run` must not take other locks. EvaluateInChild
+// installs no signal handler and waits for no other child.
 #pragma once
 
 #include <functional>
@@ -22,19 +22,21 @@
 
 namespace moonshard {
 
-// The result of `run` from a child process. `run` writes its EvaluationRecord to its argument, which is copied to
-// `record` unless that is null. Errors: those of `run`; kScriptLimit if the child exceeded a limit; kInternal if it
-// crashed or its output is not a plan; kNotSupported if no process could be started or confined.
+// Calls `run` in a child process and returns its result. `run` fills the EvaluationRecord that it receives, which is
+// copied to `record` unless `record` is null. `name` is the file in diagnostics. Errors: the errors of `run`;
+// kScriptLimit if the child exceeded a limit; kInternal if the child crashed or its output is not a plan; kNotSupported
+// if the child could not be started or confined, or its exit status was lost.
 Result<Plan> EvaluateInChild(const std::string& name, const ScriptLimits& limits, EvaluationRecord* record,
                              const std::function<Result<Plan>(EvaluationRecord*)>& run);
 
-// System calls: a seccomp filter for a process that evaluates an untrusted plan. Resource limits are not enough: those
-// on processes do not apply to root, and there is none for the removal of files. Used by isolated.cc, in the child.
-// From here on this process can allocate memory, read the time, read files and descriptors, write to open descriptors,
-// handle its own signals and exit; every other call fails with EPERM: starting a process or program, opening a file for
-// writing, changing or removing one, a signal to another process, a socket, and calls of later kernels. Irrevocable.
-// False if the system does not support such filters, or on another architecture than x86-64 and 64-bit ARM: then the
-// only change is that the process cannot gain privileges. Allocates nothing.
+// Installs a seccomp filter in this process, which then evaluates an untrusted plan; isolated.cc calls it in the child.
+// Resource limits are not sufficient: limits on processes do not apply to root, and no limit prevents the removal of
+// files. Afterwards this process can allocate memory, read the time, read files and descriptors, write to open
+// descriptors, send signals to itself and handle them, and exit. Every other system call fails with EPERM, for example
+// to start a process or program, to open a file for writing, to change or remove a file, to signal another process, to
+// open a socket, and the calls of later kernels. The filter cannot be removed. Returns false if the system does not
+// support seccomp filters or the architecture is neither x86-64 nor 64-bit ARM; then the only change is that the
+// process cannot gain privileges. Does not allocate memory.
 bool KeepOnlyHarmlessSystemCalls();
 
 }  // namespace moonshard

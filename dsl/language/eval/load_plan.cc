@@ -40,7 +40,7 @@ void ReportUndeclaredOptions(Evaluation& evaluation, const std::string& name) {
     SourceSpan where;
     where.file = name;
     Diagnostic d = MakeDiagnostic(Finding::kUnknownOption, "the plan has no option '" + option + "'", where);
-    d.help = declared.empty() ? "it declares none" : DidYouMean(option, declared);
+    d.help = declared.empty() ? "the plan declares no options" : DidYouMean(option, declared);
     evaluation.state().Report(std::move(d));
   }
 }

@@ -117,7 +117,7 @@ std::string LuaDefinitions() {
   }
   for (const DeprecatedName& name : DeprecatedNames()) {
     if (FindBuiltin(name.replacement) == nullptr) continue;  // a key or a value
-    out += "---@deprecated\n---" + std::string(name.replacement) + " replaces it\n" + name.name + " = " +
+    out += "---@deprecated\n---use " + std::string(name.replacement) + " instead\n" + name.name + " = " +
            name.replacement + "\n\n";
   }
   return out;

@@ -1,19 +1,20 @@
-// Forms: the builtins of the plan language (dsl/language/bind/builtins.h) as the files that editors, checkers and
-// people read. Each is generated from the table of builtins, so a new name or key appears in all of them.
+// Forms: generated files that describe the builtins of the plan language (dsl/language/bind/builtins.h): definitions
+// for editors, configurations for checkers, and a reference page. A new name or key appears in every form.
 #pragma once
 
 #include <string>
 
 namespace moonshard {
 
-// LuaCATS definitions (---@meta) of every name that a plan can use, for lua-language-server.
+// Returns LuaCATS definitions (---@meta) of every name that a plan can use, for lua-language-server.
 std::string LuaDefinitions();
-// .luarc.json for a directory of plans: Lua 5.4 without its own libraries, the definitions in the directory `library`.
+// Returns a .luarc.json for a directory of plans: Lua 5.4 without the standard libraries, and with the definitions in
+// the directory `library`.
 std::string LuarcJson(const std::string& library);
-// .luacheckrc: luacheck knows these names and no others.
+// Returns a .luacheckrc that declares every name that a plan can use, and no other names.
 std::string LuacheckConfig();
-// The reference of the language as a page of Markdown: each name with its signature, its keys (type, default, example)
-// and an example.
+// Returns the reference of the language as a Markdown page: each name with its signature, its keys (type, default,
+// example) and an example.
 std::string ReferencePage();
 
 }  // namespace moonshard

@@ -130,16 +130,16 @@ int RefuseWrite(lua_State* L) {
   const auto kind = static_cast<ReadOnlyKind>(lua_tointeger(L, lua_upvalueindex(2)));
   const std::string label = lua_tostring(L, lua_upvalueindex(3));
   if (kind != ReadOnlyKind::kNames) {
-    state.Report(Finding::kReadOnly, "'" + label + "' cannot be changed: '" + key + "' is set here", key);
+    state.Report(Finding::kReadOnly, "'" + label + "' is read-only: '" + key + "' cannot be assigned", key);
     return 0;
   }
   lua_pushvalue(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) {
     state.Report(Finding::kReadOnly, "'" + key + "' is a builtin and cannot be changed", key,
-                 "'local " + key + " = ...' makes a name of your own");
+                 "'local " + key + " = ...' declares a local variable");
     return 0;
   }
-  state.Report(Finding::kReadOnly, "'" + key + "' is not a local name", key, "write 'local " + key + "'");
+  state.Report(Finding::kReadOnly, "'" + key + "' is not a local variable", key, "write 'local " + key + "'");
   lua_settop(L, 2);
   PushPoison(L);
   lua_rawset(L, lua_upvalueindex(1));  // reported once
@@ -182,7 +182,7 @@ int WriteSession(lua_State* L) {
     PushText(L, 2);
     const std::string key = lua_tostring(L, -1);
     ScriptState::From(L).Report(Finding::kReadOnly, "'" + key + "' is a builtin and cannot be changed", key,
-                                "'local " + key + " = ...' makes a name of your own");
+                                "'local " + key + " = ...' declares a local variable");
     return 0;
   }
   lua_settop(L, 3);

@@ -1,4 +1,4 @@
-// Environment: the names of a plan, an allow list, read-only; reading any other name is an error with the nearest
+// Environment: the read-only names of a plan, an allow list. A read of any other name is an error with the nearest
 // match.
 //
 //   base     assert error ipairs next pairs require (added by eval/) select tonumber tostring type
@@ -6,11 +6,12 @@
 //   table    concat insert pack remove sort unpack
 //   math     abs ceil floor fmod huge max maxinteger min mininteger tointeger type
 //
-// Omitted, because a script could hang in them, keep values alive, observe what differs between ranks, or reach
-// outside: load loadfile dofile loadstring pcall xpcall coroutine setmetatable getmetatable rawget rawset rawequal
-// rawlen collectgarbage print warn os io debug package math.random string.dump string.pack string.unpack utf8 _G.
-// The rest differs from Lua where it must: pairs and next iterate in sorted order, tostring shows no address, work that
-// depends on sizes is charged to the budget of steps, and table.sort compares strings by bytes.
+// These names of Lua are omitted, because with them a script could hang, keep values alive, observe differences between
+// ranks, or access the host: load loadfile dofile loadstring pcall xpcall coroutine setmetatable getmetatable rawget
+// rawset rawequal rawlen collectgarbage print warn os io debug package math.random string.dump string.pack
+// string.unpack utf8 _G. The other names differ from Lua as follows: pairs and next iterate in sorted order, tostring
+// shows no address, work that depends on sizes is charged to the budget of steps, and table.sort is stable and compares
+// strings by bytes.
 #pragma once
 
 #include <string_view>
@@ -22,28 +23,30 @@
 
 namespace moonshard {
 
-// What a read of a missing key is reported as. A write is kReadOnly for every kind.
+// The kind of a read-only table, which decides the finding for a read of a missing key. A write is kReadOnly for every
+// kind.
 enum class ReadOnlyKind : int {
   kNames,    // the environment itself: kUnknownName
   kLibrary,  // string, table, math, a stdlib module: kUnknownKey
   kOptions,  // the result of options{}: kUnknownOption
 };
 
-// Makes the environment with everything above, kept in the registry.
+// Makes the environment with the names above, except require, and keeps it in the registry.
 void OpenEnvironment(lua_State* L);
-// The environment, for LoadChunk. Leaves it on top of the stack.
+// Pushes the environment, for LoadChunk.
 void PushEnvironment(lua_State* L);
-// The environment for the lines of a session: as above, but names can be assigned, which later lines see. The first
-// call creates it. An assignment to a builtin is an error; a `local` of an earlier line may shadow one.
+// Pushes the environment for the lines of a session: the names above, and names that a line assigns, which later lines
+// can read. The first call creates the environment. An assignment to a builtin is an error; a `local` of an earlier
+// line may shadow a builtin.
 void PushSessionEnvironment(lua_State* L);
-// The table of the session's own names, for the host alone. Leaves it on top of the stack.
+// Pushes the table of the names that the session has assigned. For the host only: a script cannot reach this table.
 void PushSessionNames(lua_State* L);
-// Adds a name to the environment; takes the value on top of the stack.
+// Adds a name to the environment, with the value on top of the stack, which is popped.
 void SetName(lua_State* L, const char* name);
-// A deprecated name for `replacement`: reading it is reported (kDeprecatedName) with `help` and returns the value of
-// the replacement.
+// Adds the deprecated name `name` for `replacement`: a read is reported (kDeprecatedName) with `help` and returns the
+// value of the replacement.
 void SetDeprecated(lua_State* L, const char* name, const char* replacement, const char* help);
-// Replaces the table on top of the stack by a read-only view of it. `label` is how messages call it.
+// Replaces the table on top of the stack by a read-only view of the table. `label` is the name in messages.
 void MakeReadOnly(lua_State* L, ReadOnlyKind kind, const char* label);
 
 struct NamedFunction {
@@ -53,25 +56,26 @@ struct NamedFunction {
 // Adds functions to the table on top of the stack.
 void AddFunctions(lua_State* L, const std::vector<NamedFunction>& functions);
 
-// Sorted keys of the table at `index`, as Lua array on top of the stack: numbers, then strings bytewise, then booleans.
-// Other keys have no order that is the same on every rank: raises a Lua error.
+// Pushes a list of the keys of the table at `index`, sorted: numbers, then strings by bytes, then booleans. Raises a
+// Lua error for a key of another type, which has no order that is the same on every rank.
 void PushSortedKeys(lua_State* L, int index);
 
-// The libraries: each leaves a table of its functions on top of the stack (base functions are names of their own).
+// Each pushes a table of the functions of one library. The base functions are names of the environment.
 void PushBaseFunctions(lua_State* L);
 void PushStringFunctions(lua_State* L);
 void PushTableFunctions(lua_State* L);
 void PushMathFunctions(lua_State* L);
-int Format(lua_State* L);  // string.format
+// The Lua functions string.format, pairs, next and ipairs.
+int Format(lua_State* L);
 int Pairs(lua_State* L);
 int Next(lua_State* L);
 int Ipairs(lua_State* L);
 
-// Text of the value at `index` as plans see it: no addresses. Leaves it on top of the stack.
+// Pushes the text of the value at `index`, as tostring returns it to a plan: without addresses.
 void PushText(lua_State* L, int index);
 
-// Foreign names: names of other languages and libraries that occur in plans by mistake, and their equivalents.
-// The help for a name: "write false"; "" for a name without an entry.
+// Returns the help for a name of another language or library that is used in plans by mistake: "write false" for False.
+// Returns "" for other names.
 std::string HelpForForeignName(std::string_view name);
 
 }  // namespace moonshard

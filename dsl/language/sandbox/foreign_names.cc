@@ -16,28 +16,28 @@ struct ForeignName {
   const char* help;
 };
 
-constexpr const char* kNil = "in Lua it is nil; config:get(name, default) takes a default";
+constexpr const char* kNil = "write nil; config:get(name, default) returns a default for a missing or null field";
 constexpr const char* kOutside =
     "a plan has no access to files, the environment or the clock, so that it is the same on every rank";
 constexpr const char* kNotHere = "the plan language does not include this part of Lua; dsl/README.md lists its names";
 constexpr const char* kEach = "'for i, value in ipairs(list) do' iterates over a list, from 1";
 constexpr const char* kHuggingFace =
-    "a style of Hugging Face: local hf <const> = require \"hugging_face\", then hf.at(key, hf.NAME)";
+    "a Hugging Face style: local hf <const> = require \"hugging_face\", then hf.at(key, hf.NAME)";
 constexpr const char* kSameEverywhere =
-    "a plan is the same on every rank and cannot depend on it; mesh.tp is the size of an axis";
+    "a plan is the same on every rank and cannot depend on the rank; mesh.tp is the size of mesh axis tp";
 
 constexpr auto kForeignNames = std::to_array<ForeignName>({
-    {"ColwiseParallel", "here it is colwise {}"},
+    {"ColwiseParallel", "write colwise {}"},
     {"False", "write false"},
     {"None", kNil},
     {"NULL", kNil},
-    {"Partial", "here it is partial"},
-    {"PrepareModuleInput", "here it is prepare_input { { from, to } }"},
-    {"PrepareModuleOutput", "here it is prepare_output { { from, to } }"},
-    {"Replicate", "here it is replicate"},
-    {"RowwiseParallel", "here it is rowwise {}"},
-    {"SequenceParallel", "here it is sequence_parallel {}, or norm_on(shard(1))"},
-    {"Shard", "here it is shard(dim)"},
+    {"Partial", "write partial"},
+    {"PrepareModuleInput", "write prepare_input { { from, to } }"},
+    {"PrepareModuleOutput", "write prepare_output { { from, to } }"},
+    {"Replicate", "write replicate"},
+    {"RowwiseParallel", "write rowwise {}"},
+    {"SequenceParallel", "write sequence_parallel {}, or norm_on(shard(1))"},
+    {"Shard", "write shard(dim)"},
     {"True", "write true"},
     {"collectgarbage", kNotHere},
     {"colwise_gather_output", kHuggingFace},
@@ -50,8 +50,8 @@ constexpr auto kForeignNames = std::to_array<ForeignName>({
     {"enumerate", kEach},
     {"import", "write local name <const> = require \"name\""},
     {"io", kOutside},
-    {"len", "#list is its length"},
-    {"isinstance", "type(value) is the name of its type"},
+    {"len", "write #list for the length of list"},
+    {"isinstance", "type(value) returns the name of the type"},
     {"load", kNotHere},
     {"loadfile", "require \"name\" runs a file of the plan's own directory, and returns its value"},
     {"null", kNil},

@@ -1,6 +1,6 @@
-// PatternMatcher: Lua patterns ("%d+", "(%w+)=(%w*)"), with every step charged to the budget. Lua's own matcher
-// backtracks without a bound in C, where no count hook runs. Semantics are those of the Lua 5.4 manual, section 6.4.1,
-// with ASCII classes in every locale.
+// PatternMatcher: matches Lua patterns ("%d+", "(%w+)=(%w*)") and charges every step to the budget. Lua's own matcher
+// backtracks without a bound in C, where no count hook runs. The semantics follow section 6.4.1 of the Lua 5.4 manual,
+// with ASCII classes in every locale. A malformed pattern raises a Lua error.
 #pragma once
 
 #include <array>
@@ -12,15 +12,17 @@ namespace moonshard {
 
 class PatternMatcher {
  public:
-  // `pattern` without a leading '^'. Both texts must outlive the matcher.
+  // `pattern` has no leading '^', which the caller handles. Both strings must outlive the matcher.
   PatternMatcher(lua_State* L, std::string_view subject, std::string_view pattern);
 
-  // Tries at one place of the subject. The end of the match, or npos.
+  // Matches at position `begin` of the subject. Returns the end of the match, or npos if there is no match.
   size_t MatchAt(size_t begin);
+  // The number of captures of the last match.
   int captures() const { return captures_; }
-  // Pushes capture `i` from 0 of the last match, the full match [begin, end) where the pattern has no captures.
+  // Pushes capture `i`, counted from 0, of the last match, or the full match [begin, end) if the pattern has no
+  // captures.
   void PushCapture(int i, size_t begin, size_t end);
-  // Pushes all captures, or the full match; returns their number.
+  // Pushes all captures, or the full match if the pattern has no captures. Returns the number of pushed values.
   int PushCaptures(size_t begin, size_t end);
 
   static constexpr size_t npos = std::string_view::npos;
@@ -28,7 +30,7 @@ class PatternMatcher {
  private:
   static constexpr int kMostCaptures = 32;
   static constexpr int kMostDepth = 200;
-  static constexpr size_t kLettersPerStep = 16;  // of a set
+  static constexpr size_t kLettersPerStep = 16;  // characters of a set per charged step
   struct Capture {
     size_t begin = 0;
     size_t length = 0;

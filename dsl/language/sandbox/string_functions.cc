@@ -21,7 +21,7 @@ constexpr size_t kMostText = size_t{1} << 20;
 std::string_view TextArgument(lua_State* L, int index) {
   size_t size = 0;
   const char* text = luaL_checklstring(L, index, &size);
-  if (size > kMostText) luaL_argerror(L, index, "text longer than 1 MiB");
+  if (size > kMostText) luaL_argerror(L, index, "string longer than 1 MiB");
   ScriptState::From(L).Charge(size / 16 + 1);
   return {text, size};
 }

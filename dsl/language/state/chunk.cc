@@ -24,11 +24,12 @@ namespace {
 std::string Unreadable(std::string_view text, const ScriptLimits& limits) {
   if (text.size() > limits.source_bytes) {
     return "the text has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(limits.source_bytes) +
-           " are read";
+           " are allowed";
   }
   if (text.starts_with('\x1b')) return "this is Lua bytecode; a plan is text";
-  if (text.starts_with("\xef\xbb\xbf")) return "the text starts with a byte order mark; save it as plain UTF-8";
-  if (text.find('\0') != std::string_view::npos) return "the text holds a NUL byte";
+  if (text.starts_with("\xef\xbb\xbf"))
+    return "the text starts with a byte order mark; save the file as UTF-8 without the mark";
+  if (text.find('\0') != std::string_view::npos) return "the text contains a NUL byte";
   return "";
 }
 

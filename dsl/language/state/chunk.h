@@ -1,4 +1,4 @@
-// LoadChunk: plan text -> a Lua function, text only.
+// LoadChunk: compiles plan text to a Lua function; bytecode is refused.
 #pragma once
 
 #include <string>
@@ -8,27 +8,28 @@ struct lua_State;
 
 namespace moonshard {
 
-// For a text that is entered line by line: its first line, and whether its values are requested.
+// The place of a text that is one input of a session.
 struct ChunkPlace {
-  int first_line = 1;       // of the text `name`, whose lines before are kept for messages
-  bool expression = false;  // the function returns the text's values
+  int first_line = 1;       // the line of the session at which the text starts; earlier lines are kept for messages
+  bool expression = false;  // the text is an expression, and the function returns its values
 };
 
-// Pushes the function of the chunk; its environment is the value on top of the stack, which is popped. Reports and
-// pushes nothing, returning false, for a text that is too long, starts with a byte order mark or an escape byte
-// (bytecode), contains a NUL, or is not valid Lua (kSyntax, with the line that probably lacks a comma). `internal`: a
-// text of moonshard, which diagnostics do not blame.
+// Compiles `text`, pops the value on top of the stack, which becomes the environment of the chunk, and pushes the
+// function. `name` is the file in diagnostics. `internal` marks a text of moonshard, which diagnostics do not blame.
+// Returns false and pushes nothing after a report: kSyntax for a text that is too long, starts with a byte order mark
+// or an escape byte (bytecode), contains a NUL byte or is not valid Lua, with the line that probably lacks a comma;
+// kScriptLimit for a text that exceeds a limit of Lua's parser. Raises a Lua error if memory or CPU time is used up.
 bool LoadChunk(lua_State* L, std::string_view text, const std::string& name, bool internal,
                const ChunkPlace* place = nullptr);
 
 enum class ChunkKind {
-  kExpression,  // its values can be shown
+  kExpression,  // the values can be shown
   kStatements,
-  kUnfinished,         // valid so far: more lines must follow
+  kUnfinished,         // valid so far; more lines must follow
   kInvalid,            // LoadChunk reports the error
-  kInvalidExpression,  // the same, of what begins like an expression
+  kInvalidExpression,  // as kInvalid, for a text that begins like an expression
 };
-// The kind of an incomplete or complete input.
+// Returns the kind of an input of a session, which may be incomplete. Reports nothing.
 ChunkKind KindOfChunk(lua_State* L, std::string_view text);
 
 }  // namespace moonshard

@@ -1,6 +1,6 @@
-// Guarded<F>: the one trampoline between Lua and C++. Every C function that Lua can call is registered as
-// &Guarded<&F>, F being `int F(lua_State*)`. A C++ exception that leaves F is kept and becomes a Lua error, and
-// ScriptState::Run throws it again on the other side; Lua's own throw (not a std::exception) passes untouched.
+// Guarded<F>: the wrapper of every C function that Lua calls. A function `int F(lua_State*)` is registered as
+// &Guarded<&F>. If a C++ exception leaves F, Guarded stores the exception in the ScriptState and raises a Lua error;
+// ScriptState::Run rethrows the exception. Lua's own exceptions (not a std::exception) pass through unchanged.
 #pragma once
 
 #include <exception>

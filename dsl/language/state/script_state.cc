@@ -36,8 +36,8 @@ namespace {
 constexpr int kHookInterval = 100;
 constexpr size_t kMostDiagnostics = 100;
 constexpr size_t kStepsOfReport = 1000;
-constexpr const char* kTooDeep = "the plan calls functions too deeply";
-constexpr const char* kTooDeepHelp = "is there a function that calls itself without an end?";
+constexpr const char* kTooDeep = "function calls are nested too deeply";
+constexpr const char* kTooDeepHelp = "look for a function that calls itself without end";
 constexpr size_t kMostText = 8000;  // bytes of one text of a diagnostic
 
 int64_t ThreadCpuNs() {
@@ -56,7 +56,7 @@ std::string HelpForRaised(const std::string& message) {
   const auto has = [&](const char* part) { return message.find(part) != std::string::npos; };
   if (message.starts_with("ipairs: ") || message.starts_with("pairs: ")) {
     if (has("got nil") || has("got no value")) {
-      return "the argument is nil: an absent or null field? config:get(\"name\", {}) takes a default";
+      return "the argument is nil, as for a missing or null field; config:get(\"name\", {}) returns a default";
     }
     return has("got number") ? "'for i = 0, n - 1 do' counts from 0 to n - 1" : "";
   }
@@ -64,7 +64,7 @@ std::string HelpForRaised(const std::string& message) {
   if (has("index a plan value")) return "a plan cannot be modified: write its keys within plan { ... }";
   for (const char* kind : {"rule", "style", "layout", "pattern"}) {
     if (has(("index a " + std::string(kind) + " value").c_str())) {
-      return "a " + std::string(kind) + " has no fields; its settings are the arguments that it is made with";
+      return "a " + std::string(kind) + " has no fields; pass its settings to the function that makes it";
     }
   }
   if (has("call a layout value"))
@@ -72,9 +72,9 @@ std::string HelpForRaised(const std::string& message) {
   if (has("call a nil value"))
     return "no function has this name; functions of a module are fields of local m <const> = require \"name\"";
   if (has("nil value (field") && !has("call")) {
-    return "a field that is absent or null is nil; config:get(\"name\", default) takes a default";
+    return "a missing or null field is nil; config:get(\"name\", default) returns a default";
   }
-  if (has("nil value (local")) return "the value was not given, or is nil at its origin";
+  if (has("nil value (local")) return "the variable was not assigned, or was assigned nil";
   return "";
 }
 
@@ -240,7 +240,7 @@ bool ScriptState::OutOfTime() const {
 }
 
 void ScriptState::RaiseTimeLimit() {
-  RaiseLimit("the plan ran for more than " + std::to_string(limits_.time.count()) + " ms",
+  RaiseLimit("the plan used more than " + std::to_string(limits_.time.count()) + " ms of CPU time",
              "a plan computes a list of rules: look for a loop that does not end");
 }
 
@@ -283,7 +283,8 @@ int ScriptState::Parse(std::string_view text, const std::string& name) {
 void ScriptState::Charge(size_t steps) {
   const auto wanted = static_cast<int64_t>(std::min<size_t>(steps, INT64_MAX));
   if (dead_ || wanted > steps_left_) {
-    RaiseLimit("the plan took more than " + std::to_string(limits_.steps) + " steps", "is there an endless loop?");
+    RaiseLimit("the plan took more than " + std::to_string(limits_.steps) + " steps",
+               "look for a loop that does not end");
   }
   steps_left_ -= wanted;
 }
@@ -390,7 +391,7 @@ void ScriptState::ReportRaised() {
     Diagnostic d =
         MakeDiagnostic(Finding::kScriptError,
                        std::string("the plan raised a ") + luaL_typename(lua_, -1) + " as an error", UserSpan("error"));
-    d.help = "error takes text";
+    d.help = "error takes a string";
     Add(std::move(d));
     return;
   }

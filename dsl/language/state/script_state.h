@@ -1,12 +1,12 @@
-// ScriptState: one Lua state for one evaluation, with exact accounting of memory, a budget of steps and CPU time, and
-// the diagnostics of the script. The next evaluation starts from a new state. The lines of a session
-// (dsl/commands/repl) share one state, each with a budget of its own.
+// ScriptState: a Lua state for one evaluation, with exact accounting of memory, a budget of steps and CPU time, and the
+// diagnostics of the script. Each evaluation uses a new ScriptState, but the lines of a session (dsl/commands/repl)
+// share one, and each line has its own budget.
 //
 // Stages after: sandbox (the names of a plan), bind (the plan language), eval (the public entry points).
 //
-// Two kinds of failure. A builtin that is called wrongly Report()s it and returns poison (poison.h), so that the script
-// continues and one run reports its other mistakes too. A failure that cannot continue (a limit, an error that Lua
-// raises) ends Run().
+// There are two kinds of failure. A builtin that is called wrongly calls Report() and returns poison (poison.h), so
+// that the script continues and one run reports the other mistakes too. A limit, or an error that Lua raises, ends
+// Run().
 #pragma once
 
 #include <cstddef>
@@ -34,56 +34,59 @@ class ScriptState {
   ScriptState(const ScriptState&) = delete;
   ScriptState& operator=(const ScriptState&) = delete;
 
+  // The ScriptState that owns `L`.
   static ScriptState& From(lua_State* L);
   const ScriptLimits& limits() const { return limits_; }
-  // For the layer above: its own object, reached from C functions.
+  // A pointer to an object of the layer above (Evaluation), for its C functions. Not owned.
   void set_owner(void* owner) { owner_ = owner; }
   void* owner() const { return owner_; }
 
-  // Runs `body` with the state, protected: an error that Lua raises in it becomes a diagnostic, and Run returns false.
-  // A C++ exception that left a C function (a defect of moonshard) is rethrown to the caller. Lua functions may be
-  // called only within a body. The body runs under the C locale, on this thread alone: what a plan computes
-  // (comparisons of texts, numbers as text) does not depend on the host's.
+  // Calls `body` with the state in protected mode. If Lua raises an error in `body`, the error becomes a diagnostic and
+  // Run returns false. If a C++ exception leaves a C function (a defect of moonshard), Run rethrows the exception. Lua
+  // functions may be called only within `body`. During the call this thread has the C locale, so that a plan does not
+  // depend on the locale of the host when it compares strings or converts numbers. Starts a new budget of CPU time.
   bool Run(const std::function<void(lua_State*)>& body);
 
-  // A new budget without diagnostics: for the next line of a session, also after one that exceeded a limit. Collects
-  // garbage; memory that is still in use counts.
+  // Starts a new budget of steps and drops the diagnostics, for the next line of a session, also after a line that
+  // exceeded a limit. Collects garbage; memory that is still in use counts towards the limit.
   void Renew();
-  // Called at the end of every chunk (not of its functions) while its locals are still there, with the record that
-  // lua_getlocal takes. It may raise a Lua error.
+  // Sets a function that is called at the end of every chunk (not of functions within the chunk) while the locals of
+  // the chunk exist, with the record for lua_getlocal. The function may raise a Lua error.
   void OnChunkEnd(std::function<void(lua_State*, lua_Debug*)> on_chunk_end);
 
-  // lua_load of a text as a chunk called `name` ("@plan.lua"): Lua's status, its function or message on top of the
-  // stack. No instruction runs while Lua reads, so the CPU time is looked at here too: raises a Lua error where it is
-  // used up. An error is the caller's to report.
+  // Compiles a text as a chunk called `name` ("@plan.lua"). Returns the status of lua_load and pushes the function or
+  // Lua's message. No count hook runs while Lua parses, so Parse also checks the CPU time and raises a Lua error if it
+  // is used up. Parse does not report a syntax error; the caller does.
   int Parse(std::string_view text, const std::string& name);
-  // The line of the last text at which Parse ended.
+  // The line of the text at which the last Parse ended.
   int parsed_line() const { return parsed_line_; }
 
-  // Takes `steps` off the budget; raises a Lua error where it is used up. For library functions whose work is not
-  // bounded by the number of instructions.
+  // Subtracts `steps` from the budget. Ends the script (RaiseLimit) if the budget is used up. For library functions
+  // whose work is not bounded by the number of Lua instructions.
   void Charge(size_t steps);
-  // Ends the script: raises a Lua error that nothing in it can outlive. The diagnostic is kScriptLimit.
+  // Ends the script with kScriptLimit: raises a Lua error that the script cannot catch.
   [[noreturn]] void RaiseLimit(std::string message, std::string help);
-  // Memory of C++ values that userdata hold. Take raises a Lua error beyond the limit, after a garbage collection.
+  // Adds to or subtracts from the accounted memory the bytes of C++ values that userdata hold. If the limit would be
+  // exceeded, TakeMemory first collects garbage, then ends the script (RaiseLimit).
   void TakeMemory(size_t bytes);
   void GiveMemory(size_t bytes) { used_ -= bytes; }
-  // Takes memory for its lifetime, which an error that Lua raises ends too: errors are exceptions here.
+  // Accounts for memory during the lifetime of the object. Lua errors are C++ exceptions here, so the destructor runs
+  // also when Lua raises an error.
   class Reserved {
    public:
     Reserved(ScriptState& state, size_t bytes) : state_(state), bytes_(bytes) { state_.TakeMemory(bytes); }
     ~Reserved() { state_.GiveMemory(bytes_); }
     Reserved(const Reserved&) = delete;
     Reserved& operator=(const Reserved&) = delete;
-    // From now on the memory is another owner's to give back.
+    // Transfers the memory to another owner, which must call GiveMemory.
     void Keep() { bytes_ = 0; }
 
    private:
     ScriptState& state_;
     size_t bytes_;
   };
-  // A C++ value that a userdata represents. It is destroyed when Lua collects the userdata, at the latest with the
-  // state: when memory runs out, Lua may skip the collecting function.
+  // The base of a C++ value that a userdata represents. The value is destroyed when Lua collects the userdata, at the
+  // latest with the ScriptState: Lua may skip the __gc metamethod when memory runs out.
   class HeldValue {
    public:
     HeldValue() = default;
@@ -96,20 +99,21 @@ class ScriptState {
     HeldValue* before_ = nullptr;
     HeldValue* after_ = nullptr;
   };
+  // Hold takes ownership of the value; End destroys the value.
   void Hold(std::unique_ptr<HeldValue> value);
   void End(HeldValue* value);
-  // Memory held now, and the most there ever was, in bytes.
+  // Memory in use, and the peak since the construction or the last Renew, in bytes.
   size_t memory_used() const { return used_; }
   size_t memory_peak() const { return peak_; }
 
   Sources& sources() { return sources_; }
-  // The innermost line of user code: frames of C functions and of internal sources are skipped. With a column if the
-  // line contains `token`.
+  // Returns the innermost running line of user code, with a column if the line contains `token`. Frames of C functions
+  // and of internal sources are skipped; an internal line is returned only if there is no user code.
   SourceSpan UserSpan(std::string_view token = {});
-  // The same with the column of `text` in quotes, else of `text` itself.
+  // As UserSpan, with the column of `text` within quotes, else of `text` itself.
   SourceSpan UserSpanOfText(std::string_view text);
-  // During its lifetime, the user line is that of the caller of the running user function: for a builtin that checks
-  // the arguments of that function (takes).
+  // During the lifetime of the object, UserSpan returns the line of the caller of the running user function. For a
+  // builtin that checks the arguments of that function (takes).
   class BlameCaller {
    public:
     explicit BlameCaller(ScriptState& state) : state_(state) { state_.blame_caller_ = true; }
@@ -120,14 +124,14 @@ class ScriptState {
    private:
     ScriptState& state_;
   };
-  // Adds a diagnostic, unless one with the same text exists. The hundredth ends the script.
+  // Adds a diagnostic unless a diagnostic with the same text exists. A report after 100 diagnostics ends the script.
   void Report(Diagnostic diagnostic);
-  // The same, at the user's line, with the caret under `token`.
+  // As above, at UserSpan(token), with the caret under `token`.
   void Report(Finding finding, std::string message, std::string_view token = {}, std::string help = {});
-  // In the order in which they were reported, but those of one file by line.
+  // Returns and removes all diagnostics: files in the order of their first report, and by line within a file.
   Diagnostics TakeDiagnostics();
 
-  // Keeps a C++ exception that reached the trampoline (guarded.h); Run throws it.
+  // Stores a C++ exception that left a C function (guarded.h); Run rethrows the exception.
   void KeepException(std::exception_ptr exception) { exception_ = std::move(exception); }
 
  private:
@@ -152,10 +156,10 @@ class ScriptState {
   bool parsing_ = false;
   int parsed_line_ = 0;
   bool blame_caller_ = false;
-  bool dead_ = false;          // a limit was exceeded: every further instruction raises again
-  HeldValue* held_ = nullptr;  // the first of a list
+  bool dead_ = false;          // a limit was exceeded, so every further instruction raises an error
+  HeldValue* held_ = nullptr;  // the head of a linked list
   Sources sources_;
-  SourceSpan last_seen_;  // last line of the count hook: a failed allocation cannot query Lua
+  SourceSpan last_seen_;  // the line at the last count hook, for a failed allocation, which cannot query Lua
   Diagnostics diagnostics_;
   std::optional<Diagnostic> limit_;
   std::exception_ptr exception_;

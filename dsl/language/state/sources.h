@@ -1,5 +1,5 @@
-// Sources: the texts of an evaluation by chunk name, so that diagnostics can quote the line and put a caret under a
-// token. Diagnostics do not blame internal texts (stdlib): the line to change is that of the caller.
+// Sources: the texts of an evaluation by chunk name, so that diagnostics can quote a line and put a caret under a
+// token. Diagnostics do not blame internal texts (stdlib); they blame the line of the caller.
 #pragma once
 
 #include <map>
@@ -13,21 +13,25 @@ namespace moonshard {
 
 class Sources {
  public:
+  // Adds or replaces the text `name`. `internal` marks a text that diagnostics do not blame.
   void Add(const std::string& name, std::string_view text, bool internal);
-  // Lines of a text that arrives in several parts: `text` starts at line `first_line`; the lines before are kept.
+  // Adds part of a text that arrives in several parts: `text` starts at line `first_line` (from 1). Earlier lines are
+  // kept, later lines are dropped.
   void AddLines(const std::string& name, int first_line, std::string_view text);
+  // Returns whether the text was added as internal; false for an unknown name.
   bool IsInternal(const std::string& name) const;
-  // The place with its line text; with a column if the line contains `token` as a separate token outside of a comment.
+  // Returns the place of a line (from 1) with its text, and with a column if the line contains `token` as a separate
+  // token outside of a comment.
   SourceSpan SpanOf(const std::string& name, int line, std::string_view token = {}) const;
-  // The first place at or below `line` where `key` (also ["key"]) precedes a '=': a key of the table of a call on that
-  // line, written over several lines. The place of the line if there is none.
+  // Returns the first place at or below `line` at which `key` (also ["key"]) precedes a '=': a key in the table of a
+  // call that starts on `line` and may span several lines. Returns SpanOf(name, line, key) if there is no such place.
   SourceSpan SpanOfKey(const std::string& name, int line, std::string_view key) const;
-  // The first place at or below `line` that contains `text` in quotes: an entry of such a table. The line itself if
-  // there is none.
+  // Returns the first place at or below `line` that contains `text` in quotes: an entry in the table of a call that
+  // starts on `line`. Returns SpanOf(name, line) if there is no such place.
   SourceSpan SpanOfQuoted(const std::string& name, int line, std::string_view text) const;
-  // The last line that begins with `word` after blanks; 0 if there is none.
+  // Returns the last line that begins with `word` after blanks; 0 if there is no such line.
   int LastLineOf(const std::string& name, std::string_view word) const;
-  // The last line before `line` that holds more than blanks and comments; 0 where there is none.
+  // Returns the last line before `line` that contains code, not only blanks and comments; 0 if there is no such line.
   int CodeLineBefore(const std::string& name, int line) const;
 
  private:
@@ -38,8 +42,8 @@ class Sources {
   std::map<std::string, Text> texts_;
 };
 
-// The column, from 1, of the first occurrence of `token` in `line` as a separate name, before a comment; 0 if there is
-// none.
+// Returns the column (from 1) of the first occurrence of `token` in `line` as a separate name before a comment; 0 if
+// there is no occurrence.
 int ColumnOf(std::string_view line, std::string_view token);
 
 }  // namespace moonshard

@@ -112,11 +112,11 @@ SyntaxHint HintFor(const std::string& message, const std::string& token, std::st
   const std::string_view here = LineOf(text, line);
   const size_t first = here.find_first_not_of(" \t");
   const std::string_view trimmed = first == std::string_view::npos ? "" : here.substr(first);
-  if (message.starts_with("invalid escape sequence")) return {"write re[[...]], or every backslash twice"};
-  if (HasCurlyQuotes(here)) return {"quotes are straight: \"llama\""};
-  if (message.starts_with("unfinished string")) return {"a text ends on its own line: its closing quote is missing"};
+  if (message.starts_with("invalid escape sequence")) return {"write re[[...]], or double every backslash"};
+  if (HasCurlyQuotes(here)) return {"write straight quotes: \"llama\""};
+  if (message.starts_with("unfinished string")) return {"a string must end on its line: the closing quote is missing"};
   if (trimmed.starts_with('#') || trimmed.starts_with("//")) return {"a comment begins with --"};
-  if (Has(here, "!=") && token.starts_with('!')) return {"\"not equal\" is ~="};
+  if (Has(here, "!=") && token.starts_with('!')) return {"write ~= for \"not equal\""};
   if (Has(here, token + "=") && !token.empty() && Has("+ - * /", token)) {
     return {"Lua has no " + token + "=: write n = n " + token + " 1"};
   }
@@ -124,12 +124,12 @@ SyntaxHint HintFor(const std::string& message, const std::string& token, std::st
   if (message.starts_with("')' expected near '='")) return {"write keys in braces: colwise { output = replicate }"};
   if (token == ":" && !DictKey(here).empty()) {
     const std::string key(DictKey(here));
-    return {"a key is written [\"" + key + "\"] = ..., and a rule at(\"" + key +
-            "\", colwise {}); moonshard import FILE turns a plan of Hugging Face into one"};
+    return {"write a key as [\"" + key + "\"] = ..., and a rule as at(\"" + key +
+            "\", colwise {}); moonshard import FILE converts a Hugging Face plan"};
   }
   if (Has(message, "to close 'if'") || Has(message, "'end' expected")) {
     const int at = LineOfElseIf(text);
-    if (at > 0) return {"'else if' opens one more 'if', with an 'end' of its own; write elseif", at};
+    if (at > 0) return {"'else if' opens a second 'if', which needs its own 'end'; write elseif", at};
   }
   if (message == "unexpected symbol near <eof>") return OpenAtEnd(text, line);
   if (message.starts_with("function arguments expected") && HasColonKey(here)) {

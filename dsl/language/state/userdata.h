@@ -1,5 +1,6 @@
-// Userdata<T>: a C++ value as a Lua value: immutable, with ==, tostring and a name for messages; its memory counts
-// towards the limit and its destructor runs when Lua collects it.
+// Userdata<T>: a C++ value as an immutable Lua value with a type name. The memory of the value counts towards the limit
+// of the ScriptState, and the destructor runs when Lua collects the value, at the latest with the state. The caller of
+// Register adds metamethods such as == and tostring.
 #pragma once
 
 #include <memory>
@@ -13,7 +14,7 @@ namespace moonshard {
 template <class T>
 class Userdata {
  public:
-  // Makes the metatable; `name` is the result of type(). Leaves it on top of the stack for further metamethods.
+  // Makes the metatable and pushes it, so that the caller can add metamethods. `name` is the result of type().
   static void Register(lua_State* L, const char* name) {
     lua_createtable(L, 0, 6);  // [meta]
     lua_pushstring(L, name);
@@ -26,7 +27,8 @@ class Userdata {
     lua_rawsetp(L, LUA_REGISTRYINDEX, &kKey);
   }
 
-  // Leaves the value on top of the stack. `held`: about how much memory it holds outside of itself.
+  // Pushes the value. `held` is about how many bytes the value holds on the heap. Raises a Lua error beyond the memory
+  // limit.
   static const T& Push(lua_State* L, T value, size_t held = 0) {
     static_assert(std::is_nothrow_move_constructible_v<T>);
     constexpr size_t kOverhead = 32;  // of the allocations, which are few
@@ -43,10 +45,12 @@ class Userdata {
     return (*slot)->value;
   }
 
-  // Moves the value at `index` out, which leaves a moved-from value: only where no script code runs afterwards.
+  // Moves the value at `index` out and leaves a moved-from value there. Only for use after the last script code has
+  // run.
   static T Take(lua_State* L, int index) { return std::move(At(L, index)->value); }
 
-  // The value at `index`; nullptr where something else is there. It lives as long as Lua can reach it.
+  // Returns the value at `index`; nullptr if the value has another type. Lua owns the value, which is valid as long as
+  // Lua can reach it.
   static const T* To(lua_State* L, int index) {
     if (lua_type(L, index) != LUA_TUSERDATA || lua_getmetatable(L, index) == 0) return nullptr;
     lua_rawgetp(L, LUA_REGISTRYINDEX, &kKey);

@@ -1,7 +1,7 @@
-// Chunks: a row-major tensor as blocks of neighbouring bytes, each small enough to stay in a core's cache, so that a
-// tensor of any size passes through little memory. A shard's share of a chunk is again neighbouring bytes of the shard,
-// and follows on its share of the chunk before: shards hold their indices in order. So every file on either side is
-// read or written from front to back.
+// Chunks: a row-major tensor divided into blocks of contiguous bytes. A chunk is small enough to stay in the cache of a
+// core, so that a tensor of any size is converted with little memory. The part of a shard that is in a chunk, its share
+// of the chunk, is again contiguous in the shard, and the shares of successive chunks follow each other, because the
+// indices of a shard ascend. So every file on either side is read or written from front to back.
 #pragma once
 
 #include <cstdint>
@@ -19,41 +19,45 @@ inline constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 struct Chunk {
   uint64_t begin = 0;  // offset within the tensor
   uint64_t bytes = 0;
-  std::vector<int64_t> first;    // index of each dim at which it begins; one dim at least
-  std::vector<int64_t> lengths;  // indices of each dim
+  std::vector<int64_t> first;    // first index in each dim; at least one dim
+  std::vector<int64_t> lengths;  // number of indices in each dim
 };
 
 class ChunkWalk {
  public:
-  // Chunks of about `target` bytes: more only where elements of less than a byte would be split within one.
+  // Divides the tensor into chunks of at most `target` bytes. Chunks of a sub-byte dtype can be longer, because every
+  // chunk must begin at a byte boundary.
   ChunkWalk(std::span<const int64_t> shape, DType dtype, uint64_t target = kChunkBytes);
-  // The next chunk; false behind the last.
+  // Writes the next chunk to `chunk`. Returns false if there are no more chunks.
   bool Next(Chunk& chunk);
 
  private:
-  std::vector<int64_t> shape_;      // of one dim at least
-  std::vector<int64_t> unit_bits_;  // of one index of each dim
-  size_t dim_ = 0;                  // a chunk is a range of this dim, of one index of those before
-  int64_t step_ = 1;                // indices of that dim
+  std::vector<int64_t> shape_;      // at least one dim
+  std::vector<int64_t> unit_bits_;  // bits of one index of each dim
+  size_t dim_ = 0;                  // a chunk is a range of indices of this dim, at one index of each dim before it
+  int64_t step_ = 1;                // number of indices of dim_ in a chunk
   std::vector<int64_t> at_;
   bool done_ = false;
 };
 
-// What a shard has of a chunk, counting each dim's indices from the chunk's begin. Empty in some dim: nothing.
+// Returns the share: the part of `shard` that is in `chunk`. Its indices count from the first index of the chunk in
+// each dim. A share that has no indices in some dim is empty.
 ShardDims ShardInChunk(const ShardDims& shard, const Chunk& chunk);
 
-// What follows takes a share that is not empty and, in a sub-byte dtype, begins and ends at bytes (ShardsAtBytes).
+// OneRunOf, TakeFromChunk and PutIntoChunk require a share that is not empty. A share of a sub-byte dtype must begin
+// and end at byte boundaries (ShardsAtBytes).
 //
-// Where in the chunk's bytes the share is, if it is one run of them.
+// Returns the offset of the share in the bytes of the chunk if the share is one contiguous run of them, else nullopt.
 std::optional<uint64_t> OneRunOf(const Chunk& chunk, DType dtype, const ShardDims& in_chunk);
-// The share of the chunk's bytes: a pointer into `bytes` where it is one run, else to a copy in `to`.
+// Returns a pointer to the share of the chunk's bytes `bytes`: a pointer into `bytes` if the share is one run, else
+// `to`, into which the share is copied (ShareBytes bytes).
 const char* TakeFromChunk(const Chunk& chunk, DType dtype, const ShardDims& in_chunk, const char* bytes, char* to);
-// The share at `from` to its places in the chunk's bytes.
+// Copies the share from `from` (ShareBytes bytes) to its positions in the chunk's bytes `bytes`.
 void PutIntoChunk(const Chunk& chunk, DType dtype, const ShardDims& in_chunk, const char* from, char* bytes);
-// Bytes of the share; 0 where it is empty.
+// Returns the size of the share in bytes; 0 if it is empty.
 uint64_t ShareBytes(DType dtype, const ShardDims& in_chunk);
 
-// Whether the shard begins and ends at a byte in every chunk.
+// Returns whether the shard begins and ends at a byte boundary in every chunk.
 bool ShardsAtBytes(std::span<const int64_t> shape, DType dtype, const ShardDims& shard);
 
 }  // namespace moonshard

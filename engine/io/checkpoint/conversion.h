@@ -1,6 +1,6 @@
-// Conversion: what ShardModel and MergeSharded share: one directory is read a chunk at a time, another one is written
-// through a StagingDirectory, and an interrupted conversion resumes.
-// Stages before: storage (staging.h), convert_files.h. Part of shard.cc and merge.cc.
+// Conversion: the common base of ShardModel and MergeSharded. A conversion reads the source directory chunk by chunk
+// and writes the output directory, OUT, through a StagingDirectory. An interrupted conversion resumes.
+// Stages before: storage (staging.h), convert_files.h. Used by shard.cc and merge.cc.
 #pragma once
 
 #include <cstdint>
@@ -25,28 +25,30 @@ class Conversion {
   Conversion& operator=(const Conversion&) = delete;
 
  protected:
-  // `options` outlives it.
+  // `options` must outlive the object.
   Conversion(std::string out, const ConvertOptions& options);
 
-  // Whether OUT holds exactly what would be written.
+  // Returns whether OUT already has exactly the content that Write would write.
   virtual bool IsThere() = 0;
-  // Writes all of OUT into staging(), and commits it. Errors that do not stop it at once go to found_; with one of them
-  // it does not commit.
+  // Writes all of OUT into staging() and commits it. Returns the error that stops it. Adds an error after which it
+  // continues to found_; after such an error it does not commit.
   virtual Failure Write() = 0;
 
-  // Writes OUT, resuming where an earlier process was that did the same `work`, or leaves it where it is what would be
-  // written. Returns summary_, with was_there set where nothing had to be written, and the diagnostics in found_.
-  // Errors:
-  // those of StagingDirectory::Open and of Write.
+  // Writes OUT. Resumes where an earlier process with the same `work` stopped (StagingOptions::work). Leaves OUT
+  // unchanged if it already has the content that would be written. Returns summary_, with was_there set if nothing had
+  // to be written, and the diagnostics in found_. Errors: those of StagingDirectory::Open and of Write, and those in
+  // found_.
   Result<ConvertSummary> WriteThroughStaging(std::string work);
 
-  // Counts the tensors and rank files of a sharded checkpoint.
+  // Sets the numbers of tensors and rank files in summary_ to those of a sharded checkpoint.
   void CountTensors(const Manifest& manifest);
-  // Reports so many more bytes of the source as done.
+  // Adds `bytes` to the bytes of the source that are processed, and calls ConvertOptions::progress.
   void Report(uint64_t bytes);
 
+  // Makes these directories in OUT; parents must come before children. Errors: kWriteFailed.
   Failure MakeDirectories(const std::vector<std::string>& directories);
-  // Copies the file `from` to OUT's file `to`, with the directories that lead there. Returns the hash of its bytes.
+  // Copies the file `from` of `bytes` bytes to the file `to` of OUT, and makes the directories above `to`. Returns the
+  // hash of the bytes. Errors: those of CopyFile.
   Result<uint64_t> CopyTo(const std::string& to, const std::string& from, uint64_t bytes);
 
   Storage& storage() { return options_.storage ? *options_.storage : *posix_; }
@@ -56,7 +58,7 @@ class Conversion {
   ConvertSummary summary_;
   Diagnostics found_;
   std::vector<char> buffer_;  // a chunk of a tensor
-  std::vector<char> share_;   // what one rank file has of it
+  std::vector<char> share_;   // the share of the chunk that belongs to one rank file
 
  private:
   std::string out_;
@@ -66,7 +68,8 @@ class Conversion {
   uint64_t done_ = 0;
 };
 
-// Whether the file can be read and these bytes of it have the hash; false without a `hash`.
+// Returns whether the file is readable and its bytes [begin, begin + bytes) have the hash `hash`. Returns false if
+// `hash` is nullopt.
 bool HasHash(const std::string& path, uint64_t begin, uint64_t bytes, std::optional<uint64_t> hash);
 
 }  // namespace moonshard

@@ -1,8 +1,9 @@
-// ShardModel and MergeSharded: a model directory in Hugging Face form -> one safetensors file per rank, and back to the
-// same directory, byte for byte. Streams: buffers of a few megabytes, independent of the sizes of tensors, and the
-// metadata of all tensors. Both write through storage/staging.h: OUT is complete or unchanged, and a second call after
-// a kill resumes the first one. If OUT already has the content that would be written (the source is read and hashed to
-// find out), it is unchanged.
+// ShardModel and MergeSharded: convert a model directory in Hugging Face form to one safetensors file per rank (ranks
+// with the same shards share a file), and back to the same directory, byte for byte. Both need a few megabytes of
+// buffers, independent of the sizes of tensors, and the metadata of all tensors; only a tensor that a reshape makes is
+// read as a full tensor. Both write through storage/staging.h: OUT is complete or unchanged, and a second call after a
+// kill resumes the first one. A call leaves OUT unchanged if it already has the content that would be written; to find
+// this out, ShardModel reads and hashes the source, and MergeSharded reads and hashes OUT.
 // Stages before: safetensors (Checkpoint), compile (CompiledPlan). Content of the directory: manifest.h.
 #pragma once
 
@@ -20,32 +21,35 @@ namespace moonshard {
 
 struct ConvertOptions {
   Storage* storage = nullptr;  // nullptr: PosixStorage
-  bool replace = false;        // whether OUT may hold something already, which is gone afterwards
-  // Called now and then with the source's bytes that are done and all of them.
+  bool replace = false;        // whether an OUT that exists and is not empty is replaced
+  // Called during the conversion with the number of bytes of the source that are processed, and the total.
   std::function<void(uint64_t done, uint64_t total)> progress;
 };
 
 struct ConvertSummary {
   int64_t tensors = 0;
   int64_t rank_files = 0;
-  uint64_t source_bytes = 0;   // read, or to be read
+  uint64_t source_bytes = 0;   // of all files of the source
   uint64_t written_bytes = 0;  // of all files in OUT
-  uint64_t resumed_bytes = 0;  // of the source, found done by an earlier process
-  bool was_there = false;      // OUT already was what would be written, and is left as it was
+  uint64_t resumed_bytes = 0;  // of the source, converted by an earlier process
+  bool was_there = false;      // OUT already had the content that would be written
 };
 
-// MODEL -> OUT. `source` must be opened with its data, and `plan` compiled for its tree, or for that of a program with
-// these `recipes` (Program::recipes): then the tensors of the program's model are sharded and stored, and the manifest
-// records how the tensors of the directory are made from them. Errors: kNotSupported (see LayOut, ListModelFiles; a
-// directory inside the other; a tensor of the directory that the model has a part of), kMissingTensor (a parameter that
-// nothing makes), kTensorMismatch, kFileUnreadable, kWriteFailed.
+// Converts a model directory to the sharded checkpoint `out`. `source` must be opened with its data. `plan` must be
+// compiled for the module tree of `source`, or, with `recipes`, for the module tree of the program that has these
+// recipes (Program::recipes). With `recipes`, the tensors of the program's model are sharded and stored, and the
+// manifest records how the tensors of the model directory are made from them. Errors: those of LayOut and
+// ListModelFiles; kNotSupported: one of the directories is inside the other, or the model uses only a part of a tensor
+// of the directory; kMissingTensor: no tensor for a parameter; kTensorMismatch; kFileNotFound, kFileUnreadable,
+// kWriteFailed.
 Result<ConvertSummary> ShardModel(const Checkpoint& source, const CompiledPlan& plan, const std::string& out,
                                   const ConvertOptions& options = {}, const WeightRecipes* recipes = nullptr);
 
-// SHARDED -> OUT; of a step of a training run the model's tensors alone (model_form.h). Everything that is read is
-// compared with its hash. Errors: those of Manifest::Parse; kCorruptData: for
-// every tensor or file whose bytes are not those that were written, by name; kFileNotFound, kFileUnreadable,
-// kWriteFailed; kNotSupported: a checkpoint without a model's form.
+// Merges the sharded checkpoint `sharded` into the model directory `out`; of a step of a training run, only the tensors
+// of the model (model_form.h). Everything that is read is compared with its hash. Errors: those of Manifest::Parse;
+// kCorruptData, with the name, for every tensor or file whose bytes are not the bytes that were written (after 20
+// errors the rest is not checked); kFileNotFound, kFileUnreadable, kWriteFailed; kNotSupported: the checkpoint does not
+// have the form of a model directory.
 Result<ConvertSummary> MergeSharded(const std::string& sharded, const std::string& out,
                                     const ConvertOptions& options = {});
 

@@ -1,6 +1,5 @@
-// OutputFiles, InputFiles: many files of one directory, written or read a little at a time, with a limited number of
-// them open at once.
-// Stage before: storage. Stage after: shard.cc, merge.cc, sharded_checkpoint.h.
+// OutputFiles, InputFiles: write or read many files in small steps, with a limited number of files open at once.
+// Stage before: storage. Used by shard.cc, merge.cc and sharded_checkpoint.h.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +17,15 @@ namespace moonshard {
 
 class OutputFiles {
  public:
-  // `paths`: addressed by index from here on.
+  // The other functions identify a file by its index in `paths`. `storage` must outlive the object.
   OutputFiles(Storage& storage, std::vector<std::string> paths) : storage_(storage), paths_(std::move(paths)) {
     files_.resize(paths_.size());
   }
 
   const std::string& path(size_t file) const { return paths_[file]; }
+  // Writes bytes [offset, offset + bytes) of a file; creates the file if it does not exist. Errors: kWriteFailed.
   Failure Write(size_t file, uint64_t offset, const void* data, uint64_t bytes);
+  // Sets the length of a file in bytes. Errors: kWriteFailed.
   Failure Truncate(size_t file, uint64_t bytes);
 
  private:
@@ -41,9 +42,10 @@ class InputFiles {
   explicit InputFiles(std::vector<std::string> paths) : paths_(std::move(paths)) { files_.resize(paths_.size()); }
 
   const std::string& path(size_t file) const { return paths_[file]; }
-  // Errors: those of File::Open. Valid until the next call.
+  // Returns the open file; the pointer is valid until the next call. Errors: those of File::Open.
   Result<const File*> At(size_t file);
-  // As File::Read, for reading from front to back: where reading is slow, bytes are fetched ahead.
+  // Reads as File::Read does, for reading from front to back. If reading is slow (pace.h), the pages that were read are
+  // released and the next bytes are prefetched.
   Failure Read(size_t file, uint64_t offset, void* to, uint64_t bytes);
 
  private:

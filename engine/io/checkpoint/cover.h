@@ -1,6 +1,7 @@
-// CoverShard: which parts of stored shards make up a wanted shard, whatever meshes they are for. Stored shards may
-// overlap (replicas, heads on several ranks): each element is taken from one of them.
-// Used by manifest_json.cc (does every tensor have all of its elements?) and sharded_checkpoint.h.
+// CoverShard: computes which parts of stored shards make up a wanted shard; the meshes of the stored shards and of the
+// wanted shard may differ. Stored shards may overlap (replicas, heads on several ranks): each element is taken from one
+// of them.
+// Used by manifest_json.cc (do the shards of every tensor cover it?) and sharded_checkpoint.h.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +13,22 @@
 
 namespace moonshard {
 
-// A block that is in one stored shard and in the wanted one. Both counts of indices are within the shard: 0 is the
-// first index that it holds.
+// A block of elements that is both in a stored shard and in the wanted shard. Its indices are given for both shards, as
+// local indices: 0 is the first index that the shard contains.
 struct Overlap {
-  size_t shard = 0;  // which of the stored ones
-  ShardDims stored;
-  ShardDims wanted;
+  size_t shard = 0;  // index of the stored shard
+  ShardDims stored;  // the block, in local indices of the stored shard
+  ShardDims wanted;  // the block, in local indices of the wanted shard
 };
 
-// Blocks that cover every element of `wanted` once. A shard that holds all of it is used alone, preferably one that
-// equals it. nullopt if an element is in no shard. Intervals are in order, without duplicates.
+// Returns blocks that cover every element of `wanted` once. A stored shard that contains all of `wanted` is used alone;
+// a shard that equals `wanted` is preferred. `stored`: by rank file; nullopt: the file does not have the tensor. All
+// intervals must be in order, without duplicates. Returns nullopt if an element is in no stored shard, or if
+// IsDividedTooFinely.
 std::optional<std::vector<Overlap>> CoverShard(const ShardDims& wanted,
                                                std::span<const std::optional<ShardDims>> stored);
-// Whether the intervals of the stored shards divide the wanted one into more cells than CoverShard looks at (it returns
-// nothing then). No plan does: millions of them.
+// Returns whether the intervals of the stored shards divide the wanted shard into more than 2^22 cells, the limit of
+// CoverShard. The shards of a plan never do.
 bool IsDividedTooFinely(const ShardDims& wanted, std::span<const std::optional<ShardDims>> stored);
 
 }  // namespace moonshard

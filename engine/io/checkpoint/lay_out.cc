@@ -126,7 +126,8 @@ class Layer {
       d.path = tensor.name;
       d.declared =
           std::string(ToString(tensor.dtype)) + " " + ShapeToString(tensor.shape) + " as " + tensor.placement.ToText();
-      d.required = "shards of full bytes: two elements of float4, four of float6";
+      d.required =
+          "shards that begin and end at byte boundaries: a multiple of 2 elements of float4, of 4 elements of float6";
       errors_.push_back(std::move(d));
       return;
     }

@@ -1,6 +1,7 @@
-// LayOut: which file of a sharded checkpoint gets which shard of every tensor, and where in it; all but the bytes.
-// Stages before: a compiled plan's placements and the tensors' shapes, from headers or a live model. Stage after:
-// shard.cc, or rank_file.h in the middle of training, with the same result on every rank.
+// LayOut: determines which file of a sharded checkpoint gets which shard of every tensor, and at which offset. It
+// computes everything but the bytes of the tensors.
+// Stages before: the placements of a compiled plan and the shapes of the tensors, from headers or a live model. Stages
+// after: shard.cc; during training rank_file.h, with the same result on every rank.
 #pragma once
 
 #include <cstdint>
@@ -19,29 +20,31 @@ struct PlacedTensor {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;  // full
-  Placement placement;         // compiled: it fits the shape
+  Placement placement;         // of a compiled plan, so it fits the shape
 };
 
 struct LaidOut {
-  // Mesh, layouts, tensors and rank files; all hashes 0, plan and other files left to the caller.
+  // Mesh, layouts, tensors and rank files. The hashes of tensors and shards are unset; those of the headers of rank
+  // files are set. The caller sets the plan and the other files.
   Manifest manifest;
-  std::vector<uint32_t> order;               // of the tensors as they were given: index into manifest.tensors
-  std::vector<std::vector<uint64_t>> begin;  // by rank file, by tensor of the manifest: offset in the file
+  std::vector<uint32_t> order;               // by tensor as given: index into manifest.tensors
+  std::vector<std::vector<uint64_t>> begin;  // [rank file][tensor of the manifest]: offset in the file, bytes
 };
 
-// Which of the files that belong to ranks with the same shard of a tensor have it.
+// Which of the files that could contain the same shard of a tensor (replicas) contain it.
 enum class Replicas : uint8_t {
-  kAll,    // all of them: a rank's file has everything that the rank holds
-  kFirst,  // the first: nothing is written twice
+  kAll,    // all of them: the file of a rank has all shards of the rank
+  kFirst,  // only the first: no shard is written twice
 };
 
-// Ranks that differ only along axes that shard nothing share a file. In a file tensors of wider dtypes come first,
-// equally wide ones in the given order. Errors: kNotSupported, a shard of a sub-byte dtype that begins or ends within a
-// byte; kBadSafetensors: two tensors of one name; kWriteFailed: as WriteHeader.
+// Assigns shards to files and offsets. Ranks that differ only along mesh axes that shard no tensor share a file. Within
+// a file, tensors with wider dtypes come first; tensors with equally wide dtypes keep the given order. Errors:
+// kNotSupported: a shard of a sub-byte dtype begins or ends within a byte; kBadSafetensors: two tensors have the same
+// name; kWriteFailed: those of WriteHeader.
 Result<LaidOut> LayOut(const std::vector<PlacedTensor>& tensors, const MeshShape& mesh,
                        Replicas replicas = Replicas::kAll);
 
-// The header of a rank file; its tensors begin behind it. Cannot fail after LayOut.
+// Returns the header of a rank file; the bytes of its tensors follow the header. Does not fail for a result of LayOut.
 std::string HeaderOf(const LaidOut& laid_out, size_t file);
 
 }  // namespace moonshard

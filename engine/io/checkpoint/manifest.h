@@ -1,18 +1,19 @@
-// Manifest: the description of a sharded checkpoint (moonshard.json), as plain data: the mesh and the plan it is
-// sharded by, the layout, dtype and full shape of every tensor, which file holds which shard of it, and a hash for
-// everything. Enough to merge the tensors again, or to find any shard of any tensor for another mesh
-// (sharded_checkpoint.h). The directory:
+// Manifest: the description of a sharded checkpoint (moonshard.json), as plain data: its mesh and its plan; the layout,
+// dtype and full shape of every tensor; the file that contains each shard; and a hash of every part. The manifest is
+// sufficient to merge the tensors, or to find any shard of any tensor for another mesh (sharded_checkpoint.h). The
+// directory of a sharded checkpoint:
 //
-//   moonshard.json            this, sorted, with a hash of itself
-//   rank-00000.safetensors    what one rank holds, under the parameters' own names, in local shapes; where the model
-//                             has another form than its model directory (stacked experts), in that of the model
-//   rank-00001.safetensors    ... one for each rank that holds other shards than the ranks before it
-//   config.json, ...          every other file of the model directory, as it is
+//   moonshard.json            the manifest, with sorted keys and a hash of itself
+//   rank-00000.safetensors    the shards of one rank, under the names of the parameters, in local shapes; if tensors of
+//                             the model differ from those of the model directory (stacked experts), those of the model
+//   rank-00001.safetensors    ... one file for each rank whose shards differ from those of all ranks before it
+//   config.json, ...          every other file of the model directory, unchanged
 //   moonshard/FILE.header     the header of each safetensors file of the model directory
-//   moonshard/model.safetensors.index.json
+//   moonshard/model.safetensors.index.json    the index of the model directory, if it has one
 //
-// The last two only where it was made from a model directory, or a training run knows the model's form (model_form.h):
-// with them merging gives that directory back, byte for byte where it was only sharded.
+// The last two exist only if the checkpoint was made from a model directory, or by a training run that has the form of
+// a model directory (model_form.h). With them, merging restores that directory, byte for byte unless training changed
+// the tensors.
 #pragma once
 
 #include <cstdint>
@@ -32,23 +33,24 @@
 namespace moonshard {
 
 inline constexpr const char* kManifestFile = "moonshard.json";
-// Subdirectory of what belongs to the source's form rather than to its tensors.
+// Subdirectory for the headers and the index of the model directory, and for the states of the random number generators
+// of a training run.
 inline constexpr const char* kSourceFormDirectory = "moonshard";
 inline constexpr const char* kManifestVersion = "1.0";
-// Of a model directory: merging makes each of them.
+// Largest number of directories within a model directory; merging makes each of them.
 inline constexpr size_t kMostFolders = 4096;
 
-// For each dim the indices that a shard holds, in order, without duplicates, no interval empty, neighbours joined.
+// The indices of a shard, as intervals for each dim: in order, without duplicates, none empty, neighbours joined.
 using ShardDims = std::vector<std::vector<Interval>>;
 
 struct RankFile {
   std::string name;
-  int64_t rank = 0;  // the first world rank that holds these shards
+  int64_t rank = 0;  // the lowest world rank that has these shards
   uint64_t bytes = 0;
-  uint64_t header_hash = 0;  // of all before the tensors
+  uint64_t header_hash = 0;  // of all bytes before the tensors
 };
 
-// A file of the model directory that is kept as it is.
+// A file of the model directory that is copied unchanged.
 struct KeptFile {
   std::string name;    // within the model directory
   std::string stored;  // within the sharded directory
@@ -56,19 +58,19 @@ struct KeptFile {
   uint64_t hash = 0;
 };
 
-// A safetensors file of the model directory: rebuilt from its header and the tensors.
+// A safetensors file of the model directory. Merging rebuilds it from its header and the tensors.
 struct ModelFile {
   std::string name;
-  std::string header;  // the file with its header, within the sharded directory
+  std::string header;  // name of the file with its header, within the sharded directory
   uint64_t bytes = 0;
   uint64_t header_hash = 0;
 };
 
-// Tensors of one shape that are sharded in the same way.
+// The layout of all tensors that have the same shape and are sharded in the same way.
 struct ShardLayout {
   std::vector<int64_t> shape;                    // full
-  std::map<std::string, std::string> placement;  // mesh axis -> layout, for the axes that shard it
-  std::vector<std::optional<ShardDims>> shards;  // by rank file; nothing: the file does not have the tensor
+  std::map<std::string, std::string> placement;  // mesh axis -> layout, for the axes that shard the tensor
+  std::vector<std::optional<ShardDims>> shards;  // by rank file; nullopt: the file does not have the tensor
 
   bool operator==(const ShardLayout&) const = default;
 };
@@ -77,55 +79,57 @@ struct ShardedTensor {
   std::string name;
   DType dtype = DType::kF32;
   uint32_t layout = 0;               // index into Manifest::layouts
-  std::optional<uint64_t> hash;      // of the full tensor's bytes, where one process had all of them
-  std::vector<uint64_t> shard_hash;  // by rank file; 0 where the file does not have the tensor
+  std::optional<uint64_t> hash;      // of the full tensor's bytes, if one process had all of them
+  std::vector<uint64_t> shard_hash;  // by rank file; 0 if the file does not have the tensor
 };
 
-// A tensor of the model directory that is stored as part of others: an expert of a stack.
+// A tensor of the model directory that is stored as a part of other tensors, for example one expert of a stack.
 struct MadeTensor {
-  WeightRecipe recipe;           // of stored tensors, or of names that are tied to one
-  std::optional<uint64_t> hash;  // of its bytes, where it was read
+  WeightRecipe recipe;           // makes it from stored tensors, or from names that are tied to stored tensors
+  std::optional<uint64_t> hash;  // of its bytes, if it was read
 };
 
 struct Manifest {
   MeshShape mesh;
-  std::string plan;       // its name
+  std::string plan;       // name of the plan
   std::string plan_hash;  // CompiledPlan::Hash
   std::vector<RankFile> rank_files;
   std::vector<ShardLayout> layouts;
   std::vector<ShardedTensor> tensors;          // sorted by name
-  std::vector<std::vector<std::string>> ties;  // names of one tensor, the stored one first
+  std::vector<std::vector<std::string>> ties;  // names of the same tensor, the stored name first
   std::vector<KeptFile> kept;                  // sorted by name
-  std::vector<std::string> folders;            // of the model directory, sorted
-  std::vector<ModelFile> source;               // sorted by name; empty where it was not made from a model directory
-  std::map<std::string, MadeTensor> made;      // by name in `source`; of other names the stored tensor has the name
-  JsonValue extra = JsonValue::Object();       // the writer's own
+  std::vector<std::string> folders;            // directories within the model directory, sorted
+  std::vector<ModelFile> source;               // sorted by name; empty: cannot be merged into a model directory
+  std::map<std::string, MadeTensor> made;      // by name in the model directory; others are stored under their name
+  JsonValue extra = JsonValue::Object();       // data of the writer (training_record.h)
 
-  // nullptr where there is none.
+  // Returns nullptr if there is no such tensor.
   const ShardedTensor* Find(std::string_view name) const;
   const ShardLayout& LayoutOf(const ShardedTensor& tensor) const { return layouts[tensor.layout]; }
-  // Index into rank_files of the file that holds this world rank's shards.
+  // Returns the index into rank_files of the file of a world rank. With Replicas::kFirst, some shards of the rank may
+  // be only in an earlier file.
   size_t FileOfRank(int64_t rank) const;
 
-  // The text of the file.
+  // Returns the text of moonshard.json.
   std::string ToText() const;
-  // Reads it back. Errors, all that are found: those of ParseJson, and kBadManifest: another major version, a text that
-  // was changed since it was written, a field that is missing or of another kind, a file name that leads out of the
-  // directory, shards that are outside their tensor, out of order, or do not cover it, files that are not those of the
-  // mesh.
+  // Parses the text of moonshard.json; `file_name` is the name of the file in messages. Errors, all that are found:
+  // those of ParseJson and MeshShape::Make; kBadManifest: another major version, a text that was changed since it was
+  // written, a field that is missing or has the wrong type, a file name that leads out of the directory, shards that
+  // are outside their tensor, are out of order or do not cover it, rank files that do not match the mesh.
   static Result<Manifest> Parse(std::string_view text, const std::string& file_name);
 };
 
-// The first of the world ranks that differ from `rank` only along axes that do not shard.
+// Returns the lowest of the world ranks that differ from `rank` only along mesh axes that are not in `sharding`.
 int64_t HolderOf(const MeshShape& mesh, const std::vector<MeshAxis>& sharding, int64_t rank);
-// The axes that shard some tensor of these layouts.
+// Returns the mesh axes that shard a tensor in at least one of these layouts.
 std::vector<MeshAxis> ShardingAxes(const std::vector<ShardLayout>& layouts);
-// "rank-00000.safetensors".
+// Returns the name of a rank file: "rank-00000.safetensors".
 std::string RankFileName(int64_t rank);
 
-// The shard without empty intervals, neighbours joined: equal for two shards that hold the same.
+// Returns the shard without empty intervals and with neighbours joined. Two shards of the same indices give the same
+// result.
 ShardDims TidyShard(const ShardDims& shard);
-// Elements along each dim.
+// Returns the number of elements along each dim.
 std::vector<int64_t> LocalShapeOf(const ShardDims& shard);
 
 }  // namespace moonshard

@@ -93,7 +93,7 @@ class Fields {
   }
 
   const std::string& Text(const JsonValue& in, const char* key, const std::string& path) {
-    const JsonValue* value = Need(in, key, path, "text", &JsonValue::is_string);
+    const JsonValue* value = Need(in, key, path, "string", &JsonValue::is_string);
     return value ? value->AsString() : kNoText;
   }
   int64_t Count(const JsonValue& in, const char* key, const std::string& path) {
@@ -115,7 +115,7 @@ class Fields {
     return hash.value_or(0);
   }
   uint64_t Hash(const JsonValue& in, const char* key, const std::string& path) {
-    const JsonValue* value = Need(in, key, path, "text", &JsonValue::is_string);
+    const JsonValue* value = Need(in, key, path, "string", &JsonValue::is_string);
     return value ? Hash(value->AsString(), path) : 0;
   }
   // A path within the directory, by its text alone.
@@ -123,7 +123,7 @@ class Fields {
     const std::filesystem::path path(name);
     const bool strange = std::ranges::any_of(path, [](const auto& part) { return part == ".." || part == "."; });
     if (name.empty() || name.find('\0') != std::string::npos || path.is_absolute() || !path.has_filename() || strange) {
-      Say("the name " + Quoted(name) + " is not of a file in the directory");
+      Say("the name " + Quoted(name) + " is not a path of a file within the directory of the checkpoint");
     }
     return name;
   }
@@ -215,7 +215,7 @@ class ManifestReader {
   void ReadTie(const JsonValue& tie) {
     const auto is_text = [](const JsonValue& name) { return name.is_string(); };
     if (!tie.is_array() || !std::ranges::all_of(tie.AsArray(), is_text)) {
-      fields_.Say("a tie is not a list of names", "ties", "array of texts");
+      fields_.Say("a tie is not a list of names", "ties", "array of strings");
       return;
     }
     out_.ties.emplace_back();
@@ -237,9 +237,9 @@ class ManifestReader {
           layouts.push_back({l, *known, *layout});
           continue;
         }
-        fields_.Say(
-            "a placement " + JsonQuoted(text) + " is not a shard of a dim of " + ShapeToString(out_.layouts[l].shape),
-            LayoutName(l), "a layout, as shard(0)");
+        fields_.Say("the placement " + JsonQuoted(text) + " does not shard a dim of a tensor of shape " +
+                        ShapeToString(out_.layouts[l].shape),
+                    LayoutName(l), "a layout, for example shard(0)");
       }
     }
     if (!found_.empty()) return;
@@ -254,8 +254,8 @@ class ManifestReader {
       before = file.rank;
     }
     if (!good) {
-      fields_.Say("the rank files are not those of the mesh " + out_.mesh.ToString(), "rank_files",
-                  Count(static_cast<size_t>(files), "file") + ", each with the first rank that holds its shards");
+      fields_.Say("the rank files do not match the mesh " + out_.mesh.ToString(), "rank_files",
+                  Count(static_cast<size_t>(files), "file") + ", each with the lowest rank that has its shards");
     }
     if (!good) return;
     for (const PlacedLayout& placed : layouts) CheckMadeOf(placed);
@@ -340,7 +340,7 @@ class ManifestReader {
       layout.shape.push_back(good ? size.AsInt() : 0);
     }
     for (const auto& [axis, text] : fields_.Map(json, "placement", path)) {
-      if (!text.is_string()) fields_.Say("a placement is not a text", path, "a layout, as shard(0)");
+      if (!text.is_string()) fields_.Say("a placement is not a string", path, "a layout, for example shard(0)");
       layout.placement.emplace(axis, text.is_string() ? text.AsString() : "");
     }
     for (const JsonValue& shard : fields_.List(json, "pieces", path)) {
@@ -348,7 +348,7 @@ class ManifestReader {
       layout.shards.push_back(ReadShard(shard, layout, path));
     }
     if (shape_is_good && layout.shards.size() != out_.rank_files.size())
-      fields_.Say("the shards are not as many as the files", path);
+      fields_.Say("the number of shards differs from the number of rank files", path);
     if (found_.empty()) CheckCover(layout, path);
     out_.layouts.push_back(std::move(layout));
   }
@@ -374,7 +374,7 @@ class ManifestReader {
       }
     }
     if (good) return shard;
-    fields_.Say("a shard is not within its tensor, or not in order", path,
+    fields_.Say("a shard is outside its tensor, or its intervals are not in order", path,
                 "for each dim of " + ShapeToString(layout.shape) + " begin, length, begin, length, ...");
     return std::nullopt;
   }
@@ -386,7 +386,7 @@ class ManifestReader {
     if (IsDividedTooFinely(full, layout.shards)) {
       fields_.Say("the shards divide their tensors into too many parts", path);
     } else if (!CoverShard(full, layout.shards)) {
-      fields_.Say("the shards do not cover all of their tensors", path);
+      fields_.Say("the shards do not cover their full tensors", path);
     }
   }
 
@@ -395,7 +395,7 @@ class ManifestReader {
     tensor.name = name;
     const std::string& word = fields_.Text(json, "dtype", name);
     const std::optional<DType> dtype = DTypeFromSafetensors(word);
-    if (!dtype) fields_.Say("there is no dtype '" + word + "'", name);
+    if (!dtype) fields_.Say("unknown dtype '" + word + "'", name);
     tensor.dtype = dtype.value_or(DType::kF32);
     const int64_t layout = fields_.Count(json, "layout", name);
     if (json.Find("hash")) tensor.hash = fields_.Hash(json, "hash", name);
@@ -411,7 +411,7 @@ class ManifestReader {
       return;
     }
     if (shards.size() != of.shards.size()) {
-      fields_.Say("the shards are not as many as the files", name);
+      fields_.Say("the number of shards differs from the number of rank files", name);
       return;
     }
     for (size_t i = 0; i < shards.size(); ++i)
@@ -423,7 +423,8 @@ class ManifestReader {
     for (const auto& [name, file] : fields_.Map(json, "kept", "")) {
       const std::string& stored = fields_.Inside(fields_.Text(file, "stored", name));
       if (stored != name && stored != std::string(kSourceFormDirectory) + "/" + name) {
-        fields_.Say("the file is stored as " + JsonQuoted(stored), name, "its own name, perhaps in moonshard/");
+        fields_.Say("the file is stored as " + JsonQuoted(stored), name,
+                    "the name of the file, or moonshard/ and the name");
       }
       out_.kept.push_back({fields_.Inside(name), stored, static_cast<uint64_t>(fields_.Count(file, "bytes", name)),
                            fields_.Hash(file, "hash", name)});
@@ -435,7 +436,7 @@ class ManifestReader {
     }
     const JsonValue::Array& folders = fields_.List(json, "folders", "");
     if (folders.size() > kMostFolders) {
-      fields_.Say("the manifest has too many folders", "folders", "at most " + std::to_string(kMostFolders),
+      fields_.Say("the manifest lists too many directories", "folders", "at most " + std::to_string(kMostFolders),
                   std::to_string(folders.size()));
       return;
     }

@@ -63,9 +63,9 @@ class Merger : private Conversion {
 
  private:
   Diagnostic NotFromModel() const {
-    Diagnostic d = MakeDiagnostic(
-        Finding::kNotSupported,
-        "'" + sharded_.folder() + "' was not made from a model directory, so there is none to merge into");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNotSupported,
+                       "'" + sharded_.folder() + "' was not made from a model directory and cannot be merged into one");
     d.path = sharded_.folder();
     return d;
   }

@@ -42,15 +42,15 @@ class Lister {
     fs::recursive_directory_iterator entries(root_, error);
     for (; !error && entries != fs::recursive_directory_iterator(); entries.increment(error)) Take(*entries);
     if (error) {
-      found_.push_back(
-          MakeDiagnostic(Finding::kFileUnreadable, "cannot list '" + root_.string() + "': " + error.message()));
+      found_.push_back(MakeDiagnostic(Finding::kFileUnreadable,
+                                      "cannot list the directory '" + root_.string() + "': " + error.message()));
     }
     if (out_.folders.size() > kMostFolders) {
-      Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "'" + root_.string() + "' has too many folders");
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "'" + root_.string() + "' contains too many directories");
       d.path = root_.string();
       d.declared = std::to_string(out_.folders.size());
       d.required = "at most " + std::to_string(kMostFolders);
-      d.help = "move what is not of the model out of it";
+      d.help = "move directories that do not belong to the model out of it";
       found_.push_back(std::move(d));
     }
     std::ranges::sort(out_.kept, {}, &KeptFile::name);
@@ -65,13 +65,14 @@ class Lister {
     std::error_code ignored;
     const bool is_folder = entry.is_directory(ignored) && !entry.is_symlink(ignored);
     if (!is_folder && !entry.is_regular_file(ignored)) {
-      Say(entry, "is neither a file nor a directory, nor a link to a file: it is left out").severity =
+      Say(entry, "is left out: it is neither a file nor a directory nor a link to a file").severity =
           Severity::kWarning;
     } else if (!IsUtf8(name)) {
       Say(entry, "has a name that is not UTF-8");
     } else if (IsOurs(name)) {
       if (!is_folder || name == kSourceFormDirectory)
-        Say(entry, "has a name that is reserved for sharded checkpoints").help = "rename it, or leave it out";
+        Say(entry, "has a name that is reserved for sharded checkpoints").help =
+            "rename it, or move it out of the directory";
     } else if (is_folder) {
       out_.folders.push_back(name);
     } else {

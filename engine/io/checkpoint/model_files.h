@@ -1,5 +1,5 @@
-// ModelFiles: what else is in a model directory besides its tensors: config, tokenizer, index, anything. Kept as it is,
-// so that merging gives the directory that was sharded.
+// ModelFiles: the files of a model directory that are not weights: config, tokenizer, index and all others. They are
+// copied unchanged, so that merging restores the directory that was sharded.
 #pragma once
 
 #include <string>
@@ -18,16 +18,17 @@ struct ModelFiles {
   std::vector<std::string> folders;  // sorted
 };
 
-// Every regular file under the directory, or link to one, that is not a file of the checkpoint. A link's content is
-// kept, not the link. Errors: kFileUnreadable; kNotSupported for a name that is not UTF-8 and for one that a sharded
-// checkpoint uses itself. Warnings (kNotSupported): an entry that is neither file nor directory, and a link to a
-// directory or to nothing; left out.
+// Returns the directories within the directory `folder`, and every regular file in them, or link to a regular file,
+// that is not a file of the checkpoint. For a link the content is copied, not the link. Errors: kFileUnreadable;
+// kNotSupported: a name that is not UTF-8 or that a sharded checkpoint uses itself, or more than kMostFolders
+// directories. Warnings (kNotSupported) for entries that are left out: neither file nor directory, a link to a
+// directory, a broken link.
 Result<ModelFiles> ListModelFiles(const std::string& folder, const Checkpoint& checkpoint);
 
 // Copies a file of `bytes` bytes and returns the hash of the copied bytes. Errors: kFileNotFound, kFileUnreadable (also
 // if it has another length), kWriteFailed.
 Result<uint64_t> CopyFile(Storage& storage, const std::string& from, const std::string& to, uint64_t bytes);
-// The hash of bytes [begin, begin + bytes) of a file. Errors: kFileUnreadable.
+// Returns the hash of bytes [begin, begin + bytes) of a file. Errors: kFileUnreadable.
 Result<uint64_t> HashFile(const File& file, uint64_t begin, uint64_t bytes);
 
 }  // namespace moonshard

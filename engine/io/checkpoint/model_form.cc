@@ -221,8 +221,9 @@ Result<ModelForm> FormOfModel(const std::string& folder, const WeightRecipes& re
   form.folders = std::move(files->folders);
   for (const KeptFile& file : files->kept) {
     if (file.bytes > kMostKeptBytes) {
-      Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                    "'" + folder + "/" + file.name + "' is too long to be kept with every step");
+      Diagnostic d =
+          MakeDiagnostic(Finding::kNotSupported,
+                         "'" + folder + "/" + file.name + "' is too long to be stored with every step; it is left out");
       d.severity = Severity::kWarning;
       d.path = file.name;
       found.push_back(std::move(d));
@@ -271,11 +272,11 @@ Result<ModelForm> FormOfModel(const std::string& folder, const WeightRecipes& re
     return std::ranges::any_of(of, [&](const std::string& path) { return kept.contains(path); });
   });
   for (const std::string& name : inverted.incomplete) {
-    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                  "the model has only a part of tensor '" + name + "'; merging a step leaves it out");
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the model uses only a part of tensor '" + name +
+                                                              "'; merging a step leaves the tensor out");
     d.severity = Severity::kWarning;
     d.path = name;
-    d.help = "merging gives the model's own tensors in its place, which a program of the model loads";
+    d.help = "merging writes the model's own tensors instead; a program of the model can load them";
     found.push_back(std::move(d));
   }
   return {std::move(form), std::move(found)};

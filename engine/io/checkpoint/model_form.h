@@ -1,7 +1,8 @@
-// ModelForm: the form of the model directory that a training run began from: which safetensors files it has, with which
-// tensors in which order, and its other files. Written into every step of the run, so that merging a step gives such a
-// directory with the weights as they are now: byte for byte the same directory while they are those that it had.
-// Stage before: a model directory, or a step. Stage after: Merge (convert.h).
+// ModelForm: the form of the model directory from which a training run began: its safetensors files, with the names and
+// the order of their tensors, and its other files. Every step of the run stores the form, so that merging a step gives
+// a directory of this form with the weights of the step. If the weights did not change, the merged directory equals the
+// original one byte for byte.
+// Stage before: a model directory, or a step. Stage after: MergeSharded (convert.h).
 #pragma once
 
 #include <cstdint>
@@ -17,39 +18,42 @@
 namespace moonshard {
 
 struct ModelForm {
-  std::map<std::string, std::string> headers;  // by safetensors file: its header, with the length before it
+  std::map<std::string, std::string> headers;  // by safetensors file: its header, including the length field
   std::map<std::string, std::string> kept;     // by name: the content of every other file
-  std::vector<std::string> folders;            // sorted
-  // Of tensors in the headers that the model has in another form: how they are made of the model's.
+  std::vector<std::string> folders;            // directories within it, sorted
+  // Recipes for the tensors in the headers that the model has in another form. They make these tensors from the
+  // model's.
   std::map<std::string, WeightRecipe> made;
 };
 
-// Files besides the tensors that are longer than this are not part of the form.
+// Files other than safetensors files that are longer than this are not part of the form.
 inline constexpr uint64_t kMostKeptBytes = uint64_t{64} << 20;
 
-// A directory without safetensors files (a run from a config alone) has other files only. `recipes` make the model's
-// tensors of the directory's (Program::recipes). Errors: those of Checkpoint::Open, ListModelFiles and RecipesThatHold.
-// Warnings: a file that is left out because it is too long; tensors that cannot be made of the model's again, in whose
-// place merging gives those of the model.
+// Returns the form of a model directory. The form of a directory without safetensors files (a run from a config alone)
+// has only the other files. `recipes` make the tensors of the model from the tensors of the directory
+// (Program::recipes). Errors: those of Checkpoint::Open, ListModelFiles and RecipesThatHold. Warnings: a file that is
+// left out because it is too long; a tensor that cannot be made from the tensors of the model. For such a tensor,
+// merging writes the tensors of the model instead.
 Result<ModelForm> FormOfModel(const std::string& folder, const WeightRecipes& recipes = {});
-// Of a sharded checkpoint. Errors: kFileNotFound, kFileUnreadable, kCorruptData.
+// Returns the form that a sharded checkpoint stores. Errors: kFileNotFound, kFileUnreadable, kCorruptData.
 Result<ModelForm> FormOfSharded(const std::string& folder, const Manifest& manifest);
 
-// A tensor of the model, as it is now.
+// A tensor of the model at the time of the save.
 struct FormTensor {
-  std::string name;  // in the manifest
-  std::vector<std::string> aliases;
+  std::string name;                  // in the manifest
+  std::vector<std::string> aliases;  // tied names
   bool is_buffer = false;
 };
 
-// The form for these tensors (which the manifest has): a file keeps its header where all of its tensors still have
-// their dtype and shape; else the header is made anew, as is an index that names the tensors' files or their size. The
-// form's tensors that the model lacks are left out; the model's parameters that the form lacks go to the last file.
-// Without files all tensors, buffers too, go to model.safetensors.
+// Returns the form, adapted to these tensors, which must be in the manifest. A file keeps its header if all of its
+// tensors still have the same dtype and shape; otherwise the file gets a new header, and the index gets the new files
+// and sizes of the tensors. Tensors of the form that the model no longer has are removed. Parameters of the model that
+// the form does not have are added to the last file. If the form has no safetensors files, all tensors, including
+// buffers, are added to model.safetensors.
 ModelForm FitForm(const ModelForm& form, const std::vector<FormTensor>& tensors, const Manifest& manifest);
 
-// Writes the form's files into `directory` and adds them to the manifest (source, kept, directories); adds their names
-// to `files`. Errors: kWriteFailed.
+// Writes the files of the form into the directory `folder`, adds the form to the manifest (source, kept, folders,
+// made), and adds the names of the files to `files`. Errors: kWriteFailed.
 Failure WriteForm(Storage& storage, const std::string& folder, const ModelForm& form, Manifest& manifest,
                   std::vector<std::string>& files);
 

@@ -1,7 +1,7 @@
-// RankFileWriter: one rank's file of a checkpoint that is written from memory, in the middle of training
-// (training_state): every rank (the first of those that hold the same, Manifest::FileOfRank) writes its own into one
-// staging directory, and sends the hashes that Finish returns to the rank that writes the manifest and commits.
-// Stage before: lay_out.h, the same on every rank. Stage after: Manifest::ToText, StagingDirectory::Commit.
+// RankFileWriter: writes one rank's file of a checkpoint from memory, during training (training_state). Each rank that
+// has a file (the first of the ranks with the same shards, Manifest::FileOfRank) writes its own file into a common
+// staging directory. It sends the hashes that Finish returns to the rank that writes the manifest and commits.
+// Stage before: lay_out.h, with the same result on every rank. Stage after: Manifest::ToText, StagingDirectory::Commit.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ namespace moonshard {
 
 class RankFileWriter {
  public:
-  // Writes the header of manifest.rank_files[file] into `directory`. Both references outlive the writer. Errors:
-  // kWriteFailed.
+  // Creates the file manifest.rank_files[file] in the directory `folder` and writes its header. `storage` and
+  // `laid_out` must outlive the writer. Errors: kWriteFailed.
   static Result<RankFileWriter> Create(Storage& storage, const std::string& folder, const LaidOut& laid_out,
                                        size_t file);
 
-  // The full shard of manifest.tensors[tensor]: `bytes` bytes, row-major, as many as the shard has. In any order, each
-  // tensor that the file has once. Errors: kWriteFailed.
+  // Writes the full shard of manifest.tensors[tensor], row-major; `bytes` must be the size of the shard. Must be called
+  // once for each tensor of the file, in any order. Errors: kWriteFailed.
   Failure Write(size_t tensor, const void* data, uint64_t bytes);
-  // Syncs the file. By tensor of the manifest: the hash of its shard, for ShardedTensor::shard_hash[file]; 0 where the
-  // file does not have it. Errors: kWriteFailed.
+  // Syncs the file. Returns for each tensor of the manifest the hash of its shard, for ShardedTensor::shard_hash[file];
+  // 0 if the file does not have the tensor. Errors: kWriteFailed.
   Result<std::vector<uint64_t>> Finish();
 
  private:

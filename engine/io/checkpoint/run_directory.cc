@@ -92,10 +92,11 @@ Result<std::optional<int64_t>> RunDirectory::Latest() const {
   Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "'" + path + "' names a step that does not exist");
   d.path = path;
   d.declared = JsonQuoted(name);
-  d.required = "a directory beside it, such as step_00000100";
+  d.required = "the name of a step in the same directory, for example step_00000100";
   const std::vector<int64_t> steps = Steps();
   if (!steps.empty())
-    d.help = "there is '" + StepDirectoryName(steps.back()) + "': write its name to the file, or load it by its number";
+    d.help = "the last step is '" + StepDirectoryName(steps.back()) +
+             "': write this name to the file, or load the step by its number";
   return d;
 }
 

@@ -1,10 +1,10 @@
-// Run directory: the steps of a training run on disk, each a sharded checkpoint that is complete or absent, and
-// `latest`, which names one of them:
+// Run directory: the directory of a training run on disk. It contains steps, each a sharded checkpoint that is complete
+// or absent, and the file `latest`, which names one of the steps:
 //
-//   run/latest            "step_00000100 5e3b0c6d1f8a9e27\n": its name and the name's XXH3, replaced after the step is
-//                         in its place. Written by hand the name alone is enough
-//   run/step_00000100/    manifest.h
-//   run/run.lock          while a run writes here (run_lock.h)
+//   run/latest            "step_00000100 5e3b0c6d1f8a9e27\n": the name of the step and the XXH3 of the name, replaced
+//                         after the step is at its path. In a file that is written by hand the name is enough
+//   run/step_00000100/    a sharded checkpoint (manifest.h)
+//   run/run.lock          exists while a run writes here (run_lock.h)
 //   run/step_00000200.partial/   a step under construction, or left by a killed process (storage/staging.h)
 //
 // Stages before: manifest.h, storage/staging.h, run_lock.h. Used by training_state.
@@ -23,8 +23,9 @@
 
 namespace moonshard {
 
-// "step_00000100"; and back: nothing for any other name.
+// Returns "step_00000100" for step 100.
 std::string StepDirectoryName(int64_t step);
+// Returns the step that such a name has; nullopt for any other name.
 std::optional<int64_t> StepOfDirectoryName(const std::string& name);
 
 class RunDirectory {
@@ -34,30 +35,31 @@ class RunDirectory {
   const std::string& folder() const { return folder_; }
   std::string PathOf(int64_t step) const { return folder_ + "/" + StepDirectoryName(step); }
 
-  // Complete steps, smallest first.
+  // Returns the complete steps in ascending order.
   std::vector<int64_t> Steps() const;
-  // The step that `latest` names; nullopt if there is no such file. Errors: kFileUnreadable; kBadManifest: it does not
-  // name a step, or one that does not exist.
+  // Returns the step that `latest` names, or nullopt if the file does not exist. Errors: kFileUnreadable; kBadManifest:
+  // the file does not name a step, or names a step that does not exist.
   Result<std::optional<int64_t>> Latest() const;
-  // The last valid step before `step`: every byte is as it was written (CheckSharded: reads all of it), and the step is
-  // that of the directory's name.
+  // Returns the last valid step before `step`, or nullopt. A step is valid if every byte is as it was written
+  // (CheckSharded, which reads all of it) and the recorded step number is that of the directory's name.
   std::optional<int64_t> LastGoodBefore(int64_t step) const;
 
-  // Allows this run to replace the existing steps, from which it was started. Lock calls it if it was not called
-  // before.
+  // Records the existing steps, from which this run was started; this run may replace them. Lock calls Know if it was
+  // not called before.
   void Know();
   // Makes the directory, locks it for the lifetime of this object, and removes leftovers of killed processes. Does
-  // nothing if this object has the lock. Errors: kWriteFailed; kRunTaken if another run has it; kBadManifest: a
-  // directory with the name of a step that has no manifest.
+  // nothing if this object already has the lock. Errors: kWriteFailed; kRunTaken: another run has the lock;
+  // kBadManifest: a directory has the name of a step but no manifest.
   Failure Lock(Storage& storage);
-  // Whether this object may publish a step: it still has the lock, and there is no step of this number that it neither
-  // knows nor wrote. Errors: kRunTaken.
+  // Returns kRunTaken if this object must not publish the step: it lost the lock, or the step exists but was neither
+  // recorded by Know nor written by this object. Requires Lock.
   Failure MayWrite(int64_t step) const;
-  // A step that is in its place now is this run's.
+  // Records that this object wrote the step.
   void Wrote(int64_t step) { known_->insert(step); }
-  // Lets `latest` name the step.
+  // Makes `latest` name the step. Errors: kWriteFailed.
   Failure PointTo(Storage& storage, int64_t step) const;
-  // Removes steps below `step` but the last `keep` - 1; keep 0: none. Returns warnings.
+  // Removes all steps before `step` except the last `keep` - 1; removes none if `keep` is 0. Returns warnings for steps
+  // that could not be removed.
   Diagnostics Prune(Storage& storage, int64_t step, int64_t keep) const;
 
  private:
@@ -67,8 +69,8 @@ class RunDirectory {
   std::optional<std::set<int64_t>> known_;
 };
 
-// Everything that does not have the bytes that were written, by file and tensor: kCorruptData, and what
-// ShardedCheckpoint finds. Reads all of it.
+// Reads all of a sharded checkpoint and compares it with its hashes. Returns kCorruptData for each file and each shard
+// of a tensor that does not have the bytes that were written, and the errors of ShardedCheckpoint.
 Diagnostics CheckSharded(const std::string& folder);
 
 }  // namespace moonshard

@@ -161,7 +161,7 @@ struct RunLock::Impl {
     if (::flock(directory, LOCK_EX | LOCK_NB) == 0) return true;
     if (errno != EWOULDBLOCK) return false;
     const std::string text = ReadText(path);
-    return Taken(folder, Field(text, "process"), "another run holds '" + folder + "'");
+    return Taken(folder, Field(text, "process"), "another run has the lock of '" + folder + "'");
   }
 
   // Until there is no lock file, or one whose owner is gone: true where there is one to be replaced.
@@ -176,7 +176,7 @@ struct RunLock::Impl {
       const std::string now = ReadText(path);
       if (now == first) continue;
       if (now.empty() && ::access(path.c_str(), F_OK) != 0) return false;
-      return Taken(folder, Field(now, "process"), "another run holds '" + folder + "'");
+      return Taken(folder, Field(now, "process"), "another run has the lock of '" + folder + "'");
     }
     return true;
   }
@@ -190,7 +190,7 @@ struct RunLock::Impl {
       Result<std::unique_ptr<WritableFile>> file = storage->CreateForWriting(path, std::nullopt);
       if (!file.ok()) {
         if (::access(path.c_str(), F_OK) != 0) return file.diagnostics().front();
-        return Taken(folder, Field(ReadText(path), "process"), "another run holds '" + folder + "'");
+        return Taken(folder, Field(ReadText(path), "process"), "another run has the lock of '" + folder + "'");
       }
       Failure failed = file.value()->Write(0, text.data(), text.size());
       owned = !failed;
@@ -203,7 +203,7 @@ struct RunLock::Impl {
     if (contended) std::this_thread::sleep_for(kSettle);
     if (IsOurs()) return std::nullopt;
     owned = false;
-    return Taken(folder, Field(ReadText(path), "process"), "another run holds '" + folder + "'");
+    return Taken(folder, Field(ReadText(path), "process"), "another run has the lock of '" + folder + "'");
   }
 };
 
@@ -228,8 +228,8 @@ Failure RunLock::CheckHeld() const {
   if (Field(text, "nonce") == impl_->nonce) return std::nullopt;
   const std::string owner = Field(text, "process");
   return Taken(impl_->folder, owner,
-               "this run no longer holds '" + impl_->folder +
-                   (owner.empty() ? "': its lock file is gone" : "': another run took it over"));
+               "this run has lost the lock of '" + impl_->folder +
+                   (owner.empty() ? "': the lock file is gone" : "': another run took over the lock"));
 }
 
 }  // namespace moonshard

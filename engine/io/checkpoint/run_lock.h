@@ -1,10 +1,11 @@
-// Run lock: one run writes a run directory at a time, on whichever machines the runs are. It is two locks, because each
-// covers cases that the other does not:
+// Run lock: allows only one run at a time to write a run directory, on any machine. It consists of two locks, because
+// each of them covers cases that the other does not:
 //
 //   flock on the directory   released when the process ends; works between processes of one machine, and between
 //                            machines only if the file system supports it
-//   DIR/run.lock             the owner, and a number that the owner increments; a run that sees no change for
-//                            `patience` takes the lock over. Clocks of different machines are not compared
+//   DIR/run.lock             names the owner and has a number that the owner increments; a run that sees no change of
+//                            this number for `patience` takes the lock over. Clocks of different machines are not
+//                            compared
 //
 // Stage after: run_directory.h.
 #pragma once
@@ -21,24 +22,24 @@ namespace moonshard {
 inline constexpr const char* kRunLockFile = "run.lock";
 
 struct RunLockTimes {
-  std::chrono::milliseconds renew = std::chrono::seconds(10);     // between two counts
-  std::chrono::milliseconds patience = std::chrono::seconds(35);  // without one: a few times `renew`
+  std::chrono::milliseconds renew = std::chrono::seconds(10);     // between two increments
+  std::chrono::milliseconds patience = std::chrono::seconds(35);  // without an increment: a few times `renew`
 };
 
 class RunLock {
  public:
-  // Takes the lock of an existing directory. `storage` is used for the lock file, during the call. Waits at most
-  // `patience`, and only for the lock file of a process of another machine, or of this one if the directory has no
-  // flock. Errors: kRunTaken, with its owner; kWriteFailed.
+  // Takes the lock of an existing directory. `storage` writes the lock file and is not used after the call. Waits at
+  // most about `patience`, and only if the lock file is that of a process on another machine, or if the file system
+  // does not support flock. Errors: kRunTaken, with the owner of the lock; kWriteFailed.
   static Result<std::unique_ptr<RunLock>> Take(Storage& storage, const std::string& folder,
                                                const RunLockTimes& times = {});
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
-  // Releases both.
+  // Releases both locks.
   ~RunLock();
 
-  // kRunTaken if the lock file belongs to another run or is gone: this process was stopped for longer than `patience`,
-  // or the file was removed. The directory must not be written to any more then.
+  // Returns kRunTaken if the lock file belongs to another run or is gone: this process was stopped for longer than
+  // `patience`, or the file was removed. Then the directory must not be written to any more.
   Failure CheckHeld() const;
 
  private:

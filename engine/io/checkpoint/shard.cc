@@ -119,10 +119,10 @@ class Sharder : private Conversion {
     if (HasErrors(found_)) return;
     InvertedRecipes inverted = InvertRecipes(made, parts_);
     for (const std::string& name : inverted.incomplete) {
-      Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                    "the model has only a part of tensor '" + name + "'; merging could not restore it");
+      Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the model uses only a part of tensor '" + name +
+                                                                "'; merging could not restore the tensor");
       d.path = name;
-      d.help = "shard without --program: then the checkpoint's own tensors are sharded, by a plan for their names";
+      d.help = "shard without --program: this shards the tensors of the checkpoint, with a plan for their names";
       found_.push_back(std::move(d));
     }
     for (const auto& [path, recipe] : made) {
@@ -157,10 +157,11 @@ class Sharder : private Conversion {
         const auto found = by_name.find(path);
         if (found != by_name.end() && found->second->form.shape == parameters[p].shape) continue;
         if (found == by_name.end() && parameters[p].is_buffer) continue;
-        Diagnostic d = found == by_name.end()
-                           ? MakeDiagnostic(Finding::kMissingTensor, "the checkpoint has no tensor '" + path + "'")
-                           : MakeDiagnostic(Finding::kTensorMismatch,
-                                            "tensor '" + path + "' of the checkpoint is not the model's");
+        Diagnostic d =
+            found == by_name.end()
+                ? MakeDiagnostic(Finding::kMissingTensor, "the checkpoint has no tensor '" + path + "'")
+                : MakeDiagnostic(Finding::kTensorMismatch,
+                                 "tensor '" + path + "' of the checkpoint does not match the model's tensor");
         d.path = path;
         if (found != by_name.end()) d.declared = ShapeToString(found->second->form.shape);
         d.required = ShapeToString(parameters[p].shape);

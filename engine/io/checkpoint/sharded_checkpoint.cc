@@ -89,11 +89,11 @@ Result<ShardedCheckpoint> ShardedCheckpoint::Open(const std::string& folder) {
     Diagnostic d = text.diagnostics().front();
     if (d.finding == Finding::kFileNotFound) {
       d.message = "'" + folder + "' is not a sharded checkpoint: there is no " + kManifestFile;
-      d.help = "moonshard shard makes one from a model directory";
+      d.help = "`moonshard shard` makes a sharded checkpoint from a model directory";
       const std::vector<int64_t> steps = RunDirectory(folder).Steps();
       if (!steps.empty()) {
-        d.help =
-            "it holds a training run: name one of its steps, as '" + RunDirectory(folder).PathOf(steps.back()) + "'";
+        d.help = "it is the directory of a training run: give one of its steps, for example '" +
+                 RunDirectory(folder).PathOf(steps.back()) + "'";
       }
     }
     return d;
@@ -153,8 +153,8 @@ Result<const std::vector<uint64_t>*> ShardedCheckpoint::Offsets(size_t file) {
   }
   const auto has = [&](const ShardedTensor& tensor) { return manifest_->LayoutOf(tensor).shards[file].has_value(); };
   if (found != static_cast<size_t>(std::ranges::count_if(manifest_->tensors, has))) {
-    errors.push_back(
-        MakeDiagnostic(Finding::kBadManifest, "'" + in.path() + "' lacks tensors that the manifest puts there"));
+    errors.push_back(MakeDiagnostic(
+        Finding::kBadManifest, "'" + in.path() + "' does not contain all tensors that the manifest assigns to it"));
   }
   if (!errors.empty()) return errors;
   offsets_[file] = std::move(begins);

@@ -1,6 +1,6 @@
-// ShardedCheckpoint: a sharded directory open for reading: where the bytes of any shard of any tensor are, for any
-// mesh, and the bytes. Reads the manifest, then of each rank file its header when the file is first needed.
-// Stage before: manifest.h. Used by merge.cc, and to load onto another mesh than the one that saved.
+// ShardedCheckpoint: a sharded checkpoint open for reading. It locates and reads any shard of any tensor, for any mesh.
+// The manifest is read by Open, the header of a rank file when the file is first needed.
+// Stage before: manifest.h. Used by merge.cc, and to load on a mesh that differs from the mesh of the save.
 #pragma once
 
 #include <cstdint>
@@ -24,31 +24,34 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-// A shard to read is given as ShardDims. For a rank's local tensor under a placement these are TidyShard of
-// LocalIntervals.
+// A shard to read is given as ShardDims. The ShardDims of a rank's local tensor with a given placement are
+// TidyShard(LocalIntervals(...)).
 class ShardedCheckpoint {
  public:
-  // Errors: kFileNotFound (no manifest: not a sharded checkpoint), and those of Manifest::Parse.
+  // Opens the sharded checkpoint in the directory `folder`. Errors: kFileNotFound: no manifest, so this is not a
+  // sharded checkpoint; those of Manifest::Parse.
   static Result<ShardedCheckpoint> Open(const std::string& folder);
 
   const Manifest& manifest() const { return *manifest_; }
   const std::string& folder() const { return folder_; }
 
-  // By tensor of the manifest: where its shard begins in a rank file. Errors: kFileNotFound, kFileUnreadable;
-  // kCorruptData: another length or header than was written; kBadManifest: tensors that do not fit the manifest.
+  // Returns for each tensor of the manifest the offset of its shard in rank file `file`, in bytes; 0 if the file does
+  // not have the tensor. Errors: kFileNotFound, kFileUnreadable; kCorruptData: the length or the header of the file is
+  // not the one that was written; kBadManifest: the tensors in the file differ from the manifest.
   Result<const std::vector<uint64_t>*> Offsets(size_t file);
 
-  // The byte ranges that make up a shard of a tensor of the manifest, from as few files as possible. Errors: those of
-  // Offsets; kNotSupported: a shard that begins or ends within a byte.
+  // Returns the byte ranges that make up a shard of a tensor of the manifest. They are in one file if a stored shard
+  // contains the wanted shard. Errors: those of Offsets; kNotSupported: a range begins or ends within a byte.
   Result<std::vector<ByteRange>> Locate(const ShardedTensor& tensor, const ShardDims& wanted);
 
-  // Reads the shard, row-major, into `destination`, which has ShardBytes bytes. A shard that a file has in exactly this
-  // form is compared with its hash (kCorruptData); one that is assembled from others is not. Needs a buffer of at most
-  // the size of the shard, besides `destination`. Errors: as Locate.
+  // Reads the shard, row-major, into `destination`, which must have ShardBytes bytes. If a file stores exactly this
+  // shard, the bytes are compared with their hash (kCorruptData); a shard that is assembled from other shards is not
+  // compared. Needs a buffer of at most the size of the shard, besides `destination`. Errors: those of Locate, and
+  // kFileUnreadable.
   Failure ReadShard(const ShardedTensor& tensor, const ShardDims& wanted, void* destination);
 
-  // Compares the shard of a tensor in a rank file, if the file has one, with its hash; needs little memory. Errors:
-  // kCorruptData, and those of Offsets.
+  // Compares the shard of a tensor in a rank file with its hash, with little memory; does nothing if the file does not
+  // have the tensor. Errors: kCorruptData, and those of Offsets.
   Failure CheckShard(const ShardedTensor& tensor, size_t file);
 
  private:
@@ -62,7 +65,8 @@ class ShardedCheckpoint {
   std::vector<char> block_;
 };
 
-// kCorruptData about a tensor in a file, or, with no tensor, about the file.
+// Returns kCorruptData for a tensor in a file, or for the file if `tensor` is empty. `found`: the XXH3 hash of the
+// bytes that were read; `written`: the hash of the bytes that were written.
 Diagnostic Corrupt(const std::string& file, const std::string& tensor, uint64_t found, uint64_t written);
 
 }  // namespace moonshard

@@ -41,7 +41,7 @@ std::string Shown(const JsonValue* value) {
   const std::string text = WriteJson(*value, 0);
   return text.size() <= kMost
              ? text
-             : std::string("an ") + value->KindName() + " of " + std::to_string(text.size()) + " bytes";
+             : std::string("JSON ") + value->KindName() + " of " + std::to_string(text.size()) + " bytes";
 }
 
 bool IsFinite(const JsonValue& value) {
@@ -59,7 +59,7 @@ class Reader {
     TrainingRecord out;
     out.step = Integer(json, "step", "", kMostSteps);
     for (const auto& [name, text] : Map(json, "host", "")) {
-      if (!text.is_string()) Say(name, "host", &text, "a text");
+      if (!text.is_string()) Say(name, "host", &text, "a string");
       if (text.is_string()) out.host[name] = text.AsString();
     }
     const JsonValue random = Map(json, "random", "");
@@ -67,7 +67,7 @@ class Reader {
     out.random_hash = Hash(random, "hash", "random");
     const JsonValue* optimizer = json.Find("optimizer");
     if (optimizer == nullptr || !(optimizer->is_null() || optimizer->is_object())) {
-      Say("optimizer", "", optimizer, "an object, or null where there was none");
+      Say("optimizer", "", optimizer, "an object, or null for a run without an optimizer");
     } else if (optimizer->is_object()) {
       out.optimizer = ReadOptimizer(*optimizer);
     }
@@ -103,7 +103,7 @@ class Reader {
     return list != nullptr ? list->AsArray() : JsonValue::Array();
   }
   std::string Text(const JsonValue& in, const char* key, const std::string& place) {
-    const JsonValue* value = Need(in, key, place, &JsonValue::is_string, "a text");
+    const JsonValue* value = Need(in, key, place, &JsonValue::is_string, "a string");
     return value != nullptr ? value->AsString() : "";
   }
   int64_t Integer(const JsonValue& in, const char* key, const std::string& place, int64_t most) {
@@ -125,9 +125,9 @@ class Reader {
     std::vector<std::string> out;
     for (const JsonValue& name : List(in, key, place)) {
       if (!name.is_string() || name.AsString().empty()) {
-        Say(key, place, &name, "texts that are not empty");
+        Say(key, place, &name, "strings that are not empty");
       } else if (!seen.insert(name.AsString()).second) {
-        Say(key, place, &name, "every name once");
+        Say(key, place, &name, "each name once");
       } else {
         out.push_back(name.AsString());
       }

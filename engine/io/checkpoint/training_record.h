@@ -1,5 +1,5 @@
-// TrainingRecord: the state of a training run besides its tensors; in the manifest's `extra`, under "training". Plain
-// data: reading it needs no LibTorch.
+// TrainingRecord: the state of a training run that is not tensors, in Manifest::extra under the key "training". It is
+// plain data: reading it does not need LibTorch.
 // Stage before: manifest.h. Used by training_state, which writes and reads it.
 #pragma once
 
@@ -15,13 +15,14 @@
 
 namespace moonshard {
 
-// The file of the ranks' generators, within the step's directory: tensors "rank_00000.cpu", bytes.
+// The file with the states of the ranks' random number generators, within the directory of a step. Each state is a
+// tensor of bytes, for example "rank_00000.cpu".
 inline constexpr const char* kRandomFile = "moonshard/random.safetensors";
 
-// Parameters for which an optimizer keeps the same kinds of state.
+// A set of parameters for which an optimizer keeps the same kinds of state.
 struct MemoryRecord {
-  JsonValue::Object values;             // {"step": 100}
-  std::vector<std::string> tensors;     // "exp_avg"; in the checkpoint OptimizerTensorName, sorted
+  JsonValue::Object values;             // state that is not tensors: {"step": 100}
+  std::vector<std::string> tensors;     // names of state tensors, sorted: "exp_avg" (see OptimizerTensorName)
   std::vector<std::string> parameters;  // paths, sorted
 };
 
@@ -32,25 +33,26 @@ struct OptimizerRecord {
   };
   std::string kind;  // OptimizerAdapter::kind
   std::vector<Group> groups;
-  std::vector<MemoryRecord> memories;  // no parameter twice; one that is in none has no memory yet
+  std::vector<MemoryRecord> memories;  // each parameter in at most one; in none: it has no state yet
 };
 
 struct TrainingRecord {
   int64_t step = 0;
   std::optional<OptimizerRecord> optimizer;
-  std::map<std::string, std::string> host;  // the host's texts
+  std::map<std::string, std::string> host;  // texts of the host program, by name
   uint64_t random_bytes = 0;                // of kRandomFile
   uint64_t random_hash = 0;
 
   JsonValue ToJson() const;
-  // Of a manifest. Errors: kNotSupported where it was not written by a training run; kBadManifest, at most 20: a field
-  // that is missing, of another kind or out of its range (a step is from 0 to 2^53), a number that is not finite, a
-  // parameter that is in two groups or memories, or in a memory and no group. `file` is what errors call the manifest.
-  // Which options and values an optimizer can have is for its adapter to say (OptimizerAdapter::Check).
+  // Returns the record in a manifest. `file` is the name of the manifest in messages. Errors: kNotSupported: the
+  // manifest was not written by a training run; kBadManifest, at most 20: a field that is missing, has the wrong type
+  // or is out of range (a step is from 0 to 2^53), a number that is not finite, a parameter that is in two groups or
+  // memories, or in a memory but in no group. The options and values of the optimizer are not checked here but by its
+  // adapter (OptimizerAdapter::Check).
   static Result<TrainingRecord> Of(const Manifest& manifest, const std::string& file);
 };
 
-// "optimizer.exp_avg.layers.0.weight".
+// Returns the name of a state tensor in the checkpoint: "optimizer.exp_avg.layers.0.weight".
 std::string OptimizerTensorName(const std::string& tensor, const std::string& parameter);
 
 }  // namespace moonshard

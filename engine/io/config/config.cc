@@ -42,20 +42,21 @@ Result<ModelConfig> ModelConfig::Read(const std::string& folder) {
   Result<JsonValue> read = ReadJsonFile(path, SmallFile::kConfig, JsonDialect::kPython);
   if (!read.ok()) return read.diagnostics();
   if (!read.value().is_object()) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadJson, std::string("the file holds a JSON ") + read.value().KindName());
+    Diagnostic d =
+        MakeDiagnostic(Finding::kBadJson, std::string("the file contains a JSON ") + read.value().KindName());
     d.where.file = path;
-    d.required = "an object";
+    d.required = "a JSON object";
     return d;
   }
   const JsonValue* names = read.value().Find("architectures");
   const bool listed = names == nullptr || names->is_null() ||
                       (names->is_array() && std::ranges::all_of(names->AsArray(), &JsonValue::is_string));
   if (!listed) {
-    Diagnostic d = MakeDiagnostic(Finding::kUnsupportedModel, "config field 'architectures' is not a list of names");
+    Diagnostic d = MakeDiagnostic(Finding::kUnsupportedModel, "config field 'architectures' is not a list of strings");
     d.where.file = path;
     d.path = "architectures";
     d.declared = WriteJson(*names, 0);
-    d.required = "a list, as [\"LlamaForCausalLM\"]";
+    d.required = "a list of strings, for example [\"LlamaForCausalLM\"]";
     return d;
   }
   if (Diagnostics found = CheckConfigRanges(read.value(), path); !found.empty()) return found;

@@ -1,6 +1,6 @@
-// ModelConfig: the config.json of a model directory, as the plan language shows it (`config`), as the reference models
-// read it and as the module tree takes ties from it. The fields stay as the file has them: what a missing one means
-// is decided by the reader.
+// ModelConfig: the config.json of a model directory. Plans read it as `config`, reference models read their sizes from
+// it, and the module tree reads ties from it. Fields have the values of the file: the reader of a field decides what a
+// missing field means.
 #pragma once
 
 #include <optional>
@@ -15,24 +15,25 @@ namespace moonshard {
 
 class ModelConfig {
  public:
-  ModelConfig() = default;  // no field at all
-  // `file_name` is what errors call it.
+  ModelConfig() = default;  // without fields
+  // `file_name` is the name of the file in messages.
   explicit ModelConfig(JsonValue::Object fields, std::string file_name = "config.json");
-  // DIRECTORY/config.json, as Python writes it: with NaN and Infinity as numbers. What transformers writes for these,
-  // {"__float__": "Infinity"}, is a number too, here and in the constructor. Errors: kFileNotFound, kFileUnreadable,
-  // kBadJson (also for what is not an object), those of CheckConfigRanges.
+  // Reads FOLDER/config.json in the JSON dialect of Python, in which NaN and Infinity are numbers. Read and the
+  // constructor also convert what transformers writes for these numbers, {"__float__": "Infinity"}, to a number.
+  // Errors: kFileNotFound, kFileUnreadable, kBadJson (also if the file is not an object), kUnsupportedModel
+  // (`architectures` is not a list of names), those of CheckConfigRanges.
   static Result<ModelConfig> Read(const std::string& folder);
 
   const JsonValue& json() const { return json_; }
   const std::string& file_name() const { return file_name_; }
-  // The value of a field; nullptr where the file has none. A field that is null exists.
+  // Returns the value of a field, or nullptr if the file does not have the field. A field with the value null exists.
   const JsonValue* Get(std::string_view key) const { return json_.Find(key); }
 
-  // Field model_type, "" where there is none: "llama".
+  // Returns the field model_type: "llama"; "" if it is missing.
   std::string model_type() const;
-  // First of architectures, "" where there is none: "LlamaForCausalLM".
+  // Returns the first name in the field architectures: "LlamaForCausalLM"; "" if there is none.
   std::string architecture() const;
-  // Field tie_word_embeddings; nothing where there is none or it is null.
+  // Returns the field tie_word_embeddings; nullopt if it is missing or not a boolean.
   std::optional<bool> tie_word_embeddings() const;
 
  private:

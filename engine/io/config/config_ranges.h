@@ -1,5 +1,5 @@
-// ConfigRanges: the largest value of each size in a config.json, in one table. A product of the sizes of one parameter
-// is then a number of int64_t, and the modules of a model fit in memory.
+// ConfigRanges: a table of the largest allowed value of each size in a config.json. Within these limits the product of
+// the sizes of a parameter fits into int64_t, and the modules of a model fit in memory.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,13 @@ struct ConfigRange {
   int64_t most = 0;
 };
 
-// Fields with a range of their own, in alphabetical order.
+// Returns the fields that have their own limit, in alphabetical order.
 std::span<const ConfigRange> ConfigRanges();
-// The largest value of an integer field: that of the table, else 2^31 - 1.
+// Returns the largest allowed value of an integer field: the limit in the table, else 2^31 - 1.
 int64_t MostOf(std::string_view field);
 
-// The fields of the table that are above their largest value, in `config` and in the objects in it ("text_config.").
-// Errors:
-// kUnsupportedModel, with the file, the field, its value and the range.
+// Returns kUnsupportedModel, with the file, the field, its value and the limit, for every field of the table that is
+// above its limit, in `config` and in the objects in it (for example "text_config").
 Diagnostics CheckConfigRanges(const JsonValue& config, const std::string& file_name);
 
 }  // namespace moonshard

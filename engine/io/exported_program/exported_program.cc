@@ -34,7 +34,7 @@ std::optional<Diagnostic> ReadEntry(const std::string& file, const char* entry, 
   } catch (const json_fields::Fault& fault) {
     Diagnostic d = MakeDiagnostic(Finding::kBadProgram, (at.empty() ? "" : at + ": ") + fault.message);
     d.path = file + ": " + entry;
-    d.help = "export the model again (moonshard export-script prints the path of the script for that)";
+    d.help = "export the model again (`moonshard export-script` prints the path of the script)";
     return d;
   }
   return std::nullopt;
@@ -109,10 +109,11 @@ Result<ExportedProgram> InDType(const ExportedProgram& program, const std::strin
   if (program.dtype == "float32" || !LargestOf(program.dtype) || !LargestOf(dtype)) {
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the program cannot be computed in " + dtype);
     d.path = program.file;
-    d.declared = program.dtype.empty() ? "an export without a dtype" : "an export in " + program.dtype;
+    d.declared = program.dtype.empty() ? "an export without a recorded dtype" : "an export in " + program.dtype;
     if (program.dtype == "float32")
-      d.declared += ", in which a cast to the model's dtype and one to float32 are the same";
-    d.required = "an export in bfloat16, which is computed in every dtype: export it again with --dtype bfloat16";
+      d.declared += ", in which a cast to the model's dtype and a cast to float32 are the same";
+    d.required =
+        "an export in bfloat16, which can be computed in every dtype: export the model again with --dtype bfloat16";
     return d;
   }
   ExportedProgram out = program;
@@ -149,15 +150,15 @@ Diagnostics NotKeptByTraining(const ExportedProgram& program) {
       case NotKept::Kind::kBackward:
         d = MakeDiagnostic(Finding::kNotSupported,
                            "the program does not have the backward that '" + one.name + "' defines");
-        d.help = "its gradients are those of the operators in its forward";
+        d.help = "training uses the gradients of the operators in its forward instead";
         break;
       case NotKept::Kind::kBuffer:
         d = MakeDiagnostic(Finding::kNotSupported, "the program does not update the buffer '" + one.name + "'");
-        d.help = "forward assigns a new tensor to it: write in place (copy_, add_) and export the model again";
+        d.help = "forward assigns a new tensor to the buffer: write in place (copy_, add_) and export the model again";
         break;
       case NotKept::Kind::kAttribute:
         d = MakeDiagnostic(Finding::kNotSupported, "the program does not update the attribute '" + one.name + "'");
-        d.help = "it keeps the value of the first call: make it a buffer, write in place, and export the model again";
+        d.help = "the program keeps its first value: make the attribute a buffer, write in place, and export again";
         break;
     }
     d.severity = Severity::kWarning;

@@ -1,12 +1,13 @@
-// ExportedProgram: a model that torch.export wrote (.pt2) as plain data: the graph of operators, the parameters and
-// constants it uses, and the module whose call each operator belongs to. Nothing is computed and no tensor is made, so
-// that `explain`, `check`, `suggest` and the REPL take a program like a model directory.
+// ExportedProgram: a model exported by torch.export (.pt2), as plain data: the graph of operators, the parameters and
+// constants that it uses, and for each operator the module call to which it belongs. Reading a program computes nothing
+// and makes no tensor, so that `explain`, `check`, `suggest` and the REPL accept a program in place of a model
+// directory.
 //
 //   model.pt2 (a zip)   models/model.json        graph, signature, guards: torch's schema, major version 8
-//                       data/weights/...         values of parameters, absent where the program was exported without
-//                       data/constants/...       values of constants and of buffers that no checkpoint holds
-//                       data/sample_inputs/...   an example's inputs, for Python's torch.export.load; not read here
-//                       extra/moonshard.json     what the exporter adds: format 1 of
+//                       data/weights/...         values of parameters, absent if the program was exported without them
+//                       data/constants/...       values of constants and of buffers that no checkpoint contains
+//                       data/sample_inputs/...   example inputs, for Python's torch.export.load; not read here
+//                       extra/moonshard.json     the record that the exporter adds: format 1 of
 //                                                engine/models/program/export/README.md
 //
 // Stage before: program_archive.h, the reader. Stages after: tree (ProgramTree); engine/models/program, which runs it.
@@ -30,7 +31,7 @@
 
 namespace moonshard {
 
-// A number that may depend on sizes that vary between calls, or a condition on such numbers.
+// An integer expression of sizes that vary between calls, or a condition on such expressions.
 struct SizeExpression {
   enum class Op : uint8_t {
     kNumber,  // `number`
@@ -39,8 +40,8 @@ struct SizeExpression {
     kMul,
     kMin,
     kMax,
-    kFloorDiv,  // as Python: towards minus infinity
-    kMod,       // as Python: the divisor's sign
+    kFloorDiv,  // as in Python: rounds towards minus infinity
+    kMod,       // as in Python: has the sign of the divisor
     kPow,
     kTrueDiv,
     kEq,
@@ -53,7 +54,7 @@ struct SizeExpression {
     kOr,
     kNot,
     kSelect,  // condition, then, else
-    kText,    // `text`: outside this vocabulary, without a value
+    kText,    // `text`: none of the above; has no value
   };
   Op op = Op::kNumber;
   int64_t number = 0;
@@ -61,10 +62,10 @@ struct SizeExpression {
   std::vector<SizeExpression> operands;
   bool operator==(const SizeExpression&) const = default;
 
-  // Its value for the values of symbols; a condition is 0 or 1. nullopt if a symbol or the expression has no value, a
-  // divisor is 0 or the result is not an int64.
+  // Returns the value for these values of symbols; a condition is 0 or 1. Returns nullopt if a symbol has no value, the
+  // expression contains kText, a divisor is 0 or the result is not an int64.
   std::optional<int64_t> Evaluate(const std::map<std::string, int64_t, std::less<>>& symbols) const;
-  // The symbols in it, added to `names`.
+  // Adds the symbols in the expression to `names`.
   void AddSymbols(std::set<std::string>& names) const;
 };
 
@@ -73,9 +74,9 @@ struct ProgramValue {
   enum class Kind : uint8_t { kTensor, kInt, kFloat, kBool };
   std::string name;
   Kind kind = Kind::kTensor;
-  int dtype = 0;               // torch's serialized number of a scalar type, of a tensor
-  std::vector<int64_t> sizes;  // of a tensor, in the example that was traced
-  std::vector<bool> varies;    // parallel: whether the size is a symbol's
+  int dtype = 0;               // of a tensor: number of the scalar type in the schema of torch.export
+  std::vector<int64_t> sizes;  // of a tensor, in the traced example
+  std::vector<bool> varies;    // parallel to sizes: whether the size is symbolic
 };
 
 // One argument of a node.
@@ -84,18 +85,18 @@ struct ProgramArgument {
     kNone,
     kValue,         // `value`
     kInt,           // `integer`
-    kFloat,         // `number`; infinities and NaN as they are
+    kFloat,         // `number`; may be infinite or NaN
     kBool,          // `integer` 0 or 1
     kString,        // `text`
-    kScalarType,    // `integer`: torch's serialized number
+    kScalarType,    // `integer`: number in the schema of torch.export
     kLayout,        // as kScalarType
     kMemoryFormat,  // as kScalarType
-    kDevice,        // where the model was exported; `text` "cpu"
+    kDevice,        // device of the export: `text` "cpu"
     kList,          // `elements`
   };
   Kind kind = Kind::kNone;
-  // Of a list: of tensors (which may be absent), numbers (which may be values), texts; an empty list of ints may stand
-  // for one of tensors.
+  // Of kList: its elements are tensors (kNone: an absent tensor), floats, or, if both are false, ints, bools or
+  // strings. Numbers may be kValue. An empty list of ints may also be an empty list of tensors.
   bool of_tensors = false;
   bool of_floats = false;
   uint32_t value = 0;
@@ -105,7 +106,7 @@ struct ProgramArgument {
   std::vector<ProgramArgument> elements;
 };
 
-// One call of a module: the path of the module and which of its calls, from 0.
+// One call of a module: its path, and the number of the call among the calls of the module, from 0.
 struct ModuleCall {
   std::string path;
   std::string kind;  // the last part of the class: "LlamaDecoderLayer"
@@ -115,10 +116,10 @@ struct ModuleCall {
 
 struct ProgramNode {
   enum class Kind : uint8_t {
-    kOperator,       // of the dispatcher; `target` "aten::linear", `overload` "" or "Tensor"
-    kArithmetic,     // of Python, on numbers; `target` "add", "floordiv", "sym_max"
-    kEnterGradMode,  // until kLeave; inputs: on or off
-    kEnterAutocast,  // until kLeave; inputs: device type, dtype or none, on or off, whether casts are cached
+    kOperator,       // of the dispatcher: `target` "aten::linear", `overload` "" or "Tensor"
+    kArithmetic,     // of Python, on numbers: `target` "add", "floordiv", "sym_max"
+    kEnterGradMode,  // sets the gradient mode until kLeave; inputs: on or off
+    kEnterAutocast,  // sets autocast until kLeave; inputs: device type, dtype or none, on or off, cache casts or not
     kLeave,
   };
   static constexpr uint32_t kNoValue = UINT32_MAX;
@@ -126,47 +127,48 @@ struct ProgramNode {
   std::string name;
   std::string target;
   std::string overload;
-  std::vector<std::pair<std::string, ProgramArgument>> inputs;  // by the names of the operator's schema
-  std::vector<uint32_t> outputs;                                // values; kNoValue: a result that is no value
-  bool outputs_in_list = false;                                 // the operator returns one list that holds all of them
-  int32_t stack = -1;  // index into ExportedProgram::stacks; -1: the exporter's own node, of no module
-  std::string place;   // of the model's source, "modeling_llama.py:245"; "" where the archive does not have it
+  std::vector<std::pair<std::string, ProgramArgument>> inputs;  // by argument name of the operator's schema
+  std::vector<uint32_t> outputs;                                // indices of values; kNoValue: a result without a value
+  bool outputs_in_list = false;                                 // the operator returns one list of all outputs
+  int32_t stack = -1;  // index into ExportedProgram::stacks; -1: a node that belongs to no module call
+  std::string place;   // line of the model's source, "modeling_llama.py:245"; "": not recorded
 };
 
-// Flat: graphs inside of operators that only switch a mode stand in place, between kEnterGradMode or kEnterAutocast and
-// kLeave.
+// A flat list of nodes: the graph of an operator that only sets a mode is inlined between kEnterGradMode or
+// kEnterAutocast and kLeave.
 struct ProgramGraph {
   std::vector<ProgramNode> nodes;
   std::vector<ProgramArgument> outputs;
 };
 
-// What a parameter starts as where the model is trained from scratch.
+// The initialization of a parameter in a model that is trained from scratch.
 struct ProgramInitial {
   enum class Kind : uint8_t { kConstant, kNormal, kUniform, kValues };
   Kind kind = Kind::kConstant;
-  // The number; mean and standard deviation; the lowest and the highest number; the values of the full tensor,
-  // row-major.
+  // kConstant: the number; kNormal: mean and standard deviation; kUniform: the lowest and the highest number; kValues:
+  // the values of the full tensor, row-major.
   std::vector<double> numbers;
 };
 
-// A tensor that the graph is given besides its inputs.
+// A tensor that the graph receives besides its inputs: a parameter, a buffer or a constant.
 struct ProgramTensor {
   enum class Kind : uint8_t { kParameter, kBuffer, kConstant };
   Kind kind = Kind::kParameter;
-  bool persistent = true;  // of a buffer: checkpoints hold it
+  bool persistent = true;  // of a buffer: checkpoints contain it
   bool requires_grad = false;
-  std::string name;                      // "model.layers.0.mlp.up_proj.weight"; of a constant a name of the exporter
-  int64_t value = -1;                    // of the graph; -1: the graph does not use it
-  int dtype = 0;                         // serialized
+  std::string name;                      // "model.layers.0.mlp.up_proj.weight"; of a constant: the exporter's name
+  int64_t value = -1;                    // index of the value; -1: the graph does not use it
+  int dtype = 0;                         // number in the schema of torch.export
   std::vector<int64_t> shape;            // full
   std::vector<SizeExpression> symbolic;  // the shape with symbols; empty: no dim varies
-  // Where its bytes are in the archive, "data/constants/tensor_0"; "": nowhere, a checkpoint has them.
+  // Entry of the archive with the values, "data/constants/tensor_0"; "": the archive does not have them, a checkpoint
+  // does.
   std::string entry;
   std::vector<int64_t> strides;
   int64_t storage_offset = 0;         // elements
-  int entry_dtype = 0;                // serialized, of the bytes there: `dtype`, but for a program in another dtype
-  int32_t tied_to = -1;               // index of the first tensor of its group of ties; -1: not tied, or the first
-  std::vector<WeightRecipe> recipes;  // the first one whose tensors exist holds; none: the tensor of its own name
+  int entry_dtype = 0;                // of the values in the archive; differs from `dtype` after InDType
+  int32_t tied_to = -1;               // index of the first tensor of its tie; -1: not tied, or the first
+  std::vector<WeightRecipe> recipes;  // the first one whose tensors all exist is used; none: the tensor of its own name
   std::optional<ProgramInitial> initial;
 };
 
@@ -175,9 +177,8 @@ struct ExportedModule {
   std::string kind;  // class: "LlamaDecoderLayer"
 };
 
-// What one call of a module was given and made: the places of values in its arguments and results. A tensor inside a
-// tuple or a dict has the position of the argument that holds it; results are numbered by their place in the tuple that
-// is returned.
+// The tensors that one call of a module takes and returns: their values and positions. A tensor inside a tuple or a
+// dict has the position of the argument that contains it; the position of a result is its index in the returned tuple.
 struct RecordedCall {
   struct Place {
     uint32_t position = 0;
@@ -190,25 +191,25 @@ struct RecordedCall {
   std::vector<Place> results;
 };
 
-// Where the value of a symbol is found.
+// The source of the value of a symbol.
 struct SizeSymbol {
-  std::string input;   // name of an input, or
-  std::string tensor;  // of a parameter; both "": it depends on data
-  int64_t dim = 0;
-  int64_t example = 0;
+  std::string input;    // name of an input, or ""
+  std::string tensor;   // name of a parameter, or ""; both "": the symbol depends on data
+  int64_t dim = 0;      // of the input or parameter
+  int64_t example = 0;  // value in the traced example
 };
 
 struct SizeGuard {
   SizeExpression condition;
-  std::string text;   // for people
-  std::string place;  // of the model's source; may be empty
+  std::string text;   // the condition, for messages
+  std::string place;  // line of the model's source; may be empty
 };
 
 struct ProgramInput {
   std::string name;
   std::string kind;    // "ids", "labels", "mask", "positions", "pixels", ...
-  int64_t value = -1;  // of the graph; -1: the graph does not use it
-  std::string dtype;   // "int64"; of a number "int", "float", "bool"
+  int64_t value = -1;  // index of the value; -1: the graph does not use it
+  std::string dtype;   // "int64"; of a number: "int", "float" or "bool"
   std::vector<SizeExpression> shape;
 };
 
@@ -217,12 +218,12 @@ struct ProgramOutput {
   std::vector<SizeExpression> shape;
 };
 
-// Something that the model does and its program does not.
+// A behaviour of the model that its program does not have.
 struct NotKept {
   enum class Kind : uint8_t {
-    kBackward,   // an autograd function's own backward: gradients are those of the operators in its forward
-    kBuffer,     // a buffer that forward assigns anew: the program leaves it as it is
-    kAttribute,  // an attribute that forward changes: the program has its value in the first call
+    kBackward,   // the backward of an autograd function: the program differentiates the operators in its forward
+    kBuffer,     // a buffer that forward reassigns: the program does not update it
+    kAttribute,  // an attribute that forward changes: the program uses its value in the first call
   };
   Kind kind = Kind::kBackward;
   std::string name;
@@ -234,58 +235,61 @@ struct ExportedProgram {
   std::string model_class;
   ProgramGraph graph;
   std::vector<ProgramValue> values;
-  std::vector<std::vector<ModuleCall>> stacks;  // distinct ones, outermost first; the root is not in them
+  std::vector<std::vector<ModuleCall>> stacks;  // distinct stacks, outermost call first, without the root
   std::vector<ProgramTensor> tensors;           // parameters and buffers in the order of the modules, then constants
-  std::vector<ProgramInput> inputs;             // in the order in which they are given
+  std::vector<ProgramInput> inputs;             // in the order of the arguments
   std::vector<ProgramOutput> outputs;           // parallel to graph.outputs
   std::vector<ExportedModule> modules;          // parents before children; the root, "", is the first
   std::vector<RecordedCall> calls;              // in the order in which they began
   std::map<std::string, SizeSymbol, std::less<>> symbols;
   std::vector<SizeGuard> guards;                                          // all must hold
-  std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> valid;  // of symbols: ranges that hold, for messages
+  std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> valid;  // by symbol: ranges of valid sizes
   std::vector<NotKept> not_kept;
   bool trains = true;               // exported in training mode
-  bool autocast_regions = false;    // where the model switches autocast off, the graph does too
+  bool autocast_regions = false;    // the graph switches autocast off where the model does
   std::string dtype;                // of the model's computation, "bfloat16"; "": not recorded
   std::optional<JsonValue> config;  // config.json of the model
-  // Of a directory of archives: the lengths that its index has for this one, and the archives of the same model behind
-  // it. They have its modules, parameters and buffers, and other graphs.
+  // For a directory of archives: the ranges of sequence lengths of this archive, as its index lists them, and the other
+  // archives of the index. The archives have the same modules, parameters and buffers, and different graphs.
   std::vector<std::pair<int64_t, int64_t>> lengths;
   std::vector<std::shared_ptr<const ExportedProgram>> others;
 };
 
-// The number that the schema has for torch's name of a dtype ("float32"), among them complex32 and complex128, which
-// values may have and parameters may not.
+// Returns the number that the schema of torch.export has for torch's name of a dtype ("float32"), or nullopt. complex32
+// and complex128 have a number too: values may have these dtypes, parameters may not.
 std::optional<int> SerializedDType(std::string_view name);
 
-// Reads the text of models/model.json and of extra/moonshard.json, in a program called `file`. Errors (kBadProgram,
-// with the entry and the place in it): JSON that is not one, another major version of the schema or another format of
-// the record, fields that are missing or of another kind, names that are not defined before their use or defined twice,
-// sizes that are negative or beyond int64, more nodes than kMaxProgramNodes.
+// Parses the texts of models/model.json and extra/moonshard.json; `file` is the name of the program in messages. Errors
+// (kBadProgram, with the entry and the place in it): invalid JSON, another major version of the schema, another format
+// of the record, a field that is missing or has the wrong type, a name that is used before it is defined or is defined
+// twice, a size that is negative or beyond int64, more nodes than kMaxProgramNodes.
 Result<ExportedProgram> ParseProgram(std::string_view model, std::string_view record, const std::string& file);
 
 inline constexpr size_t kMaxProgramNodes = 4'000'000;
 
-// The program as if it was exported in another dtype ("float32", "bfloat16", "float16" or "float64"): parameters,
-// constants and casts to the model's dtype. Casts to float32 that the model has whatever its dtype stay. In an export
-// in float32 these two cannot be told apart. Errors (kNotSupported): an export in float32, or without a recorded dtype.
+// Returns the program as if it was exported in another dtype ("float32", "bfloat16", "float16" or "float64"). It
+// changes parameters, buffers, constants, inputs, casts to the model's dtype, and numbers that are the largest or
+// smallest of the dtype (masks). Casts to float32 that the model has in every dtype stay. In an export in float32 the
+// two kinds of casts cannot be distinguished. Errors (kNotSupported): an export in float32, an export without a
+// recorded dtype, another `dtype`.
 Result<ExportedProgram> InDType(const ExportedProgram& program, const std::string& dtype);
 
-// Batch and length of tokens that the program takes, by the shapes and ranges of all its archives: `wanted` if it fits;
-// else the batch that it was exported for, and of its lengths the longest shorter one, or the shortest.
+// Returns a batch size and a sequence length that the program accepts, by the shapes and ranges of all its archives.
+// Returns `wanted` if the program accepts it. Otherwise the batch is that of the export, and the length is the longest
+// accepted length below the wanted one, or else the shortest accepted length.
 std::pair<int64_t, int64_t> FittingTokens(const ExportedProgram& program, std::pair<int64_t, int64_t> wanted);
 
-// Whether the archive holds the values of all parameters.
+// Returns whether the archive contains the values of all parameters.
 bool HasWeights(const ExportedProgram& program);
 
-// What training a program does otherwise than training its model, as warnings (kNotSupported).
+// Returns the differences between training the program and training its model (NotKept), as warnings (kNotSupported).
 Diagnostics NotKeptByTraining(const ExportedProgram& program);
 
-// How its tensors are made of a checkpoint's, of those that have recipes.
+// Returns the recipes of the tensors that have recipes, by name of the tensor.
 WeightRecipes RecipesOf(const ExportedProgram& program);
 
-// The module tree of the program: every module, its parameters and persistent and other buffers, with ties; as a live
-// model's is read.
+// Returns the module tree of the program: every module, with its parameters, its persistent and its other buffers, and
+// ties, in the form of the tree of a live model.
 ModuleTree ProgramTree(const ExportedProgram& program);
 
 }  // namespace moonshard

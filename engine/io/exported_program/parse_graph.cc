@@ -63,7 +63,7 @@ class GraphParser {
     constexpr int64_t kMajor = 8;
     if (Integer(version, "major") != kMajor) {
       Fail("schema version " + std::to_string(Integer(version, "major")) + ", required: " + std::to_string(kMajor) +
-           ", as torch 2.9 to 2.11 write it");
+           ", which torch 2.9 to 2.11 write");
     }
     program_.torch_version = Text(document, "torch_version");
     const JsonValue& module = Required(document, "graph_module");
@@ -126,7 +126,7 @@ class GraphParser {
     constexpr int64_t kMost = 255;
     const int64_t number = Integer(meta, "dtype");
     if (number < 0 || number > kMost) {
-      Fail("value '" + name + "' has the dtype " + std::to_string(number) + ", which is not known");
+      Fail("value '" + name + "' has the unknown dtype " + std::to_string(number));
     }
     return static_cast<int>(number);
   }
@@ -183,7 +183,7 @@ class GraphParser {
         tensor.kind = ProgramTensor::Kind::kConstant;
         key = "tensor_constant_name";
       } else {
-        Fail("an input of kind '" + std::string(kind) + "', which is not supported");
+        Fail("an input has the kind '" + std::string(kind) + "', which is not supported");
       }
       tensor.name = Text(*spec, key);
       at_ = "'" + tensor.name + "'";
@@ -202,7 +202,8 @@ class GraphParser {
       const JsonValue* name = json.Find("name");
       at_ = "node '" + (name != nullptr && name->is_string() ? name->AsString() : "?") + "'";
       ReadNode(json, graph, scope);
-      if (program_.graph.nodes.size() > kMaxProgramNodes) Fail("more nodes than " + std::to_string(kMaxProgramNodes));
+      if (program_.graph.nodes.size() > kMaxProgramNodes)
+        Fail("the graph has more than " + std::to_string(kMaxProgramNodes) + " nodes");
     }
   }
 
@@ -227,7 +228,7 @@ class GraphParser {
           target.substr(kOperator.size(), space - kOperator.size()) + "::" + target.substr(space + 1, last - space - 1);
       node.overload = target.substr(last + 1) == "default" ? "" : target.substr(last + 1);
     } else {
-      if (target.empty()) Fail("its target names no operator");
+      if (target.empty()) Fail("its target is empty");
       node.kind = ProgramNode::Kind::kArithmetic;
       node.target = target.substr(target.rfind('.') + 1);
     }
@@ -266,13 +267,13 @@ class GraphParser {
     }
     if (node.kind == ProgramNode::Kind::kArithmetic &&
         (node.outputs.size() != 1 || node.outputs[0] == ProgramNode::kNoValue)) {
-      Fail("the operator on sizes '" + target + "' does not make one number");
+      Fail("the operator on sizes '" + target + "' does not return exactly one number");
     }
     if (handed_on) {
       const uint32_t from = node.inputs[0].second.value;
       const std::string& name = NameOf(List(json, "outputs")[0]);
       const auto found = scope.find(name);
-      if (found == scope.end()) Fail("'" + name + "' is not a tensor that the node makes");
+      if (found == scope.end()) Fail("'" + name + "' is not a tensor that the node returns");
       Binding& binding = found->second;
       if (from >= made_in_.size() || !IsWithin(made_in_[from], node.stack) || made_in_[from] < 0) {
         binding.input = node.inputs[0].second;
@@ -310,7 +311,7 @@ class GraphParser {
     const JsonValue& inner = Required(inside, "graph");
     const JsonValue::Array& formal = List(inner, "inputs");
     if (formal.size() != inputs.size() - own - 1)
-      Fail("'" + what + "' is given another number of values than its graph takes");
+      Fail("'" + what + "' does not get as many values as its graph has inputs");
     constexpr int kDeepest = 16;
     if (++depth_ > kDeepest) Fail("graphs are nested more than " + std::to_string(kDeepest) + " deep");
     Scope names;
@@ -355,7 +356,7 @@ class GraphParser {
   ProgramArgument OneValue(const JsonValue& json, const Scope& scope) {
     ProgramArgument out = Argument(json, scope);
     if (out.kind == Kind::kList || out.kind == Kind::kString || out.kind == Kind::kDevice) {
-      Fail("a graph inside of a node takes or returns something that is neither a tensor nor a number");
+      Fail("a nested graph takes or returns a value that is neither a tensor nor a number");
     }
     return out;
   }
@@ -463,7 +464,7 @@ class GraphParser {
     if (kind == "as_floats") return plain(Kind::kFloat, true);
     if (kind == "as_bools") return plain(Kind::kBool, false);
     if (kind == "as_strings") return plain(Kind::kString, false);
-    Fail("an argument of kind '" + std::string(kind) + "', which is not supported");
+    Fail("an argument has the kind '" + std::string(kind) + "', which is not supported");
   }
 
   // "key,path,class;...": one entry per module around the node. From the second call of a module on its key ends in "@"
@@ -476,12 +477,13 @@ class GraphParser {
     std::vector<ModuleCall> stack;
     for (const std::string& entry : Split(text->AsString(), ';')) {
       const std::vector<std::string> parts = Split(entry, ',');
-      if (parts.size() < 3) Fail("'" + entry + "' is not an entry of a stack of modules");
+      if (parts.size() < 3) Fail("'" + entry + "' is not an entry of nn_module_stack");
       if (parts[1].empty()) continue;
       ModuleCall call{parts[1], parts[2].substr(parts[2].rfind('.') + 1), 0};
       if (const size_t mark = parts[0].rfind('@'); mark != std::string::npos) {
         for (const char digit : parts[0].substr(mark + 1)) {
-          if (digit < '0' || digit > '9' || call.occurrence > 100'000'000) Fail("'" + entry + "' counts calls wrongly");
+          if (digit < '0' || digit > '9' || call.occurrence > 100'000'000)
+            Fail("'" + entry + "' does not have a valid number of the call");
           call.occurrence = call.occurrence * 10 + (digit - '0');
         }
       }

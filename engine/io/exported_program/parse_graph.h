@@ -1,5 +1,5 @@
-// ParseGraph: models/model.json, in the schema of torch.export: the graph, its values and the signature.
-// Part of exported_program.h: ParseProgram, which also reads the exporter's record.
+// ParseGraph: parses models/model.json, in the schema of torch.export: the graph, its values and the signature.
+// Part of ParseProgram (exported_program.h), which also parses the exporter's record.
 #pragma once
 
 #include <map>
@@ -24,12 +24,13 @@ using json_fields::Size;
 using json_fields::Text;
 using json_fields::TextOf;
 
-// The values of each name of the graphs. Names of a graph inside of another have its path as a prefix:
-// `submod_1/linear_3`. For a node that only returns its input, also the input: the use decides which of the two it is.
+// The values of each name in the graphs. A name in a nested graph has the path of this graph as a prefix:
+// `submod_1/linear_3`. The name of a node that only returned its input when it was traced also has the value of the
+// input: the place of the use determines which of the two values is meant.
 using Names = std::map<std::string, std::vector<uint32_t>, std::less<>>;
 
-// Fills graph, values and stacks of `program`, its inputs' and tensors' values, and names of constants. Throws Fault.
-// `at` holds the node that is being read, for messages.
+// Fills the graph, values, stacks, inputs and tensors of `program`; ParseRecord completes them. Returns the values of
+// all names. Throws json_fields::Fault. `at` receives the node that is being parsed, for messages.
 Names ParseGraph(const JsonValue& document, ExportedProgram& program, std::string& at);
 
 }  // namespace moonshard::program_json

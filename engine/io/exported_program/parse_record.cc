@@ -43,7 +43,7 @@ SizeExpression ExpressionOf(const JsonValue& json, int depth = 0) {
                                         Known{"not", Op::kNot, 1, 1},
                                         Known{"select", Op::kSelect, 3, 3}};
   SizeExpression out;
-  if (depth > kDeepestRecord) Fail("an expression is nested too deep");
+  if (depth > kDeepestRecord) Fail("an expression is nested more than " + std::to_string(kDeepestRecord) + " deep");
   if (json.is_int()) {
     out.number = json.AsInt();
   } else if (json.is_bool()) {
@@ -64,14 +64,14 @@ SizeExpression ExpressionOf(const JsonValue& json, int depth = 0) {
       if (name == one.name) known = &one;
     }
     const size_t operands = list.size() - 1;
-    if (known == nullptr) Fail("an expression has an operator '" + name + "', which is not known");
+    if (known == nullptr) Fail("an expression has the unknown operator '" + name + "'");
     if (operands < known->fewest || (known->most != 0 && operands > known->most)) {
-      Fail("an expression gives '" + name + "' " + std::to_string(operands) + " operands");
+      Fail("the operator '" + name + "' of an expression has " + std::to_string(operands) + " operands");
     }
     out.op = known->op;
     for (size_t i = 1; i < list.size(); ++i) out.operands.push_back(ExpressionOf(list[i], depth + 1));
   } else {
-    Fail("what should be an expression is a value of type " + std::string(json.KindName()));
+    Fail("an expression is a value of type " + std::string(json.KindName()));
   }
   return out;
 }
@@ -85,7 +85,7 @@ std::vector<SizeExpression> ShapeOf(const JsonValue& object, std::string_view ke
     if (out.back().op != SizeExpression::Op::kNumber) continue;
     const int64_t number = out.back().number;
     if (number < 0 || !MultiplySize(elements, number)) {
-      Fail("'" + std::string(key) + "' with the size " + std::to_string(number) + " is not the shape of a tensor");
+      Fail("'" + std::string(key) + "' with the size " + std::to_string(number) + " is not a valid tensor shape");
     }
   }
   return out;
@@ -101,7 +101,7 @@ const char* WhyNoPath(std::string_view path) {
   }
   if (path.size() > kMostPathBytes) return "its path has more than 1024 bytes";
   const auto dots = static_cast<size_t>(std::ranges::count(path, '.'));
-  return dots >= kMostComponents ? "its path has more than 256 names" : nullptr;
+  return dots >= kMostComponents ? "its path has more than 256 components" : nullptr;
 }
 
 // `elements`: of the tensor.
@@ -181,11 +181,11 @@ class RecordParser {
       at_ = "module " + std::to_string(program_.modules.size());
       ExportedModule module{Text(json, "path"), Text(json, "class")};
       at_ = "module '" + module.path + "'";
-      if (!paths_.insert(module.path).second) Fail("there are two modules of this path");
+      if (!paths_.insert(module.path).second) Fail("two modules have this path");
       if (module.path.empty() != program_.modules.empty()) Fail("the root is not the first module");
       if (const char* why = WhyNoPath(module.path); !module.path.empty() && why != nullptr) Fail(why);
       if (!module.path.empty() && !paths_.contains(ParentOf(module.path))) {
-        Fail("comes before the module that holds it");
+        Fail("it comes before its parent module");
       }
       program_.modules.push_back(std::move(module));
     }
@@ -198,7 +198,7 @@ class RecordParser {
     for (ProgramTensor& tensor : program_.tensors) {
       std::string name = tensor.name;
       at_ = "tensor '" + name + "'";
-      if (!of_graph.try_emplace(std::move(name), std::move(tensor)).second) Fail("the graph takes it twice");
+      if (!of_graph.try_emplace(std::move(name), std::move(tensor)).second) Fail("it is an input of the graph twice");
     }
     program_.tensors.clear();
     at_ = "'tensors'";
@@ -224,7 +224,7 @@ class RecordParser {
       for (const JsonValue& size : List(json, "shape")) {
         shape.push_back(IntegerOf(size, "shape"));
         if (shape.back() < 0 || !MultiplySize(elements, shape.back())) {
-          Fail("the shape " + ShapeToString(shape) + " is not that of a tensor");
+          Fail("the shape " + ShapeToString(shape) + " is not a valid tensor shape");
         }
       }
       if (tensor.value >= 0 && tensor.shape != shape) {
@@ -245,8 +245,8 @@ class RecordParser {
       const size_t dot = name.rfind('.');
       const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
       if (const char* why = WhyNoPath(name)) Fail(why);
-      if (!paths_.contains(module)) Fail("belongs to no module");
-      if (paths_.contains(name)) Fail("is a module too");
+      if (!paths_.contains(module)) Fail("it belongs to no module");
+      if (paths_.contains(name)) Fail("a module has the same path");
       by_module[module].push_back(std::move(tensor));
     }
     // In a module `weight` comes first, then `bias`, then the others by name, as in the tree of a checkpoint's headers.
@@ -268,7 +268,7 @@ class RecordParser {
       int64_t elements = 1;
       for (const int64_t size : tensor.shape) {
         if (!MultiplySize(elements, size))
-          Fail("the shape " + ShapeToString(tensor.shape) + " is not that of a tensor");
+          Fail("the shape " + ShapeToString(tensor.shape) + " is not a valid tensor shape");
       }
       if (tensor.kind == ProgramTensor::Kind::kParameter) Fail("a parameter of the graph is not in the record");
       tensor.kind = ProgramTensor::Kind::kConstant;
@@ -298,7 +298,7 @@ class RecordParser {
           ProgramTensor& tensor = program_.tensors[index];
           const ProgramTensor& same = program_.tensors[static_cast<size_t>(first)];
           if (tensor.shape != same.shape || tensor.dtype != same.dtype) {
-            Fail("'" + tensor.name + "' and '" + same.name + "' are tied and have different shapes or dtypes");
+            Fail("'" + tensor.name + "' and '" + same.name + "' are tied but have different shapes or dtypes");
           }
           tensor.tied_to = first;
         }
@@ -316,7 +316,7 @@ class RecordParser {
       ProgramInput input;
       input.name = Text(json, "name");
       at_ = "input '" + input.name + "'";
-      if (!given.insert(input.name).second) Fail("there are two inputs of this name");
+      if (!given.insert(input.name).second) Fail("two inputs have this name");
       if (const JsonValue* value = json.Find("value"); value != nullptr && value->is_string()) {
         const auto found = of_graph.find(value->AsString());
         if (found == of_graph.end()) Fail("'" + value->AsString() + "' is not an input of the graph");
@@ -338,7 +338,8 @@ class RecordParser {
       }
       program_.inputs.push_back(std::move(input));
     }
-    if (!of_graph.empty()) Fail("the graph takes '" + of_graph.begin()->first + "', which the record does not name");
+    if (!of_graph.empty())
+      Fail("the graph has the input '" + of_graph.begin()->first + "', which the record does not list");
   }
 
   void ReadOutputs(const JsonValue& record) {
@@ -350,7 +351,7 @@ class RecordParser {
       program_.outputs.push_back(std::move(output));
     }
     if (program_.outputs.size() != program_.graph.outputs.size()) {
-      Fail("the record names " + std::to_string(program_.outputs.size()) + " outputs, the graph has " +
+      Fail("the record lists " + std::to_string(program_.outputs.size()) + " outputs, the graph has " +
            std::to_string(program_.graph.outputs.size()));
     }
   }
@@ -397,7 +398,7 @@ class RecordParser {
         const int64_t last = IntegerOf(range.AsArray()[1], "ranges");
         if (first < 0 || last < first) {
           Fail("the range " + std::to_string(first) + " to " + std::to_string(last) + " of '" + name +
-               "' is not one of sizes");
+               "' is not a range of sizes");
         }
         program_.valid[name].emplace_back(first, last);
       }
@@ -433,10 +434,10 @@ class RecordParser {
         calls.size() + program_.graph.nodes.size() + 1, static_cast<size_t>(std::numeric_limits<int32_t>::max())));
     for (const std::vector<ModuleCall>& stack : program_.stacks) {
       for (const ModuleCall& call : stack) {
-        at_ = "'" + call.path + "', whose call the graph names";
+        at_ = "a call of '" + call.path + "' in the graph";
         if (!paths_.contains(call.path)) Fail("there is no such module");
         if (call.occurrence >= calls_bound) {
-          Fail("is call " + std::to_string(call.occurrence) + ", but the record has fewer calls");
+          Fail("it is call " + std::to_string(call.occurrence) + ", but the record has fewer calls");
         }
       }
     }
@@ -446,7 +447,8 @@ class RecordParser {
       at_ = "a call of '" + call.module + "'";
       if (!paths_.contains(call.module)) Fail("there is no such module");
       const int64_t occurrence = Size(json, "call");
-      if (occurrence >= calls_bound) Fail("is call " + std::to_string(occurrence) + ", but the record has fewer calls");
+      if (occurrence >= calls_bound)
+        Fail("it is call " + std::to_string(occurrence) + ", but the record has fewer calls");
       call.occurrence = static_cast<int32_t>(occurrence);
       for (const JsonValue& input : List(json, "inputs")) {
         if (!input.is_array() || input.AsArray().size() != 2) Fail("an input is not a pair of a name and a value");

@@ -1,5 +1,6 @@
-// ParseRecord: extra/moonshard.json, what the exporter adds to torch's graph (engine/models/program/export/README.md).
-// Part of exported_program.h: ParseProgram, which also reads the graph.
+// ParseRecord: parses extra/moonshard.json, the record that the exporter adds to torch's graph
+// (engine/models/program/export/README.md).
+// Part of ParseProgram (exported_program.h), which also parses the graph.
 #pragma once
 
 #include <string>
@@ -10,8 +11,8 @@
 
 namespace moonshard::program_json {
 
-// Completes a program that ParseGraph has filled; `names` are what it returned. Throws Fault. `at` holds what is being
-// read, for messages.
+// Completes a program that ParseGraph has filled; `names` is the result of ParseGraph. Throws json_fields::Fault. `at`
+// receives the part of the record that is being parsed, for messages.
 void ParseRecord(const JsonValue& record, const Names& names, ExportedProgram& program, std::string& at);
 
 }  // namespace moonshard::program_json

@@ -21,7 +21,10 @@ namespace {
 Diagnostic BadArchive(const std::string& path, const std::string& message, const std::string& help = "") {
   Diagnostic d = MakeDiagnostic(Finding::kBadProgram, message);
   d.path = path;
-  d.help = help.empty() ? "write it again: the archive is of torch.export.save (moonshard export-script)" : help;
+  d.help =
+      help.empty()
+          ? "export the model again, with torch.export.save (`moonshard export-script` prints the path of the script)"
+          : help;
   return d;
 }
 
@@ -39,12 +42,12 @@ Result<ProgramArchive> ProgramArchive::Open(const std::string& path) {
   struct stat status = {};
   if (stat(path.c_str(), &status) != 0) {
     Diagnostic d = MakeDiagnostic(errno == ENOENT ? Finding::kFileNotFound : Finding::kFileUnreadable,
-                                  std::string("cannot be read: ") + std::strerror(errno));
+                                  std::string("the program cannot be read: ") + std::strerror(errno));
     d.path = path;
     return d;
   }
   if (!S_ISREG(status.st_mode)) {
-    Diagnostic d = MakeDiagnostic(Finding::kFileUnreadable, "not a regular file");
+    Diagnostic d = MakeDiagnostic(Finding::kFileUnreadable, "the program is not a regular file");
     d.path = path;
     return d;
   }
@@ -58,7 +61,7 @@ Result<ProgramArchive> ProgramArchive::Open(const std::string& path) {
     zip_error_init_with_code(&error, code);
     const std::string reason = zip_error_strerror(&error);
     zip_error_fini(&error);
-    return BadArchive(path, "not a zip archive that can be read: " + reason);
+    return BadArchive(path, "the program is not a readable zip archive: " + reason);
   }
   if (Diagnostics errors = out.ListEntries(static_cast<uint64_t>(status.st_size)); !errors.empty()) return errors;
   return out;
@@ -77,7 +80,7 @@ Result<ProgramArchive> ProgramArchive::FromBytes(std::string bytes, const std::s
   const std::string reason = out.zip_->handle == nullptr ? zip_error_strerror(&error) : "";
   if (out.zip_->handle == nullptr && source != nullptr) zip_source_free(source);
   zip_error_fini(&error);
-  if (out.zip_->handle == nullptr) return BadArchive(path, "not a zip archive that can be read: " + reason);
+  if (out.zip_->handle == nullptr) return BadArchive(path, "the program is not a readable zip archive: " + reason);
   if (Diagnostics errors = out.ListEntries(held.size()); !errors.empty()) return errors;
   return out;
 }
@@ -99,9 +102,9 @@ Diagnostics ProgramArchive::ListEntries(uint64_t file_bytes) {
       errors.push_back(BadArchive(path_, "entry '" + name + "' is compressed or encrypted",
                                   "pack it again without compression, as torch.export.save does"));
     } else if (entry.size > file_bytes) {
-      errors.push_back(BadArchive(path_, "entry '" + name + "' claims more bytes than the file has"));
+      errors.push_back(BadArchive(path_, "entry '" + name + "' declares more bytes than the file has"));
     } else if (!entries_.emplace(name, Entry{static_cast<uint64_t>(i), entry.size, entry.crc}).second) {
-      errors.push_back(BadArchive(path_, "two entries of the archive are called '" + name + "'"));
+      errors.push_back(BadArchive(path_, "two entries of the archive have the name '" + name + "'"));
     }
     constexpr size_t kShownErrors = 10;
     if (errors.size() >= kShownErrors) break;
@@ -131,7 +134,7 @@ Result<std::string> ProgramArchive::Read(std::string_view entry) const {
   const bool whole = got == static_cast<zip_int64_t>(bytes.size()) && zip_fread(file, &beyond, 1) == 0;
   const std::string reason = whole ? "" : zip_file_strerror(file);
   zip_fclose(file);
-  if (!whole) return BadArchive(path_, "entry '" + found->first + "' is damaged or cut off: " + reason);
+  if (!whole) return BadArchive(path_, "entry '" + found->first + "' is damaged or truncated: " + reason);
   return bytes;
 }
 
@@ -170,7 +173,7 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
       const std::string path = base + json_fields::Text(entry, "path_name");
       const JsonValue* pickled = entry.Find("use_pickle");
       if (pickled != nullptr && !pickled->is_bool()) json_fields::FailKind("use_pickle", "true or false", *pickled);
-      if (pickled != nullptr && pickled->AsBool()) json_fields::Fail("its values are pickled");
+      if (pickled != nullptr && pickled->AsBool()) json_fields::Fail("its values are pickled, which is not supported");
       const std::optional<uint64_t> bytes = archive.BytesOf(path);
       if (!bytes) json_fields::Fail("the archive has no entry '" + path + "'");
       // Without weights all tensors of checkpoints share one empty entry.
@@ -186,22 +189,23 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
         strides.push_back(json_fields::Size(stride, "as_int"));
       }
       if (sizes.size() != tensor.shape.size() || strides.size() != sizes.size()) {
-        json_fields::Fail("its values have another number of dims");
+        json_fields::Fail("its values have another number of dims than the tensor");
       }
       for (size_t i = 0; i < sizes.size(); ++i) {
         const int64_t size = json_fields::Size(sizes[i], "as_int");
-        if (size != tensor.shape[i]) json_fields::Fail("its values have another shape");
+        if (size != tensor.shape[i]) json_fields::Fail("its values have another shape than the tensor");
         int64_t reach = 0;
         if (__builtin_mul_overflow(std::max<int64_t>(size - 1, 0), strides[i], &reach) ||
             __builtin_add_overflow(last, reach, &last)) {
-          json_fields::Fail("its strides reach too far");
+          json_fields::Fail("the last index of its strides does not fit into int64");
         }
         if (!json_fields::MultiplySize(elements, size))
           json_fields::Fail("its number of elements does not fit into int64");
         empty = empty || size == 0;
       }
       const int64_t offset = json_fields::Size(json_fields::Required(meta, "storage_offset"), "as_int");
-      if (json_fields::Integer(meta, "dtype") != tensor.dtype) json_fields::Fail("its values have another dtype");
+      if (json_fields::Integer(meta, "dtype") != tensor.dtype)
+        json_fields::Fail("its values have another dtype than the tensor");
       const std::optional<DType> dtype = DTypeFromExported(tensor.dtype);
       if (!dtype) json_fields::Fail("its values have a dtype that is not supported");
       const auto held = static_cast<int64_t>(*bytes) * 8 / BitsOf(*dtype);
@@ -213,7 +217,7 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
       if (!empty && elements > held) {
         if (elements > kMostRepeated - repeated) {
           json_fields::Fail("its values repeat " + std::to_string(held) + " elements to " + std::to_string(elements) +
-                            "; all tensors together to at most " + std::to_string(kMostRepeated));
+                            "; the limit for all tensors together is " + std::to_string(kMostRepeated));
         }
         repeated += elements;
       }
@@ -243,7 +247,7 @@ std::optional<Diagnostic> CheckTies(const ProgramArchive& archive, const Exporte
       continue;
     }
     return BadArchive(archive.path(),
-                      "'" + first.name + "' and '" + tensor.name + "' are tied and have different values");
+                      "'" + first.name + "' and '" + tensor.name + "' are tied but have different values");
   }
   return std::nullopt;
 }
@@ -251,7 +255,7 @@ std::optional<Diagnostic> CheckTies(const ProgramArchive& archive, const Exporte
 Result<ExportedProgram> ReadProgram(const ProgramArchive& archive) {
   if (!archive.Has(kRecordEntry)) {
     return BadArchive(archive.path(), "the archive has no entry '" + std::string(kRecordEntry) + "'",
-                      "export the model with moonshard's script: moonshard export-script prints its path");
+                      "export the model with moonshard's script (`moonshard export-script` prints its path)");
   }
   Result<std::string> graph = ReadJsonEntry(archive, kGraphEntry);
   if (!graph.ok()) return graph.diagnostics();
@@ -304,7 +308,7 @@ std::vector<IndexEntry> ReadIndexEntries(const JsonValue& json) {
       json_fields::Fail("'" + entry.file + "' is not an archive in the directory");
     }
     for (const JsonValue& range : json_fields::List(program, "ranges")) {
-      if (!range.is_array() || range.AsArray().size() != 2) json_fields::Fail("a range does not have two ends");
+      if (!range.is_array() || range.AsArray().size() != 2) json_fields::Fail("a range is not a pair of numbers");
       entry.lengths.emplace_back(json_fields::IntegerOf(range.AsArray()[0], "ranges"),
                                  json_fields::IntegerOf(range.AsArray()[1], "ranges"));
     }
@@ -319,7 +323,7 @@ std::string DifferenceOf(const ExportedProgram& a, const ExportedProgram& b) {
   const auto same_module = [](const ExportedModule& x, const ExportedModule& y) {
     return x.path == y.path && x.kind == y.kind;
   };
-  if (!std::ranges::equal(a.modules, b.modules, same_module)) return "its modules";
+  if (!std::ranges::equal(a.modules, b.modules, same_module)) return "its modules differ";
   const auto is_own = [](const ProgramTensor& tensor) { return tensor.kind != ProgramTensor::Kind::kConstant; };
   const auto same_tensor = [](const ProgramTensor& x, const ProgramTensor& y) {
     return x.name == y.name && x.kind == y.kind && x.shape == y.shape && x.dtype == y.dtype && x.tied_to == y.tied_to;
@@ -327,11 +331,11 @@ std::string DifferenceOf(const ExportedProgram& a, const ExportedProgram& b) {
   const auto own = [&](const ExportedProgram& program) {
     return std::span(program.tensors.begin(), std::ranges::find_if_not(program.tensors, is_own));
   };
-  if (!std::ranges::equal(own(a), own(b), same_tensor)) return "its parameters or buffers";
+  if (!std::ranges::equal(own(a), own(b), same_tensor)) return "its parameters or buffers differ";
   const auto same_name = [](const auto& x, const auto& y) { return x.name == y.name; };
-  if (!std::ranges::equal(a.inputs, b.inputs, same_name)) return "its inputs";
-  if (!std::ranges::equal(a.outputs, b.outputs, same_name)) return "its outputs";
-  return a.dtype == b.dtype ? "" : "its dtype";
+  if (!std::ranges::equal(a.inputs, b.inputs, same_name)) return "its inputs differ";
+  if (!std::ranges::equal(a.outputs, b.outputs, same_name)) return "its outputs differ";
+  return a.dtype == b.dtype ? "" : "its dtype differs";
 }
 
 }  // namespace
@@ -350,7 +354,7 @@ Result<ExportedProgram> ReadProgramPath(const std::string& path) {
   const auto bad = [&](const std::string& message) {
     Diagnostic d = MakeDiagnostic(Finding::kBadProgram, message);
     d.path = index.string();
-    d.help = "export the directory again (--lengths of the exporter)";
+    d.help = "export the directory again, with the option --lengths of the exporter";
     return d;
   };
   std::vector<IndexEntry> entries;
@@ -369,7 +373,7 @@ Result<ExportedProgram> ReadProgramPath(const std::string& path) {
       continue;
     }
     const std::string difference = DifferenceOf(*first, program.value());
-    if (!difference.empty()) return bad("'" + entry.file + "' is of another model: " + difference + " differ");
+    if (!difference.empty()) return bad("'" + entry.file + "' is of another model: " + difference);
     first->others.push_back(std::make_shared<const ExportedProgram>(std::move(program).value()));
   }
   return *std::move(first);

@@ -1,8 +1,7 @@
 // ProgramArchive: the zip file in which torch.export writes a program, open for reading its entries.
 //
-// torch writes entries without compression, under one folder that is named after the file. Compressed entries are
-// refused:
-// no entry can then be longer than the file, so a small file cannot ask for much memory.
+// torch writes entries without compression, under one directory that is named after the file. A compressed entry is an
+// error: without compression no entry is longer than the file, so a small file cannot cause a large allocation.
 // Stage after: exported_program.h, which reads the JSON in it.
 #pragma once
 
@@ -21,20 +20,21 @@ namespace moonshard {
 
 class ProgramArchive {
  public:
-  // Errors: kFileNotFound; kFileUnreadable if it is not a regular file; kBadProgram if it is not a zip file, is
-  // truncated, or has duplicate, compressed or encrypted entries.
+  // Opens a file. Errors: kFileNotFound; kFileUnreadable if it is not a regular file; kBadProgram if it is not a zip
+  // file, is truncated, or has duplicate, compressed or encrypted entries.
   static Result<ProgramArchive> Open(const std::string& path);
 
-  // The same from the bytes of such a file; `path` is what errors call it.
+  // The same from the bytes of such a file; `path` is the name of the file in messages.
   static Result<ProgramArchive> FromBytes(std::string bytes, const std::string& path);
 
   const std::string& path() const { return path_; }
-  // Names without the archive's folder, sorted.
+  // Returns the names of the entries without the archive's directory, sorted.
   std::vector<std::string> entries() const;
   bool Has(std::string_view entry) const;
-  // The length of an entry; nothing where there is none.
+  // Returns the length of an entry in bytes, or nullopt if there is no such entry.
   std::optional<uint64_t> BytesOf(std::string_view entry) const;
-  // The bytes of an entry; their check sum is compared. Errors (kBadProgram): no such entry, damaged bytes.
+  // Returns the bytes of an entry and compares their checksum. Errors (kBadProgram): there is no such entry, or its
+  // bytes are damaged.
   Result<std::string> Read(std::string_view entry) const;
 
  private:
@@ -42,31 +42,33 @@ class ProgramArchive {
   struct Entry {
     uint64_t index = 0;
     uint64_t bytes = 0;
-    uint32_t crc = 0;  // of its bytes, as the archive declares it; they are compared when it is read
+    uint32_t crc = 0;  // checksum that the archive declares; compared when the entry is read
   };
   friend std::optional<Diagnostic> CheckTies(const ProgramArchive& archive, const ExportedProgram& program);
-  // Fills entries_ of an archive of `file_bytes`; what is wrong with them.
+  // Fills entries_ of an archive of `file_bytes` bytes. Returns errors, at most 10.
   Diagnostics ListEntries(uint64_t file_bytes);
 
   std::string path_;
-  std::shared_ptr<Zip> zip_;  // reading moves its position: not for two threads at a time
+  std::shared_ptr<Zip> zip_;  // not thread-safe: reading moves its position
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-// Whether a path names a program and no model directory: a file whose name ends in ".pt2", or a directory of such files
-// with their index (kProgramIndex).
+// Returns whether a path is a program and not a model directory: its name ends in ".pt2", or it is a directory with the
+// index of such files (kProgramIndex).
 bool IsProgramPath(const std::string& path);
 
-// The program in an archive, with the places of its values (ProgramTensor::entry). Errors: as ProgramArchive::Open and
-// ParseProgram; kBadProgram for an entry that is missing, and for values whose length is not that of their shape.
+// Returns the program in an archive, with the entries of its values (ProgramTensor::entry). Errors: those of Read and
+// ParseProgram; kBadProgram: an entry is missing, the values of a tensor do not match its dtype and shape, or tied
+// tensors have different values.
 Result<ExportedProgram> ReadProgram(const ProgramArchive& archive);
 
-// Of a directory of archives, each for other lengths: their names, and which lengths they are for.
+// The index of a directory of archives for different sequence lengths: the name and the ranges of lengths of each
+// archive.
 inline constexpr const char* kProgramIndex = "index.json";
 
-// The program in a file, or the programs in a directory: the first one of the index, with the `others` behind it.
-// Errors: as ReadProgram; kBadProgram: an index of another form or format, without archives, or of archives of other
-// models.
+// Returns the program in a file, or the programs in a directory: the first program of the index, with the other
+// programs in `others`. Errors: those of ProgramArchive::Open and ReadProgram; kBadProgram: the index has another form
+// or format, lists no archives, or lists archives of different models.
 Result<ExportedProgram> ReadProgramPath(const std::string& path);
 
 }  // namespace moonshard

@@ -109,21 +109,21 @@ class CheckpointOpener {
     const auto wanted = static_cast<uint32_t>(file - out_.files_.begin());
     const auto [begin, end] = std::ranges::equal_range(out_.tensors_, name, {}, &StoredTensor::name);
     if (std::any_of(begin, end, [&](const StoredTensor& t) { return t.file == wanted; })) return;
-    Diagnostic d =
-        MakeDiagnostic(Finding::kBadIndex, "the index puts tensor " + QuotedName(name) + " into a file that lacks it");
+    Diagnostic d = MakeDiagnostic(
+        Finding::kBadIndex, "the index assigns tensor " + QuotedName(name) + " to a file that does not contain it");
     d.where.file = index_path;
     d.path = name;
     d.declared = "'" + path + "'";
-    if (begin != end) d.help = "it is in '" + out_.files_[begin->file].path + "'";
+    if (begin != end) d.help = "the tensor is in '" + out_.files_[begin->file].path + "'";
     found_.push_back(std::move(d));
   }
 
   void UnknownToIndex(const StoredTensor& tensor, const std::string& index_path) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadIndex, "the index does not know tensor " + QuotedName(tensor.name));
+    Diagnostic d = MakeDiagnostic(Finding::kBadIndex, "the index does not list tensor " + QuotedName(tensor.name));
     d.severity = Severity::kWarning;
     d.where.file = index_path;
     d.path = tensor.name;
-    d.declared = "it is in '" + out_.files_[tensor.file].path + "'";
+    d.declared = "the tensor is in '" + out_.files_[tensor.file].path + "'";
     found_.push_back(std::move(d));
   }
 

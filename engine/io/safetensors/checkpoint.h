@@ -1,5 +1,5 @@
-// Checkpoint: the tensors of a model directory as its safetensors headers declare them: name, dtype, shape and where
-// the bytes are. Reads headers only: Llama 3.1 405B's (1,138 tensors in 191 files) take milliseconds.
+// Checkpoint: the tensors of a model directory as its safetensors headers declare them: name, dtype, shape, file and
+// offset. Only headers are read: those of Llama 3.1 405B (1,138 tensors in 191 files) take milliseconds.
 // Stages after: tree.h (the module tree that plans are matched against), reader.h (the bytes of one rank's shards).
 #pragma once
 
@@ -15,7 +15,8 @@
 
 namespace moonshard {
 
-// A checkpoint is this one file, or, where that is missing, this index and the files it names.
+// A checkpoint is the file kCheckpointFile or, if that is missing, the index kCheckpointIndex with the files that it
+// names.
 inline constexpr const char* kCheckpointFile = "model.safetensors";
 inline constexpr const char* kCheckpointIndex = "model.safetensors.index.json";
 
@@ -36,23 +37,23 @@ struct CheckpointFile {
 
 class Checkpoint {
  public:
-  // The checkpoint in a directory. Errors, all that are found: those of ReadHeader for every file; kFileNotFound where
-  // there is neither file nor index, and for a file that the index names; kBadJson and kBadIndex: an index without
-  // weight_map, a file name that leads out of the directory, a tensor that the index puts into a file that lacks it, a
-  // tensor in two files. Warnings: a tensor in a file that the index does not know, which is taken all the same.
+  // Opens the checkpoint in the directory `folder`. Errors, all that are found: those of ReadHeader for every file;
+  // those of ReadCheckpointIndex; kFileNotFound: there is neither file nor index, or a file that the index names is
+  // missing; kBadIndex: the index assigns a tensor to a file that does not contain it, or a tensor is in two files.
+  // Warnings: kBadIndex: a file contains a tensor that the index does not list. The tensor is part of the checkpoint.
   static Result<Checkpoint> Open(const std::string& folder, HeaderOptions options = {});
-  // One file of any name. Errors: those of ReadHeader.
+  // Opens one file of any name. Errors: those of ReadHeader.
   static Result<Checkpoint> OpenFile(const std::string& path, HeaderOptions options = {});
 
   // Sorted by name.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
-  // nullptr where there is none.
+  // Returns nullptr if there is no such tensor.
   const StoredTensor* Find(std::string_view name) const;
   // Sorted by path.
   const std::vector<CheckpointFile>& files() const { return files_; }
   // The directory, or the file, that was opened.
   const std::string& path() const { return path_; }
-  // Whether a file ends after its header: then no tensor can be read.
+  // Whether one of the files ends after its header. If so, no tensor can be read.
   bool header_only() const { return header_only_; }
 
  private:

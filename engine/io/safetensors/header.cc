@@ -57,16 +57,16 @@ uint64_t CheckTensors(const std::vector<RawTensor>& sorted, const std::string& f
   for (const RawTensor& tensor : sorted) {
     const auto components = 1 + static_cast<size_t>(std::ranges::count(tensor.name, '.'));
     if (components > kMostComponents) {
-      complain(tensor, "has a path of too many components", std::to_string(components),
-               "at most " + std::to_string(kMostComponents));
+      complain(tensor, "has a name of too many components", std::to_string(components),
+               "at most " + std::to_string(kMostComponents) + ", separated by dots");
     }
     const std::string declared = Range(tensor.begin, tensor.end);
     if (tensor.end < tensor.begin) {
-      complain(tensor, "ends before it begins", declared, "begin at most end");
+      complain(tensor, "ends before it begins", declared, "begin <= end");
       continue;
     }
     if (tensor.begin != reached) {
-      complain(tensor, tensor.begin > reached ? "leaves a hole before it" : "overlaps the tensor before it", declared,
+      complain(tensor, tensor.begin > reached ? "leaves a gap before it" : "overlaps the tensor before it", declared,
                "begin at " + std::to_string(reached));
     }
     reached = std::max(reached, tensor.end);
@@ -76,13 +76,13 @@ uint64_t CheckTensors(const std::vector<RawTensor>& sorted, const std::string& f
     } else if (*bits % 8 != 0) {
       complain(tensor, "does not fill its last byte", ShapeText(tensor), "a multiple of 8 bits");
     } else if (tensor.end - tensor.begin != *bits / 8) {
-      complain(tensor, "has a byte range of another size than its shape needs", declared,
+      complain(tensor, "has a byte range whose size does not match its shape", declared,
                std::to_string(*bits / 8) + " bytes for " + ShapeText(tensor));
     }
   }
   if (complaints > kMostComplaints) {
     found.push_back(
-        BadSafetensors(file_name, "", std::to_string(complaints - kMostComplaints) + " more tensors with such faults"));
+        BadSafetensors(file_name, "", std::to_string(complaints - kMostComplaints) + " more tensors have such errors"));
   }
   return reached;
 }
@@ -98,9 +98,9 @@ void CheckFileLength(const Header& header, uint64_t file_bytes, const std::strin
                                         : "the file continues after its last tensor");
   d.declared = std::to_string(file_bytes) + " bytes";
   d.required = (overflow ? "more than 2^64" : std::to_string(wanted)) + " bytes: " + std::to_string(header.data_begin) +
-               " to the end of the header, " + std::to_string(header.data_bytes) + " of tensors";
+               " of the header, " + std::to_string(header.data_bytes) + " of tensors";
   if (file_bytes == header.data_begin)
-    d.help = "the file holds only the header, which is enough only where no weight is read";
+    d.help = "the file contains only the header; commands that read weights need the full file";
   found.push_back(std::move(d));
 }
 
@@ -116,8 +116,8 @@ std::optional<uint64_t> JsonBytes(std::string_view head, uint64_t file_bytes, co
   for (size_t i = kHeaderLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(head[i]);
   if (length > kMaxHeaderBytes || length > file_bytes - kHeaderLengthBytes) {
     Diagnostic d = BadSafetensors(file_name, "",
-                                  "the header's length cannot be right: this is not a safetensors file, or it "
-                                  "is truncated");
+                                  "the length of the header is invalid: this is not a safetensors file, or it is "
+                                  "truncated");
     d.declared = std::to_string(length) + " bytes";
     d.required = "at most " + std::to_string(std::min(kMaxHeaderBytes, file_bytes - kHeaderLengthBytes)) + " bytes";
     found.push_back(std::move(d));

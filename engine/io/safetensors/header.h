@@ -1,12 +1,14 @@
-// The header of a safetensors file: read, and checked by exactly the rules of the Rust reader (safetensors 0.8,
-// Metadata::validate and the serde types behind it), so that a file is valid here if and only if it is valid there.
+// Header: reads and checks the header of a safetensors file. The rules are exactly those of the Rust reader
+// (safetensors 0.8, Metadata::validate and its serde types), with one more: a tensor name has at most 256 components,
+// separated by dots. All other files are valid here if and only if they are valid there.
 // Stage after: checkpoint.h, which joins the headers of a model directory.
 //
-// A file is  N: 8 bytes, little endian | N bytes of JSON | the tensors' bytes, one after the other, to the end.
-// The JSON is one object: tensor name -> {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, offsets
-// counting from the first byte after it; "__metadata__" -> {text: text} or null. What may surprise: white space may
-// surround the object, unknown fields are ignored, a tensor may also be the array [dtype, shape, data_offsets], a
-// dtype also {"F32": null}, and of a duplicated name the last one counts (a warning here).
+// A file is  N: 8 bytes, little endian | N bytes of JSON | the bytes of the tensors, contiguous, to the end of the
+// file.
+// The JSON is one object: tensor name -> {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, with offsets
+// from the first byte after the JSON; "__metadata__" -> {text: text} or null. Less known rules: white space may
+// surround the object; unknown fields are ignored; a tensor may also be the array [dtype, shape, data_offsets]; a dtype
+// may also be {"F32": null}; of entries with the same name, the last one counts (here with a warning).
 #pragma once
 
 #include <cstdint>
@@ -20,39 +22,41 @@
 
 namespace moonshard {
 
-// Bytes before the JSON: its length.
+// Size in bytes of the field before the JSON that has the length of the JSON.
 inline constexpr uint64_t kHeaderLengthBytes = 8;
-// The longest JSON that is read.
+// Largest length of the JSON in bytes.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 struct HeaderTensor {
   std::string name;
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;  // a size beyond int64, possible only where another one is 0, is the largest int64
-  uint64_t begin = 0;          // bytes from the end of the header
+  std::vector<int64_t> shape;  // sizes beyond int64 (possible if another size is 0) are INT64_MAX
+  uint64_t begin = 0;          // offset from the end of the header, bytes
   uint64_t end = 0;
 };
 
 struct Header {
   uint64_t data_begin = 0;            // offset in the file of the first tensor's first byte
-  uint64_t data_bytes = 0;            // all tensors together
-  bool header_only = false;           // the file ends where the tensors would begin, though there are tensors
+  uint64_t data_bytes = 0;            // of all tensors together
+  bool header_only = false;           // the file ends after its header, though it declares tensors
   std::vector<HeaderTensor> tensors;  // in the order of their bytes
   std::map<std::string, std::string> metadata;
 };
 
 struct HeaderOptions {
-  // Accept a file that ends exactly after its header, for work that reads no weight. Any other length that differs from
-  // the header is always an error.
+  // Accept a file that ends exactly after its header, for work that reads no weights. Any other length that differs
+  // from the header is always an error.
   bool allow_header_only = false;
 };
 
-// The header of a file of `file_bytes` bytes that begins with `head`, which must hold all of the header or all of the
-// file. Errors (kBadSafetensors, naming `file_name` and the tensor): all that are found.
+// Parses the header of a file of `file_bytes` bytes. `head` is the begin of the file and must contain all of the
+// header, or all of the file. Errors (kBadSafetensors, with `file_name` and the tensor): up to 20 in the JSON; if there
+// are none, up to 20 in the offsets and shapes of tensors.
 Result<Header> ParseHeader(std::string_view head, uint64_t file_bytes, const std::string& file_name,
                            HeaderOptions options = {});
 
-// As ParseHeader, of the file at `path`; reads the header's bytes only. Errors also: kFileNotFound, kFileUnreadable.
+// As ParseHeader, for the file at `path`; reads only the bytes of the header. Errors also: kFileNotFound,
+// kFileUnreadable.
 Result<Header> ReadHeader(const std::string& path, HeaderOptions options = {});
 
 }  // namespace moonshard

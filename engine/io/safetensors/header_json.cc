@@ -84,7 +84,7 @@ class HeaderSink {
       if (!in_metadata_) ComplainTensor();
     }
   }
-  void ComplainMetadata() { Complain("'__metadata__' is not an object of texts", "", "{\"key\": \"text\", ...}"); }
+  void ComplainMetadata() { Complain("'__metadata__' is not an object of strings", "", "{\"key\": \"text\", ...}"); }
   void ComplainTensor() {
     Complain("tensor " + QuotedName(tensor_.name) + " is not described by an object", "",
              "{\"dtype\": ..., \"shape\": [...], \"data_offsets\": [begin, end]}");
@@ -128,7 +128,7 @@ class HeaderSink {
     if (field == kOther) {
       if (sequence_) Complain("tensor " + QuotedName(tensor_.name) + " is an array of more than three fields");
     } else if (std::exchange(seen_[field], true)) {
-      ComplainField("is duplicated", "one of each field");
+      ComplainField("is duplicated", "each field once");
     }
   }
 
@@ -143,7 +143,7 @@ class HeaderSink {
 
   // "F32", or {"F32": null}.
   void TakeDType(JsonToken& token) {
-    const std::string required = "the name of an element type";
+    const std::string required = "the name of a dtype";
     if (token.depth == 2 && token.event == JsonEvent::kString) return SetDType(token.text);
     if (token.depth == 3 && token.event == JsonEvent::kBeginObject) return;
     if (token.depth == 3 && token.event == JsonEvent::kKey && ++count_ == 1) return SetDType(token.text);
@@ -174,7 +174,7 @@ class HeaderSink {
     } else if (token.depth == 3 && token.event == JsonEvent::kEndArray) {
       if (field_ == kOffsets && count_ != 2) ComplainField("has " + std::to_string(count_) + " numbers", required);
     } else {
-      ComplainField("is not what it must be", required);
+      ComplainField("is not valid", required);
     }
   }
 
@@ -189,7 +189,7 @@ class HeaderSink {
     }
     Diagnostic d =
         BadSafetensors(file_name_, tensor_.name,
-                       "tensor " + QuotedName(tensor_.name) + " is duplicated in the header; the last one counts");
+                       "tensor " + QuotedName(tensor_.name) + " is duplicated in the header; the last entry counts");
     d.severity = Severity::kWarning;
     found_.push_back(std::move(d));
     out_.tensors[known->second] = std::move(tensor_);

@@ -1,5 +1,5 @@
-// HeaderJson: the JSON of a safetensors header as typed entries, before any of them is checked against the others or
-// the file (header.cc). Part of header.h.
+// HeaderJson: the JSON of a safetensors header as typed entries. They are not yet compared with each other or with the
+// file (header.cc does this). Part of header.h.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +27,13 @@ struct HeaderJson {
   std::map<std::string, std::string> metadata;
 };
 
-// The entries of the text. What is wrong with it is added to `found`, with warnings for duplicated names; without an
-// error among them every entry is complete.
+// Returns the entries of the text of a header. Adds its errors to `found`, and warnings for duplicated names. If no
+// error is added, every entry is complete.
 HeaderJson ParseHeaderJson(std::string_view text, const std::string& file_name, Diagnostics& found);
 
-// A complaint about a safetensors file, or about one tensor in it.
+// Returns kBadSafetensors for a safetensors file, or for one tensor in the file if `tensor` is not empty.
 Diagnostic BadSafetensors(const std::string& file_name, const std::string& tensor, std::string message);
-// The name in single quotes, control bytes escaped as in JSON: a name comes from a file and may hold anything.
+// Returns the name in single quotes, with control bytes escaped as in JSON: a name from a file may contain any bytes.
 std::string QuotedName(std::string_view name);
 
 }  // namespace moonshard

@@ -36,7 +36,8 @@ Result<CheckpointIndex> CheckpointIndexFrom(const JsonValue& json, const std::st
   const std::string required = "\"weight_map\": {\"tensor\": \"file.safetensors\", ...}";
   const JsonValue* map = json.Find("weight_map");
   if (!map || !map->is_object()) {
-    return BadIndex(path, map ? std::string("weight_map is a ") + map->KindName() : "the index has no weight_map",
+    return BadIndex(path,
+                    map ? std::string("weight_map has the type ") + map->KindName() : "the index has no weight_map",
                     required);
   }
   CheckpointIndex index;

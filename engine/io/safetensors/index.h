@@ -1,5 +1,6 @@
-// CheckpointIndex: model.safetensors.index.json, which names the file of a directory that holds each tensor.
-// Stage after: checkpoint.h, which compares the files with it.
+// CheckpointIndex: the content of model.safetensors.index.json, which maps each tensor of a directory to the file that
+// contains it.
+// Stage after: checkpoint.h, which compares the files with the index.
 #pragma once
 
 #include <map>
@@ -14,12 +15,13 @@ struct CheckpointIndex {
   std::map<std::string, std::string> file_of;  // tensor name -> file name within the directory
 };
 
-// The index in `json`, which was read from the file `path`. Errors: those of ReadCheckpointIndex but for its JSON.
+// Returns the index in `json`, which was read from the file `path`. Errors: the kBadIndex errors of
+// ReadCheckpointIndex.
 Result<CheckpointIndex> CheckpointIndexFrom(const JsonValue& json, const std::string& path);
 
 // Reads {"metadata": {...}, "weight_map": {"tensor": "file"}}. Errors, all that are found: those of ReadJsonFile (a
-// duplicated tensor is kBadJson); kBadIndex: no weight_map, or one that is not an object of texts; a file name
-// that is empty, absolute or leads out of the directory.
+// duplicated tensor is kBadJson); kBadIndex: weight_map is missing or is not an object of strings, or a file name is
+// empty, is absolute or leads out of the directory.
 Result<CheckpointIndex> ReadCheckpointIndex(const std::string& path);
 
 }  // namespace moonshard

@@ -1,11 +1,11 @@
-// InvertRecipes: from recipes that make a model's tensors of a checkpoint's, recipes that make the checkpoint's of the
-// model's. A stack is undone by selecting, a concatenation by slicing; slices of one tensor that several of the model's
-// take are joined again.
+// InvertRecipes: inverts the recipes that make the tensors of a model from those of a checkpoint. The result makes the
+// tensors of the checkpoint from those of the model. The inverse of a stack is a select, the inverse of a concatenation
+// is a slice; slices of one checkpoint tensor that several model tensors take are concatenated again.
 //
 //   experts = stack(a.0, a.1)                      a.0 = select(experts, 0, 0), a.1 = select(experts, 0, 1)
 //   q = slice(qkv, 0, 0, 64), kv = slice(qkv, 0, 64, 96)          qkv = concatenate(q, kv)
 //
-// Stage before: weight_recipe.h. Stage after: checkpoint, which merges shards into the files of the original.
+// Stage before: weight_recipe.h. Stage after: engine/io/checkpoint, which merges shards into the original files.
 #pragma once
 
 #include <map>
@@ -18,13 +18,13 @@
 namespace moonshard {
 
 struct InvertedRecipes {
-  std::map<std::string, WeightRecipe> recipes;  // by name in the checkpoint
-  std::vector<std::string> incomplete;          // named by a recipe, and not all of it is in the model; sorted
+  std::map<std::string, WeightRecipe> recipes;  // by name of the checkpoint tensor
+  std::vector<std::string> incomplete;          // checkpoint tensors that are only partly in the model, sorted
 };
 
-// `made`: by path of a model's tensor the recipe that makes it, of tensors that `source` has (MadeBy has a value).
-// Where two tensors of the model have the same elements of a checkpoint's, they are taken from the one whose path is
-// first.
+// Returns the inverse of `made`, which maps the path of a model tensor to the recipe that makes it. MadeBy must have a
+// value for every recipe with this `source`. If two model tensors have the same elements of a checkpoint tensor, these
+// elements are taken from the tensor whose path is first.
 InvertedRecipes InvertRecipes(const std::map<std::string, const WeightRecipe*>& made, const RecipeSource& source);
 
 }  // namespace moonshard

@@ -240,7 +240,8 @@ std::map<std::string, const WeightRecipe*> RecipesThatHold(const WeightRecipes& 
       out.emplace(path, recipe);
       continue;
     }
-    Diagnostic d = MakeDiagnostic(Finding::kTensorMismatch, "the tensors that make '" + path + "' do not fit");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kTensorMismatch, "the tensors from which '" + path + "' is made do not fit each other");
     d.path = path;
     d.declared = why;
     found.push_back(std::move(d));
@@ -260,7 +261,7 @@ std::optional<RecipeTensor> MadeBy(const WeightRecipe& recipe, const RecipeSourc
   }
   const bool joins = recipe.kind == Kind::kStack || recipe.kind == Kind::kConcatenate;
   if (recipe.parts.empty() || (!joins && recipe.parts.size() > 1)) {
-    why = "a recipe of " + std::to_string(recipe.parts.size()) + " parts";
+    why = "a recipe has " + std::to_string(recipe.parts.size()) + " inputs";
     return std::nullopt;
   }
   std::vector<Shape> parts;
@@ -269,9 +270,9 @@ std::optional<RecipeTensor> MadeBy(const WeightRecipe& recipe, const RecipeSourc
     std::optional<RecipeTensor> made = MadeBy(part, source, why);
     if (!made) return std::nullopt;
     if (BitsOf(made->dtype) % 8 != 0 || made->dtype != dtype.value_or(made->dtype)) {
-      why = dtype && made->dtype != *dtype ? "tensors of types " + std::string(ToString(*dtype)) + " and " +
+      why = dtype && made->dtype != *dtype ? "tensors of the dtypes " + std::string(ToString(*dtype)) + " and " +
                                                  std::string(ToString(made->dtype)) + " are joined"
-                                           : "a tensor of type " + std::string(ToString(made->dtype));
+                                           : "a tensor of the sub-byte dtype " + std::string(ToString(made->dtype));
       return std::nullopt;
     }
     dtype = made->dtype;
@@ -279,18 +280,18 @@ std::optional<RecipeTensor> MadeBy(const WeightRecipe& recipe, const RecipeSourc
   }
   Shape out = parts.front();
   const auto wrong = [&](const std::string& what) {
-    why = what + " of a tensor of shape " + ShapeToString(parts.front());
+    why = what + " (first tensor: shape " + ShapeToString(parts.front()) + ")";
     return std::nullopt;
   };
   const int64_t dim = DimFromFront(recipe.dim, out.size() + (recipe.kind == Kind::kStack ? 1 : 0));
   if (recipe.kind != Kind::kReshape && recipe.kind != Kind::kPermute && dim < 0)
-    return wrong("dim " + std::to_string(recipe.dim));
+    return wrong("there is no dim " + std::to_string(recipe.dim));
   switch (recipe.kind) {
     case Kind::kTensor:
     case Kind::kUnsupported: break;
     case Kind::kStack:
       for (const Shape& part : parts) {
-        if (part != out) return wrong("a tensor of shape " + ShapeToString(part) + " is stacked on one");
+        if (part != out) return wrong("a stacked tensor has the shape " + ShapeToString(part));
       }
       out.insert(out.begin() + dim, static_cast<int64_t>(parts.size()));
       break;
@@ -300,35 +301,38 @@ std::optional<RecipeTensor> MadeBy(const WeightRecipe& recipe, const RecipeSourc
       for (const Shape& part : parts) {
         Shape fitting = parts.front();
         if (part.size() == fitting.size()) fitting[d] = part[d];
-        if (part != fitting) return wrong("a tensor of shape " + ShapeToString(part) + " comes behind one");
+        if (part != fitting) return wrong("a concatenated tensor has the shape " + ShapeToString(part));
         out[d] += part[d];
       }
       break;
     }
     case Kind::kSlice:
       if (recipe.start < 0 || recipe.start > recipe.stop || recipe.stop > out[static_cast<size_t>(dim)]) {
-        return wrong("the slice from " + std::to_string(recipe.start) + " to " + std::to_string(recipe.stop));
+        return wrong("the slice from " + std::to_string(recipe.start) + " to " + std::to_string(recipe.stop) +
+                     " is out of range");
       }
       out[static_cast<size_t>(dim)] = recipe.stop - recipe.start;
       break;
     case Kind::kSelect:
       if (recipe.start < 0 || recipe.start >= out[static_cast<size_t>(dim)]) {
-        return wrong("index " + std::to_string(recipe.start));
+        return wrong("index " + std::to_string(recipe.start) + " is out of range");
       }
       out.erase(out.begin() + dim);
       break;
     case Kind::kPermute:
-      if (!IsOrderOfDims(recipe.shape, out.size())) return wrong("the order of dims " + ShapeToString(recipe.shape));
+      if (!IsOrderOfDims(recipe.shape, out.size()))
+        return wrong(ShapeToString(recipe.shape) + " is not an order of the dims");
       for (size_t i = 0; i < out.size(); ++i) out[i] = parts.front()[static_cast<size_t>(recipe.shape[i])];
       break;
     case Kind::kReshape:
-      if (ElementsOf(recipe.shape) != ElementsOf(out)) return wrong("the form " + ShapeToString(recipe.shape));
+      if (ElementsOf(recipe.shape) != ElementsOf(out))
+        return wrong("the shape " + ShapeToString(recipe.shape) + " has another number of elements");
       out = recipe.shape;
       break;
   }
   // The bytes of what is made are counted in int64.
   const std::optional<int64_t> elements = ElementsOf(out);
-  if (!elements || *elements > INT64_MAX / 16) return wrong("more elements than can be counted");
+  if (!elements || *elements > INT64_MAX / 16) return wrong("the tensor has too many elements");
   return RecipeTensor{*dtype, std::move(out)};
 }
 

@@ -1,8 +1,8 @@
-// ReadRecipe: the values of a tensor that is made of several tensors of a checkpoint, or of parts of one
-// (weight_recipe.h):
-// of any shard of it only the bytes that the shard is made of, but for a reshape, whose source is read in full.
-// Stages before: weight_recipe.h; where the bytes are, a checkpoint or a sharded one. Stages after: apply/load.h,
-// checkpoint.
+// ReadRecipe: reads a tensor, or any shard of it, that is made from several tensors of a checkpoint or from parts of
+// one (weight_recipe.h). It reads only the bytes that the shard is made from, except for a reshape, whose input is read
+// in full.
+// Stages before: weight_recipe.h; a checkpoint or a sharded checkpoint, which has the bytes. Stages after:
+// engine/runtime/sharded_model/load.h, engine/io/checkpoint.
 #pragma once
 
 #include <map>
@@ -26,19 +26,19 @@ struct RecipeTensor {
   bool operator==(const RecipeTensor&) const = default;
 };
 
-// Where the tensors that recipes name are.
+// The tensors that recipes name.
 class RecipeSource {
  public:
   virtual ~RecipeSource() = default;
-  // Nothing where there is no such tensor.
+  // Returns dtype and shape of a tensor, or nullopt if there is no such tensor.
   virtual std::optional<RecipeTensor> Find(const std::string& name) const = 0;
-  // The indices `dims` of a tensor that is there, row-major, into ShardBytes bytes.
+  // Reads the indices `dims` of an existing tensor, row-major, into `to`, which must have ShardBytes bytes.
   virtual Failure Read(const std::string& name, const std::vector<std::vector<Interval>>& dims, void* to) = 0;
 };
 
 class CheckpointSource : public RecipeSource {
  public:
-  // Both outlive it.
+  // Both must outlive the object.
   CheckpointSource(const Checkpoint& checkpoint, ShardReader& reader) : checkpoint_(checkpoint), reader_(reader) {}
   std::optional<RecipeTensor> Find(const std::string& name) const override;
   Failure Read(const std::string& name, const std::vector<std::vector<Interval>>& dims, void* to) override;
@@ -48,26 +48,28 @@ class CheckpointSource : public RecipeSource {
   ShardReader& reader_;
 };
 
-// Whether the source has every tensor that the recipe names.
+// Returns whether the source has every tensor that the recipe names.
 bool HasSources(const WeightRecipe& recipe, const RecipeSource& source);
-// The first of the recipes that has all of its tensors; nullptr where none has.
+// Returns the first recipe all of whose tensors exist, or nullptr.
 const WeightRecipe* FirstThatHolds(const std::vector<WeightRecipe>& recipes, const RecipeSource& source);
 
-// Shape and type of what the recipe makes; nothing where its tensors do not fit each other or the recipe is
-// kUnsupported, with the reason in `why`.
-// All of its tensors are there. Tensors of less than a byte an element have no recipe but their name.
+// Returns dtype and shape of the tensor that the recipe makes. All tensors that the recipe names must exist. Returns
+// nullopt, with the reason in `why`, if these tensors do not fit each other, if the recipe is kUnsupported, or if a
+// recipe other than kTensor has a tensor of a sub-byte dtype.
 std::optional<RecipeTensor> MadeBy(const WeightRecipe& recipe, const RecipeSource& source, std::string& why);
 
-// By path of a parameter the recipe that holds; without those that are the tensor of the parameter's own name. Adds
-// errors to `found` (kTensorMismatch): tensors that do not fit each other.
+// Returns for each parameter, by path, the first recipe all of whose tensors exist. Parameters that are loaded from the
+// tensor of their own name are left out. Adds kTensorMismatch to `found` if the tensors of a recipe do not fit each
+// other.
 std::map<std::string, const WeightRecipe*> RecipesThatHold(const WeightRecipes& recipes, const RecipeSource& source,
                                                            Diagnostics& found);
 
-// The indices `dims` of the result, row-major, into ShardBytes bytes. MadeBy has a value. Errors: those of the source.
+// Reads the indices `dims` of the tensor that the recipe makes, row-major, into `to`, which must have ShardBytes bytes.
+// MadeBy must have a value for the recipe. Errors: those of the source.
 Failure ReadRecipe(const WeightRecipe& recipe, RecipeSource& source, const std::vector<std::vector<Interval>>& dims,
                    void* to);
 
-// Whether some part of it is read in full for any shard.
+// Returns whether the recipe contains a reshape, whose input is read in full for any shard.
 bool HasReshape(const WeightRecipe& recipe);
 
 }  // namespace moonshard

@@ -1,14 +1,16 @@
-// ShardReader: the bytes of one rank's shard of a tensor, and no others, from a checkpoint's files into memory that the
-// caller owns.
+// ShardReader: reads one rank's shard of a tensor from the files of a checkpoint, without the rest of the tensor, into
+// memory that the caller owns.
 //
-// How the bytes travel was measured, for a 1.2 GB file in the page cache, as GB of shard a second into fresh memory
-// (2 busy cores; best of two):      all      half the rows   half of each 8 KB row   1 KB of each 8 KB row
+// The way to read was chosen by measurement, for a 1.2 GB file in the page cache, in GB of shard per second into memory
+// not used before (2 busy cores; best of two):
+//                                   all      half the rows   half of each 8 KB row   1 KB of each 8 KB row
 //   pread into the destination      1.6      2.0             1.4                     1.2
 //   mmap, memcpy, DONTNEED          1.3      1.5             1.6                     1.0
 //   pread of full rows, memcpy       -        -              1.3                     0.6
-// pread never loses by more than the noise, its pages do not count as this process's memory, and a file that shrinks
-// is an error instead of SIGBUS. Runs too short for a call each are read together with the bytes between them. What
-// follows is fetched ahead: the same file, not in the page cache, was read in 3 to 5 seconds instead of 16 to 20.
+// pread is never slower by more than the noise, its pages do not count as memory of this process, and a file that
+// shrinks is an error instead of SIGBUS. Runs that are too short for a call each are read together with the bytes
+// between them. The bytes that follow are prefetched: the same file, not in the page cache, was read in 3 to 5 seconds
+// instead of 16 to 20.
 #pragma once
 
 #include <cstdint>
@@ -24,20 +26,20 @@
 
 namespace moonshard {
 
-// Reads for one thread at a time. Holds one file open.
+// Not thread-safe. Has one file open.
 class ShardReader {
  public:
   // `checkpoint` must outlive the reader.
   explicit ShardReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  // The sub-block of `tensor` that `dims` selects, row-major and contiguous, to `destination`. dims[d] are the
-  // indices of dim d in the order in which the shard holds them (DimShards::of); they lie within the dim. The
-  // destination has ShardBytes bytes. Errors: kFileNotFound, kFileUnreadable (also where the
-  // file is not the one whose header was read), kNotSupported (a shard of a sub-byte dtype that begins or ends within
-  // a byte, or a checkpoint of headers only).
+  // Reads the sub-block of `tensor` that `dims` selects, row-major and contiguous, into `destination`, which must have
+  // ShardBytes bytes. dims[d] are the indices of dim d in the order in which the shard has them (DimShards::of); they
+  // must be within the dim. Errors: kFileNotFound; kFileUnreadable (also if the length of the file changed after its
+  // header was read); kNotSupported (a shard of a sub-byte dtype begins or ends within a byte, or the checkpoint is
+  // header_only()).
   std::optional<Diagnostic> ReadShard(const StoredTensor& tensor, std::span<const std::vector<Interval>> dims,
                                       void* destination);
-  // The full tensor: tensor.bytes bytes.
+  // Reads the full tensor: tensor.bytes bytes.
   std::optional<Diagnostic> ReadFull(const StoredTensor& tensor, void* destination);
 
  private:
@@ -45,20 +47,21 @@ class ShardReader {
 
   const Checkpoint& checkpoint_;
   std::optional<File> file_;
-  uint32_t open_ = 0;         // which file file_ is
+  uint32_t open_ = 0;         // index of the file in file_
   std::vector<char> window_;  // for short runs
 };
 
-// As ShardReader::ReadShard, from a file that is open and at least as long as the tensor needs. `window` is memory for
-// short runs, kept between calls.
+// As ShardReader::ReadShard, from an open file, which must be at least as long as the tensor needs. `window` is memory
+// for short runs; the caller keeps it between calls.
 std::optional<Diagnostic> ReadShardOf(const File& file, const StoredTensor& tensor,
                                       std::span<const std::vector<Interval>> dims, void* destination,
                                       std::vector<char>& window);
 
-// Every index of every dim: the full tensor as a shard.
+// Returns the full tensor as a shard: every index of every dim.
 std::vector<std::vector<Interval>> FullShard(std::span<const int64_t> shape);
-// Elements along each dim of a shard.
+// Returns the number of elements along each dim of a shard.
 std::vector<int64_t> ShardShape(std::span<const std::vector<Interval>> dims);
+// Returns the size of a shard in bytes.
 int64_t ShardBytes(DType dtype, std::span<const std::vector<Interval>> dims);
 
 }  // namespace moonshard

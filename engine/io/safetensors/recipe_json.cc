@@ -33,7 +33,7 @@ JsonValue PartsToJson(const WeightRecipe& recipe) {
 }  // namespace
 
 WeightRecipe RecipeJsonReader::Read(const JsonValue& json, int depth) {
-  if (depth > kDeepestRecipe) Fail("a recipe is nested too deep");
+  if (depth > kDeepestRecipe) Fail("a recipe is nested more than " + std::to_string(kDeepestRecipe) + " deep");
   WeightRecipe out;
   if (json.Find("tensor") != nullptr) {
     out.tensor = Text(json, "tensor");
@@ -56,7 +56,7 @@ WeightRecipe RecipeJsonReader::Read(const JsonValue& json, int depth) {
     out.start = Size(json, "start");
     out.stop = Size(json, "stop");
     if (out.start > out.stop) {
-      Fail("a recipe takes a slice from " + std::to_string(out.start) + " to " + std::to_string(out.stop));
+      Fail("a recipe has an invalid slice from " + std::to_string(out.start) + " to " + std::to_string(out.stop));
     }
     ReadPart(*slice, depth, out);
   } else if (const JsonValue* select = json.Find("select"); select != nullptr) {
@@ -71,7 +71,7 @@ WeightRecipe RecipeJsonReader::Read(const JsonValue& json, int depth) {
     const auto dims = static_cast<int64_t>(out.shape.size());
     for (const int64_t dim : out.shape) {
       if (dim < 0 || dim >= dims || !seen.insert(dim).second) {
-        Fail("a recipe permutes by " + ShapeToString(out.shape) + ", which is not an order of dims");
+        Fail("a recipe permutes by " + ShapeToString(out.shape) + ", which is not an order of the dims");
       }
     }
     ReadPart(*permute, depth, out);
@@ -86,7 +86,7 @@ WeightRecipe RecipeJsonReader::Read(const JsonValue& json, int depth) {
     }
     ReadPart(*reshape, depth, out);
   } else {
-    Fail("a recipe is of an unknown kind");
+    Fail("a recipe has an unknown kind");
   }
   return out;
 }
@@ -102,14 +102,14 @@ void RecipeJsonReader::ReadPart(const JsonValue& part, int depth, WeightRecipe& 
 }
 
 void RecipeJsonReader::ReadParts(const JsonValue& list, int depth, WeightRecipe& out) {
-  if (!list.is_array() || list.AsArray().empty()) Fail("a recipe joins no tensors");
+  if (!list.is_array() || list.AsArray().empty()) Fail("a recipe stacks or concatenates no tensors");
   for (const JsonValue& part : list.AsArray()) ReadPart(part, depth, out);
 }
 
 // "model.experts.{}.up_proj.weight" with a number in place of the braces.
 void RecipeJsonReader::ReadNumbered(const std::string& text, int64_t count, WeightRecipe& out) {
   const size_t at = text.find("{}");
-  if (at == std::string::npos) Fail("'" + text + "' has no {} for a number");
+  if (at == std::string::npos) Fail("'" + text + "' has no {} in place of the number");
   if (count < 1) Fail("a recipe stacks " + std::to_string(count) + " tensors");
   for (int64_t i = 0; i < count; ++i) {
     WeightRecipe part;

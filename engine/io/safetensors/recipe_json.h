@@ -1,5 +1,5 @@
-// Recipes of weights as JSON (the form: engine/models/program/export/README.md, RECIPE), as programs and sharded
-// checkpoints hold them.
+// RecipeJson: recipes of weights as JSON, in the form that programs and sharded checkpoints use
+// (engine/models/program/export/README.md, RECIPE).
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,13 @@
 
 namespace moonshard {
 
-// Reads the recipes of one file; use one reader per file. It bounds the total size of the tensor names, because a
-// numbered stack is a short text that expands to many names.
+// Reads the recipes of one file; use one reader per file. The reader limits the total size of the tensor names, because
+// a numbered stack is a short text that expands to many names.
 class RecipeJsonReader {
  public:
-  // Throws json_fields::Fault for an unknown kind of recipe, a missing or mistyped field, nesting deeper than 64, a
-  // range or dims that no tensor has, too many names. `depth`: of the recursion, 0 for callers.
+  // Returns the recipe in `json`. Throws json_fields::Fault for an unknown kind of recipe, a field that is missing or
+  // has the wrong type, nesting deeper than 64, a slice, order of dims or shape that no tensor can have, or too many
+  // names. `depth`: of the recursion; callers pass 0.
   WeightRecipe Read(const JsonValue& json, int depth = 0);
 
  private:
@@ -28,7 +29,7 @@ class RecipeJsonReader {
   size_t bytes_ = 0;
 };
 
-// The JSON of `recipe`, from which RecipeJsonReader::Read makes an equal recipe.
+// Returns the JSON of `recipe`, from which RecipeJsonReader::Read makes an equal recipe; null for kUnsupported.
 JsonValue ToJson(const WeightRecipe& recipe);
 
 }  // namespace moonshard

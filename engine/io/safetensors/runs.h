@@ -1,5 +1,6 @@
-// ShardRuns: a shard of a row-major tensor as the runs of bytes that are neighbours both in the tensor and in the
-// shard. Reading a shard from a file, copying one out of memory and putting one back all walk these runs.
+// ShardRuns: a shard of a row-major tensor as runs, ranges of bytes that are contiguous both in the tensor and in the
+// shard. Reading a shard from a file, copying a shard out of a tensor in memory and copying a shard back all iterate
+// over these runs.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@
 namespace moonshard {
 
 struct Run {
-  uint64_t from = 0;  // offset of the tensor's side
-  char* to = nullptr;
+  uint64_t from = 0;   // offset of the run on the side of the tensor
+  char* to = nullptr;  // address of the run on the side of the shard
   uint64_t bytes = 0;
 };
 
@@ -24,16 +25,17 @@ using RunSink = std::function<std::optional<Diagnostic>(const Run&)>;
 
 class ShardRuns {
  public:
-  // dims[d] are the indices of dim d in the order in which the shard holds them; there is at least one dim. Both spans
-  // must outlive this. `bits`: of one element.
+  // dims[d] are the indices of dim d in the order in which the shard has them; there must be at least one dim. Both
+  // spans must outlive the object. `bits`: of one element.
   ShardRuns(std::span<const int64_t> shape, std::span<const std::vector<Interval>> dims, int64_t bits);
 
-  // Bytes from the first run's begin to the last run's end, as offsets from the tensor's begin; the shard is not empty.
+  // Returns the offsets, in bytes from the begin of the tensor, of the begin of the first run and of the end of the
+  // last run. The shard must not be empty.
   std::pair<uint64_t, uint64_t> Span() const;
-  // Whether every run begins and ends at a byte. Without it there is no Walk.
+  // Returns whether every run begins and ends at a byte boundary. Walk requires this.
   bool FitsBytes() const;
-  // Every run in the order of the shard's bytes, until the sink returns an error, which is returned. The tensor begins
-  // at `begin`, the shard at `to`.
+  // Calls `sink` for every run, in the order of the bytes of the shard. Stops at the first error of the sink and
+  // returns it. The tensor begins at `begin`, the shard at `to`.
   std::optional<Diagnostic> Walk(uint64_t begin, char* to, const RunSink& sink) const;
 
  private:
@@ -42,8 +44,8 @@ class ShardRuns {
 
   std::span<const int64_t> shape_;
   std::span<const std::vector<Interval>> dims_;
-  std::vector<int64_t> unit_bits_;  // of one index of each dim
-  size_t inner_ = 0;                // dims from here on make one run: all but this one are full
+  std::vector<int64_t> unit_bits_;  // bits of one index of each dim
+  size_t inner_ = 0;                // one interval of this dim is one run: all dims after this one are full
 };
 
 }  // namespace moonshard

@@ -1,6 +1,6 @@
-// TreeFromCheckpoint: the module tree that the headers of a checkpoint determine: the modules that own parameters, with
-// names, shapes and dtypes. Enough to match and compile a plan without loading a weight.
-// Stage before: checkpoint.h. Stage after: match. A live model's tree is made by apply.
+// TreeFromCheckpoint: makes the module tree from the headers of a checkpoint: the modules that own parameters, with the
+// names, shapes and dtypes of the parameters. This is sufficient to match and compile a plan without loading a weight.
+// Stage before: checkpoint.h. Stage after: match. The tree of a live model is made by apply.
 #pragma once
 
 #include "engine/io/config/config.h"
@@ -9,22 +9,25 @@
 
 namespace moonshard {
 
-// A parameter belongs to the module whose path is its name up to the last dot; in a module `weight` comes first, then
-// `bias`, then the others by name. Modules are in the order of their paths, component by component, numbers as numbers.
-// The tree is not complete(): modules without parameters leave no trace in a file.
+// Modules and parameters: a parameter belongs to the module whose path is its name up to the last dot. In a module,
+// `weight` comes first, then `bias`, then the others by name. Modules are in the order of their paths, component by
+// component, with numbers compared as numbers. The tree is not complete(): a file does not show modules without
+// parameters.
 //
-// Kinds are guessed: "Embedding" for a path whose last component begins with embed (but for embed_out) or ends in
-// _embeddings, or is wte, wpe or relative_attention_bias; "Linear" for a weight of two dims; "Norm" where there is only
-// a weight of one dim, with or without a bias; else "". What HF models register as buffers (inv_freq, running_mean,
-// ...) is marked as such, and so are masks: tensors of truth values, and those of shape [1, 1, n, n] that are not a
-// weight.
+// Kinds of modules are inferred. With a weight of two dims a module is "Embedding" if the last component of its path
+// begins with embed (except embed_out), ends in _embeddings, or is wte, wpe or relative_attention_bias; otherwise
+// "Linear". It is "Norm" if it has a weight and all of its tensors have one dim. Any other module has the kind "".
+// Tensors that Hugging Face models register as buffers (inv_freq, running_mean, ...) are marked as buffers, and so are
+// masks: boolean tensors, and tensors of shape [1, 1, n, n], n > 1, that are not named `weight`.
 //
-// Ties: where the config's tie_word_embeddings is true, lm_head.weight is the embedding's weight, stored or not; a
-// head that is not stored is added. It may be in another module ("5.lm_head") where no other is called so. The
-// embedding (embed_tokens, wte, ...) comes first in the tie. Where the field is missing the head is tied if the
-// architecture is a "...ForCausalLM" or "...ForConditionalGeneration" that transformers ties by default and the file
-// has no head. A classifier's head is not tied. Of a head whose bias alone is stored (BERT, RoBERTa, ELECTRA) the
-// weight is the embedding's unless the field is false; its bias is tied to the module's that the file has it in.
+// Ties: if tie_word_embeddings of the config is true, the weight of lm_head is tied to the weight of the embedding
+// (embed_tokens, wte, ...), unless it is stored with another shape; a head that is not stored is added. The embedding
+// comes first in the tie. The head may be in another module ("5.lm_head") if only one module has this name. If the
+// field is missing, the head is tied if it is not stored, the architecture is a "...ForCausalLM" or
+// "...ForConditionalGeneration", and transformers ties the model type by default. The head of a classifier
+// ("...Classification") is not tied if it is not stored. If only the bias of a head is stored (BERT, RoBERTa, ELECTRA),
+// its weight is tied to that of the embedding, unless the field is false, and its bias is tied to the bias of the
+// module under which the file has it.
 ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace moonshard

@@ -1,7 +1,7 @@
-// WeightRecipe: how a tensor of a model is made from tensors of a checkpoint whose names or forms differ: experts that
-// are stored one by one and computed as a stack, projections that are stored apart and computed as one. Made by
-// engine/io/exported_program. Stages after: read_recipe.h, which reads only what a shard is made of, and
-// invert_recipes.h, which gives the checkpoint's own tensors back.
+// WeightRecipe: how a tensor of a model is made from tensors of a checkpoint that have other names or forms: experts
+// that are stored one by one and computed as a stack, or projections that are stored separately and computed as one.
+// Stage before: engine/io/exported_program, which reads the recipes. Stages after: read_recipe.h, which reads only the
+// bytes that a shard is made from, and invert_recipes.h, which makes the tensors of the checkpoint again.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,26 @@
 
 namespace moonshard {
 
-// Each element of the result is an element of a checkpoint tensor. kUnsupported makes nothing: it stands for a
-// conversion that computes, so that a checkpoint with its tensors cannot be loaded.
+// Each element of the result is an element of a checkpoint tensor. kUnsupported makes no tensor: it marks a conversion
+// that computes new values, so that loading a checkpoint with its tensors is an error.
 struct WeightRecipe {
   enum class Kind : uint8_t { kTensor, kStack, kConcatenate, kSlice, kSelect, kPermute, kReshape, kUnsupported };
   Kind kind = Kind::kTensor;
-  std::string tensor;               // of kTensor: its name in the checkpoint
-  std::vector<WeightRecipe> parts;  // of kStack, kConcatenate and kUnsupported all, of the others one
-  int64_t dim = 0;                  // of kStack: the new one; of kConcatenate, kSlice, kSelect
-  int64_t start = 0;                // of kSlice: the first index; of kSelect: the index
-  int64_t stop = 0;                 // of kSlice: behind the last index
-  std::vector<int64_t> shape;       // of kReshape; of kPermute: for each dim of the result the one that it was
-  std::string reason;               // of kUnsupported: what the conversion does
+  std::string tensor;               // kTensor: its name in the checkpoint
+  std::vector<WeightRecipe> parts;  // kStack, kConcatenate, kUnsupported: any number; kTensor: none; others: one
+  int64_t dim = 0;                  // kStack: the new dim; also of kConcatenate, kSlice, kSelect
+  int64_t start = 0;                // kSlice: the first index; kSelect: the index
+  int64_t stop = 0;                 // kSlice: the end of the range, exclusive
+  std::vector<int64_t> shape;       // kReshape: of the result; kPermute: the input dim of each dim of the result
+  std::string reason;               // kUnsupported: what the conversion does
   bool operator==(const WeightRecipe&) const = default;
 
-  // The names of checkpoint tensors in it, in order.
+  // Adds the names of the checkpoint tensors in the recipe to `names`, in order.
   void AddSources(std::vector<std::string>& names) const;
 };
 
-// By path of a parameter: in order of preference, the first one whose tensors all exist holds. A parameter without one
-// is the tensor of its own name.
+// The recipes of each parameter, by path, in order of preference: the first recipe whose tensors all exist is used. A
+// parameter without such a recipe is loaded from the tensor of its own name.
 using WeightRecipes = std::map<std::string, std::vector<WeightRecipe>>;
 
 }  // namespace moonshard

@@ -48,14 +48,14 @@ std::optional<std::string> HeaderText(const std::vector<TensorSpec>& order,
   for (const TensorSpec& spec : order) {
     const std::optional<uint64_t> size = BytesOfSpec(spec);
     if (!size) {
-      return "tensor " + QuotedName(spec.name) + " cannot have the shape " + ShapeToString(spec.shape) + " of " +
-             ToString(spec.dtype);
+      return "tensor " + QuotedName(spec.name) + " cannot have the shape " + ShapeToString(spec.shape) +
+             " and the dtype " + ToString(spec.dtype);
     }
     const Result<JsonValue> read_back = ParseJson(JsonQuoted(spec.name), "");
     if (!read_back.ok() || read_back.value() != JsonValue(spec.name)) {
       return "the name " + QuotedName(spec.name) + " is not UTF-8";
     }
-    if (spec.name == "__metadata__") return "no tensor can be called '__metadata__'";
+    if (spec.name == "__metadata__") return "a tensor cannot have the name '__metadata__'";
     names.push_back(spec.name);
     out += (out.size() > 1 ? "," : "") + JsonQuoted(spec.name) + ":{\"dtype\":\"" + SafetensorsName(spec.dtype) +
            "\",\"shape\":[";
@@ -68,7 +68,8 @@ std::optional<std::string> HeaderText(const std::vector<TensorSpec>& order,
   const auto twice = std::ranges::adjacent_find(names);
   if (twice != names.end()) return "tensor " + QuotedName(*twice) + " is declared twice";
   out.append((8 - out.size() % 8) % 8, ' ');
-  if (out.size() > kMaxHeaderBytes) return "the header would be longer than a reader accepts";
+  if (out.size() > kMaxHeaderBytes)
+    return "the header would be longer than " + std::to_string(kMaxHeaderBytes) + " bytes, the limit of readers";
   std::string length;
   for (size_t i = 0; i < kHeaderLengthBytes; ++i) length += static_cast<char>(out.size() >> (8 * i) & 0xFF);
   out = length + out;
@@ -124,7 +125,7 @@ Failure SafetensorsWriter::Flush() {
 Failure SafetensorsWriter::Append(const void* data, uint64_t bytes) {
   Check(file_.has_value(), "Append after Finish");
   if (bytes > expected_ - appended_) {
-    return Failed("more bytes than the " + std::to_string(expected_) + " that were declared");
+    return Failed("more than the declared " + std::to_string(expected_) + " bytes were appended");
   }
   appended_ += bytes;
   if (buffer_.size() + bytes > kBufferBytes) {
@@ -138,8 +139,8 @@ Failure SafetensorsWriter::Append(const void* data, uint64_t bytes) {
 Failure SafetensorsWriter::Finish() {
   Check(file_.has_value(), "Finish of a writer that has finished");
   if (appended_ != expected_) {
-    return Failed("only " + std::to_string(appended_) + " of the " + std::to_string(expected_) +
-                  " bytes that were declared were appended");
+    return Failed("only " + std::to_string(appended_) + " of the declared " + std::to_string(expected_) +
+                  " bytes were appended");
   }
   if (Failure failed = Flush()) return failed;
   Failure failed = file_->Commit();

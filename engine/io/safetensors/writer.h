@@ -1,6 +1,6 @@
-// SafetensorsWriter: writes a safetensors file as a stream. All tensors are declared first, then their bytes follow
-// in the order of order(), in chunks of any size; nothing is held but a buffer. The file appears under its name when it
-// is complete (storage/staging.h). Elements pass through unchanged, whatever their dtype.
+// SafetensorsWriter: writes a safetensors file as a stream. All tensors are declared first; then their bytes are
+// appended in the order of order(), in chunks of any size. Only a buffer of 1 MiB is kept in memory. The file appears
+// under its name when it is complete (storage/staging.h). Elements of every dtype are written unchanged.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct TensorSpec {
   std::vector<int64_t> shape;
 };
 
-// What precedes the tensors of a file that holds them in this order, one after the other: length, JSON and padding
-// to a multiple of 8. Errors (kWriteFailed, naming `path`): as SafetensorsWriter::Create.
+// The bytes before the tensors in a file that contains the tensors `order` in this order, contiguously: length, JSON
+// and padding to a multiple of 8. Errors of WriteHeader (kWriteFailed, with `path`): as SafetensorsWriter::Create.
 struct WrittenHeader {
   std::string text;
   uint64_t data_bytes = 0;  // of all tensors
@@ -33,25 +33,25 @@ Result<WrittenHeader> WriteHeader(const std::string& path, const std::vector<Ten
 
 class SafetensorsWriter {
  public:
-  // Creates the temporary file and writes the header: tensors by the alignment of their dtype, widest first, then by
-  // name, as the Rust writer does; the header padded with spaces to a multiple of 8. Errors: kWriteFailed (also for a
+  // Creates the temporary file and makes the header. As in the Rust writer, tensors are ordered by dtype, wider dtypes
+  // first, and then by name, and the header is padded with spaces to a multiple of 8. Errors: kWriteFailed (also for a
   // name that is duplicated, is "__metadata__" or is not UTF-8, for a negative size, and for sub-byte elements that do
-  // not fill their last byte). Without Finish nothing is left of the file. `storage` outlives the writer; nullptr: the
-  // system's own.
+  // not fill their last byte). A writer that is destroyed before Finish removes the temporary file. `storage` must
+  // outlive the writer; nullptr: PosixStorage.
   static Result<SafetensorsWriter> Create(const std::string& path, std::vector<TensorSpec> tensors,
                                           const std::map<std::string, std::string>& metadata = {},
                                           Storage* storage = nullptr);
 
-  // Sorts tensors as Create does, where the order is needed without a writer (the other ranks of a gather).
+  // Sorts tensors as Create does, for code that needs the order without a writer (the other ranks of a gather).
   static void SortForWriting(std::vector<TensorSpec>& tensors);
   SafetensorsWriter(SafetensorsWriter&&) = default;
 
-  // The order in which the bytes must come.
+  // The order in which the bytes must be appended.
   const std::vector<TensorSpec>& order() const { return order_; }
 
-  // The next bytes. Errors: kWriteFailed, also for more bytes than were declared.
+  // Appends the next bytes. Errors: kWriteFailed, also for more bytes than were declared.
   Failure Append(const void* data, uint64_t bytes);
-  // Puts the file in place. Errors: kWriteFailed, also where bytes are missing. Called once.
+  // Moves the file to its path. Errors: kWriteFailed, also if bytes are missing. Must be called once.
   Failure Finish();
 
  private:
@@ -60,7 +60,7 @@ class SafetensorsWriter {
   Failure Flush();
 
   std::string path_;
-  std::unique_ptr<Storage> own_storage_;  // where none was given; destroyed after file_
+  std::unique_ptr<Storage> own_storage_;  // if none was given; destroyed after file_
   std::optional<StagedFile> file_;        // none after Finish
   std::vector<TensorSpec> order_;
   uint64_t expected_ = 0;  // bytes of all tensors
@@ -68,7 +68,8 @@ class SafetensorsWriter {
   std::string buffer_;
 };
 
-// Writes a complete file whose tensors are all in memory: data[i] are the bytes of tensors[i]. Errors: kWriteFailed.
+// Writes a complete file whose tensors are all in memory, in any order. TensorData::data: the bytes of the tensor,
+// row-major. Errors: kWriteFailed.
 struct TensorData {
   TensorSpec spec;
   const void* data = nullptr;

@@ -1,5 +1,5 @@
-// File: a file open for reading at any offset. A file that shrinks or fails under the reader is an error, where a
-// mapped one would end the process with SIGBUS.
+// File: a file open for reading at any offset. If the file shrinks or a read fails, Read returns an error; a
+// memory-mapped file would end the process with SIGBUS.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace moonshard {
 
 class File {
  public:
-  // Errors: kFileNotFound; kFileUnreadable, also for what is not a regular file.
+  // Opens a file. Errors: kFileNotFound; kFileUnreadable, also if the path is not a regular file.
   static Result<File> Open(const std::string& path);
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
@@ -21,12 +21,12 @@ class File {
   ~File();
 
   const std::string& path() const { return path_; }
-  // Length when it was opened.
+  // Length in bytes when the file was opened.
   uint64_t bytes() const { return bytes_; }
   int descriptor() const { return descriptor_; }
 
-  // Bytes [offset, offset + bytes) into `to`. What is returned is an error (kFileUnreadable): the system's, or that the
-  // file is shorter now than the bytes requested.
+  // Reads bytes [offset, offset + bytes) into `to`. Returns kFileUnreadable if the system reports an error or the file
+  // ends before offset + bytes. Several threads may read at the same time.
   std::optional<Diagnostic> Read(uint64_t offset, void* to, uint64_t bytes) const;
 
  private:

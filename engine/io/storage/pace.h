@@ -1,7 +1,7 @@
-// Pace: whether bytes pass through the page cache slower than a disk takes them. Where that is so (a virtual
-// machine whose host allocates memory page by page: 350 MB/s, where the disk has 1,500), pages that are done with are
-// released, and the next ones reuse them. Elsewhere everything stays cached for the next reader.
-// Part of storage.cc and checkpoint/convert_files.h.
+// Pace: measures whether bytes pass through the page cache more slowly than a disk transfers them. If so (a virtual
+// machine whose host allocates memory page by page: 350 MB/s, with a disk of 1,500 MB/s), the caller releases pages
+// that it no longer needs, and the next bytes reuse them. Otherwise all bytes stay cached for the next reader.
+// Used by storage.cc and checkpoint/convert_files.h.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@ class Pace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Bytes that took from `begin` until now. Measured over a few megabytes at a time.
+  // Records that `bytes` bytes were transferred from `begin` until now. The rate is computed for about 8 MiB at a time.
   void Add(uint64_t bytes, Clock::time_point begin) {
     bytes_ += bytes;
     seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
@@ -22,6 +22,7 @@ class Pace {
     bytes_ = 0;
     seconds_ = 0;
   }
+  // Whether the last measured rate was less than 800 MB/s.
   bool slow() const { return slow_; }
 
  private:

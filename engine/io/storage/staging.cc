@@ -122,7 +122,7 @@ Result<StagedFile> StagedFile::Create(Storage& storage, const std::string& path)
     staged.temporary_ = temporary;
     return staged;
   }
-  return StagingRefused(path, "too many temporary files '" + staged.target_ + ".tmp-*' are beside it");
+  return StagingRefused(path, "there are too many temporary files '" + staged.target_ + ".tmp-*'; remove them");
 }
 
 StagedFile::StagedFile(StagedFile&& other) noexcept { *this = std::move(other); }
@@ -247,7 +247,7 @@ Failure StagingDirectory::CheckOut() const {
   std::error_code ignored;
   if (!fs::is_directory(out_, ignored)) return StagingRefused(out_, "it exists and is not a directory");
   return StagingRefused(out_, "it exists and is not empty",
-                        "remove it, name another directory, or set the option to replace it");
+                        "remove it, choose another directory, or set the option that replaces it (--replace)");
 }
 
 Failure StagingDirectory::Lock() {
@@ -381,7 +381,8 @@ Failure StagingDirectory::Publish() {
     if (Failure unwritten = AppendToJournal(line)) return unwritten;
     if (Failure unsynced = journal_->Sync()) return unsynced;
     failed = storage_->Exchange(directory_, out_);
-    if (failed) failed->help = "the file system may not be able to swap directories; remove '" + out_ + "' first";
+    if (failed)
+      failed->help = "the file system may not support the exchange of two directories; remove '" + out_ + "' first";
   } else {
     failed = storage_->Rename(directory_, out_);
   }

@@ -1,15 +1,16 @@
-// Staging: files and directories that are complete or absent, whatever happens to the process, the disk or the power.
+// Staging: writes files and directories that are complete or absent, even if the process is killed, the disk fails or
+// the power fails.
 //
 //   ReplaceFile(storage, path, text)     a small file
 //   StagedFile                           a file that is written as a stream
-//   StagingDirectory                     a directory, which several processes may fill and a later one may resume
+//   StagingDirectory                     a directory that several processes may fill and a later process may resume
 //
-// All of them work alike: new content is written beside its place under another name, synced, renamed to its place in
-// one step, and the directory that has the name is synced. The order is what counts. A rename before the sync of the
-// content could survive a power failure that the content does not, and the name would show zeros. Without the sync of
-// the directory the content could survive under a name that was lost.
+// All of them use the same steps: write the new content under a temporary name beside the final path, sync it, rename
+// it to the final path in one step, and sync the directory that contains the name. The order matters. If the rename
+// came before the sync of the content, a power failure could keep the name and lose the content, and the file would
+// contain zeros. Without the sync of the directory, a power failure could keep the content and lose its name.
 //
-// Every change of the disk is a call of Storage (storage.h), so that a test can stop each of them at every call.
+// Every change of the disk is a call of Storage (storage.h), so that a test can interrupt the process at every call.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +26,13 @@
 
 namespace moonshard {
 
-// A file that appears under its name when it is complete. What is not a regular file (a pipe, /dev/stdout) is written
-// to directly; a symbolic link is followed. A file that is replaced keeps its permissions, and is refused where it may
-// not be written to.
+// A file that appears under its name when it is complete. A path that is not a regular file (a pipe, /dev/stdout) is
+// written directly; a symbolic link is followed. A file that is replaced keeps its permissions; a file without write
+// permission is not replaced (kWriteFailed).
 class StagedFile {
  public:
-  // Creates PATH.tmp-PID-N. `storage` outlives the object. Errors: kWriteFailed, as in every function; they name
-  // `path`.
+  // Creates the temporary file PATH.tmp-PID-N. `storage` must outlive the object. Errors of this and the other
+  // functions: kWriteFailed, with `path`.
   static Result<StagedFile> Create(Storage& storage, const std::string& path);
   StagedFile(StagedFile&& other) noexcept;
   StagedFile& operator=(StagedFile&& other) noexcept;
@@ -40,80 +41,83 @@ class StagedFile {
   // Without Commit, removes the temporary file.
   ~StagedFile();
 
-  // The next bytes. Unbuffered.
+  // Appends bytes without buffering.
   Failure Append(const void* data, uint64_t bytes);
-  // Puts the file in place. Called once, after which nothing can be appended.
+  // Moves the file to its path. Must be called once; after it nothing can be appended.
   Failure Commit();
 
  private:
   StagedFile() = default;
 
   Storage* storage_ = nullptr;
-  std::string path_;       // as errors name it
+  std::string path_;       // as messages name it
   std::string target_;     // path_ without symbolic links
   std::string temporary_;  // "": written in place, or committed
   std::unique_ptr<WritableFile> file_;
   uint64_t bytes_ = 0;
 };
 
-// Puts a file of this content in place: a reader sees the old content or the new one. Errors: kWriteFailed.
+// Replaces a file by one with this content: a reader sees either the old content or the new content. Errors:
+// kWriteFailed.
 Failure ReplaceFile(Storage& storage, const std::string& path, std::string_view content);
-// ReplaceFile on the system's own storage, for texts that programs write to a path of the user.
+// ReplaceFile with PosixStorage, for texts that commands write to a path that the user gives.
 Failure WriteText(const std::string& path, std::string_view text);
 
-// The file with this content and no other, neither staged nor synced: for files within a StagingDirectory, whose Commit
-// does both.
+// Writes a file with exactly this content, without staging and without sync: for files within a StagingDirectory, whose
+// Commit does both. Errors: kWriteFailed.
 Failure WriteFile(Storage& storage, const std::string& path, std::string_view content);
 
 struct StagingOptions {
-  Storage* storage = nullptr;  // required; outlives the object
-  // Identifies the work: only a journal of the same work is resumed. "": never resumed.
+  Storage* storage = nullptr;  // required; must outlive the directory object
+  // Text that identifies the work, with all of its inputs. Open resumes only a journal of the same work. "": never
+  // resumes.
   std::string work;
-  bool replace = false;  // whether OUT may hold something already, which Commit replaces
+  bool replace = false;  // whether Commit replaces an OUT that exists and is not empty
 };
 
-// A directory written beside its place OUT and moved there in one step:
+// A directory that is written beside its final path OUT and moved there in one step:
 //
 //   OUT.partial/new/      the directory under construction
 //   OUT.partial/journal   a hash of the work, then a line for each part that is written, with its hashes
-//   OUT                   gets new/ by one rename (or, where something is replaced, one exchange) after all is synced
+//   OUT                   new/ is moved here by one rename (one exchange, if OUT is replaced) after all is synced
 //
-// A process that is killed leaves OUT.partial. The next one for the same work resumes there: what the journal records
-// is read, hashed, and kept where the hash is right, so that nothing needs to be synced on the way. Anything else in it
-// is removed. Two processes never write one directory: OUT.partial is locked (flock).
+// A killed process leaves OUT.partial. The next process with the same work resumes: the caller reads and hashes the
+// parts that the journal records and keeps those with the recorded hash, so that nothing needs to be synced before
+// Commit. A process with other work removes the content of OUT.partial. Only one process at a time can have the
+// directory open: OUT.partial is locked (flock).
 class StagingDirectory {
  public:
-  // Errors: kWriteFailed, also where OUT holds something and `replace` is not set, where another process is writing it,
-  // and where the system refuses.
+  // Opens OUT.partial, and resumes it if its journal is of the same work. Errors: kWriteFailed, also if OUT is not
+  // empty and `replace` is not set, or if another process is writing OUT.
   static Result<StagingDirectory> Open(const std::string& out, const StagingOptions& options);
-  // OUT.partial, for processes that write into a directory that one of them has opened: files of the directory go into
-  // its new/; what they put beside that is removed by Commit.
+  // Returns OUT.partial, for processes that write into a directory that another process has opened. They write the
+  // files of the directory into OUT.partial/new; Commit removes everything else in OUT.partial.
   static std::string PartialOf(const std::string& out);
-  // Removes what an earlier process left for OUT, unless a process is at work on it.
+  // Removes the OUT.partial of an earlier process, unless a process has it locked.
   static void RemovePartial(const std::string& out, Storage& storage);
   StagingDirectory(StagingDirectory&& other) noexcept;
   StagingDirectory& operator=(StagingDirectory&& other) noexcept;
   StagingDirectory(const StagingDirectory&) = delete;
   StagingDirectory& operator=(const StagingDirectory&) = delete;
-  // Leaves what is there for the next process.
+  // Keeps OUT.partial for the next process.
   ~StagingDirectory();
 
-  // Whether an earlier process of the same work had moved the directory to its place and was killed before it had
-  // removed the rest. Then there is nothing left to write, and no directory to write it to.
+  // Whether an earlier process with the same work was killed after it had moved the directory to OUT and before it had
+  // removed OUT.partial. If so, nothing is left to write, and directory() does not exist.
   bool published() const { return published_; }
 
   // OUT.partial/new.
   const std::string& directory() const { return directory_; }
-  // Path of a file in it.
+  // Returns the path of a file in directory().
   std::string PathOf(const std::string& name) const { return directory_ + "/" + name; }
 
-  // The hashes that an earlier process recorded under a key; nullptr where there are none.
+  // Returns the hashes that an earlier process recorded for the part `key`, or nullptr if there are none.
   const std::vector<uint64_t>* Recorded(const std::string& key) const;
-  // Records that a part is written, with its hashes.
+  // Records in the journal that the part `key` is written, with its hashes. Errors: kWriteFailed.
   Failure Record(const std::string& key, const std::vector<uint64_t>& hashes);
 
-  // Moves the directory to its place and removes OUT.partial. `files` (within the directory) are all its files, also
-  // those of other processes: each is synced first, then every directory.
+  // Syncs `files` and then every directory, moves the directory to OUT and removes OUT.partial. `files` (paths within
+  // the directory) must be all of its files, including those that other processes wrote. Errors: kWriteFailed.
   Failure Commit(const std::vector<std::string>& files);
 
  private:
@@ -121,9 +125,9 @@ class StagingDirectory {
   Failure CheckOut() const;
   Failure Lock();
   Failure Start(const std::string& work);
-  // Whether the journal is of the same work; reads what it records.
+  // Reads the journal. Returns whether it is of the same work.
   bool ReadJournal(const std::string& work);
-  // Whether the directory is in its place already, by what the journal records.
+  // Returns whether the journal shows that the directory was already moved to OUT.
   bool WasMoved() const;
   Failure AppendToJournal(const std::string& line);
   Failure Publish();
@@ -139,10 +143,10 @@ class StagingDirectory {
   uint64_t journal_bytes_ = 0;
   int lock_ = -1;
   std::map<std::string, std::vector<uint64_t>> recorded_;
-  uint64_t moving_ = 0;  // identity of the directory that was about to be exchanged with OUT
+  uint64_t moving_ = 0;  // inode of the directory that was to be exchanged with OUT; 0: none
 };
 
-// Makes the directories that lead to a file `name` within `directory`, which exists.
+// Makes the directories above the file `name` within `directory`, which must exist. Errors: kWriteFailed.
 Failure MakeDirectoriesFor(Storage& storage, const std::string& directory, const std::string& name);
 
 }  // namespace moonshard

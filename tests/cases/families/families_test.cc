@@ -212,7 +212,7 @@ TEST_CASE("blocks of Nemotron-NAS and layers of DeciLM are checked one by one") 
   CHECK(said("nemotron_nas", blocks(R"({"no_op": true})", "2")).empty());
   CHECK(said("nemotron_nas", blocks(R"({"n_heads_in_group": 6})", "2")).empty());
   CHECK_THAT(said("nemotron_nas", blocks(R"({"n_heads_in_group": 4})", "2")),
-             Catch::Contains("key heads of model.layers.{1}.self_attn: 3 does not fit on 4") &&
+             Catch::Contains("key heads of model.layers.{1}.self_attn: 3 is neither a multiple nor a divisor of 4") &&
                  Catch::Contains("required: one of 1, 3, 6"));
   CHECK_THAT(said("nemotron_nas", blocks(R"({"n_heads_in_group": 5})", "2")),
              Catch::Contains("layer 1: 12 heads are no groups of 5"));
@@ -226,7 +226,7 @@ TEST_CASE("blocks of Nemotron-NAS and layers of DeciLM are checked one by one") 
       Catch::Contains("config.num_key_value_heads_per_layer has 2 entries for 3 layers"));
   CHECK_THAT(
       said("decilm", R"({"num_attention_heads": 8, "num_hidden_layers": 2, "num_key_value_heads_per_layer": [4, 3]})"),
-      Catch::Contains("key heads of model.layers.{1}.self_attn: 3 does not fit on 4"));
+      Catch::Contains("key heads of model.layers.{1}.self_attn: 3 is neither a multiple nor a divisor of 4"));
 }
 
 TEST_CASE("the plans as text") {

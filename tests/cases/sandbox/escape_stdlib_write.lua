@@ -1,3 +1,3 @@
---- expect: MS0115 'transformer' cannot be changed: 'attention' is set here
+--- expect: MS0115 'transformer' is read-only: 'attention' cannot be assigned
 require("transformer").attention = nil
 return plan {}

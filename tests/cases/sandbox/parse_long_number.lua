@@ -1,4 +1,4 @@
---- expect: MS0107 plan: entry 1 must be a rule, a list of rules, a section, extends, default or divides, go
+--- expect: MS0107 plan: entry 1 must be a rule, a list of rules, a section, extends, default, divides or fits, go
 return plan { 1
 --- repeat 1000000 0
 }

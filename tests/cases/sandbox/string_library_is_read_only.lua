@@ -1,3 +1,3 @@
---- expect: MS0115 'string' cannot be changed: 'rep' is set here
+--- expect: MS0115 'string' is read-only: 'rep' cannot be assigned
 string.rep = nil
 return plan {}

@@ -211,7 +211,7 @@ TEST_CASE("a program exported in bfloat16 computes in every dtype, one in float3
   const Outcome refused = eval(kPrograms + "llama/", {"--dtype", "bfloat16"});
   CHECK(refused.code != 0);
   CHECK_THAT(refused.err, Contains("error[MS0506]: the program cannot be computed in bfloat16"));
-  CHECK_THAT(refused.err, Contains("export it again with --dtype bfloat16"));
+  CHECK_THAT(refused.err, Contains("export the model again with --dtype bfloat16"));
 }
 
 TEST_CASE("a program alone: its archive has the config, and new weights are made") {

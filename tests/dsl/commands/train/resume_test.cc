@@ -307,7 +307,8 @@ TEST_CASE("the second run in a directory is told when it begins, and takes nothi
     const Outcome second = RunTraining(words);
     INFO(second.ToText());
     CHECK(second.code == 1);
-    CHECK_THAT(second.err, Contains("MS0413") && Contains("another run holds '") && Contains("declared: process "));
+    CHECK_THAT(second.err,
+               Contains("MS0413") && Contains("another run has the lock of '") && Contains("declared: process "));
   }
   // It is released with the process, however that ends.
   for (const pid_t rank : run.ranks()) kill(rank, SIGKILL);

@@ -124,9 +124,9 @@ TEST_CASE("options accepts old names and old values, each with a warning") {
   // Of a plan that extends one with the new name.
   CHECK(Said("local opt <const> = options { whole_attention = true } return plan { extends \"phi3\" }")
             .starts_with("t.lua:1: warning[MS0117]: option 'whole_attention' is now called 'all_heads'\n"));
-  CHECK(Said("options({}, 1) return plan { at(\"a\", colwise {}) }").find("renamed options are a table") !=
+  CHECK(Said("options({}, 1) return plan { at(\"a\", colwise {}) }").find("renamed options must be a table") !=
         std::string::npos);
-  CHECK(Said("options({}, { a = 1 }) return plan { at(\"a\", colwise {}) }").find("{ old = \"new\" }") !=
+  CHECK(Said("options({}, { a = 1 }) return plan { at(\"a\", colwise {}) }").find("written as old = \"new\"") !=
         std::string::npos);
 }
 

@@ -110,7 +110,7 @@ TEST_CASE("files in bytecode or too many of them are refused") {
   }
   const Result<Plan> deep = LoadPlanFile(folder.At("d.lua"), LlamaInputs(2));
   REQUIRE(!deep.ok());
-  CHECK(deep.diagnostics().front().message == "files within files, more than 16 deep");
+  CHECK(deep.diagnostics().front().message == "require and extends nest files more than 16 levels deep");
 }
 
 TEST_CASE("a named plan comes from the search path first, and may extend the built-in one of its name") {

@@ -103,7 +103,7 @@ TEST_CASE("the limits hold to the byte and to the step") {
   limits.time = std::chrono::milliseconds(50);
   ScriptState late(limits);
   CHECK(!RunChunk(late, "while true do end"));
-  CHECK(late.TakeDiagnostics().front().message == "the plan ran for more than 50 ms");
+  CHECK(late.TakeDiagnostics().front().message == "the plan used more than 50 ms of CPU time");
 }
 
 TEST_CASE("a comparison function that raises gives the memory of the sort back") {

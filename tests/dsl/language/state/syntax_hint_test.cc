@@ -15,7 +15,7 @@ TEST_CASE("a bracket that is not closed is found through strings and comments") 
 }
 
 TEST_CASE("habits of other languages") {
-  CHECK(HintFor("'}' expected near '!'", "!", "return plan { a != b }", 1).help == "\"not equal\" is ~=");
+  CHECK(HintFor("'}' expected near '!'", "!", "return plan { a != b }", 1).help == "write ~= for \"not equal\"");
   CHECK(HintFor("syntax error near '+'", "+", "n += 1", 1).help == "Lua has no +=: write n = n + 1");
   CHECK(HintFor("syntax error near '+'", "+", "n = n + + 1", 1).help.empty());
   CHECK(HintFor("unexpected symbol near '#'", "#", "\n  # a comment", 2).help == "a comment begins with --");

@@ -59,10 +59,11 @@ TEST_CASE("a plan of the index that refuses is an error, not a reason for anothe
   inputs.mesh = MeshShape::Parse("tp=3").ValueOrThrow();
   const Result<Plan> plan = ChoosePlan("", inputs);
   CHECK(!plan.ok());
-  CHECK_THAT(ToText(plan.diagnostics()), Contains("query heads of model.layers.*.self_attn: 3 does not divide 8") &&
-                                             Contains("required: one of 1, 2, 4, 8") &&
-                                             Contains("key heads of model.layers.*.self_attn: 4 does not fit on 3") &&
-                                             !Contains("default"));
+  CHECK_THAT(ToText(plan.diagnostics()),
+             Contains("query heads of model.layers.*.self_attn: 3 does not divide 8") &&
+                 Contains("required: one of 1, 2, 4, 8") &&
+                 Contains("key heads of model.layers.*.self_attn: 4 is neither a multiple nor a divisor of 3") &&
+                 !Contains("default"));
 }
 
 TEST_CASE("an unknown class with the usual names gets the default plan, and it is said") {

@@ -332,16 +332,16 @@ TEST_CASE("a model of another form that merging could not give back, or that lac
   };
   WeightRecipes recipes = form.recipes;
   recipes.erase("attn.k");
-  refuses(recipes, "error[MS0506]: the model has only a part of tensor 'attn.qkv'");
+  refuses(recipes, "error[MS0506]: the model uses only a part of tensor 'attn.qkv'");
   recipes = form.recipes;
   recipes.erase("renamed.weight");
   refuses(recipes, "error[MS0406]: the checkpoint has no tensor 'renamed.weight'");
   recipes = form.recipes;
   std::swap(recipes["moe.down"], recipes["attn.q"]);
-  refuses(recipes, "error[MS0407]: tensor 'attn.q' of the checkpoint is not the model's");
+  refuses(recipes, "error[MS0407]: tensor 'attn.q' of the checkpoint does not match the model's tensor");
   recipes = form.recipes;
   recipes["moe.down"][0].parts[0].parts[1].tensor = "norm.weight";
-  refuses(recipes, "error[MS0407]: the tensors that make 'moe.down' do not fit");
+  refuses(recipes, "error[MS0407]: the tensors from which 'moe.down' is made do not fit each other");
 }
 
 TEST_CASE("ranks that differ along an axis that cuts nothing share a file") {

@@ -241,14 +241,14 @@ TEST_CASE("the lock of a run on another machine holds while it is counted up, an
     const Failure lost = run.MayWrite(1);
     REQUIRE(lost);
     CHECK(lost->finding == Finding::kRunTaken);
-    CHECK(lost->message.find("took it over") != std::string::npos);
+    CHECK(lost->message.find("took over the lock") != std::string::npos);
   }
   CHECK(ReadWholeFile(lock) == ForeignLock("1"));  // not this one's to remove, nor to count up
   fs::remove(lock);
   RunDirectory run(scratch.path(), times);
   REQUIRE_FALSE(run.Lock(*storage));
   fs::remove(lock);
-  CHECK(run.MayWrite(1)->message.find("its lock file is gone") != std::string::npos);
+  CHECK(run.MayWrite(1)->message.find("the lock file is gone") != std::string::npos);
 }
 
 TEST_CASE("what a killed process of this machine left is taken at once") {

@@ -62,16 +62,16 @@ TEST_CASE("a training record that cannot be") {
       {{"host"}, nullptr, {"\"host\"", "declared: null", "an object"}},
       {{"random", "bytes"}, -1, {"\"bytes\" in 'random'", "declared: -1"}},
       {{"random", "hash"}, "x", {"\"hash\" in 'random'", "declared: \"x\"", "16 hex digits"}},
-      {{"optimizer"}, "adamw", {"\"optimizer\"", "an object, or null where there was none"}},
+      {{"optimizer"}, "adamw", {"\"optimizer\"", "an object, or null for a run without an optimizer"}},
       {{"optimizer", "kind"}, 1, {"\"kind\" in 'optimizer'"}},
       {in(group, "options"), JsonValue::Array(), {"\"options\" in 'optimizer.groups[0]'", "an object"}},
       {in(in(group, "parameters"), "1"), 7, {"\"parameters\" in 'optimizer.groups[0]'", "declared: 7", "texts"}},
       {in(in(group, "parameters"), "1"), "", {"\"parameters\" in 'optimizer.groups[0]'", "not empty"}},
-      {in(in(group, "parameters"), "1"), "a", {"in 'optimizer.groups[0]'", "declared: \"a\"", "every name once"}},
-      {in(in(group, "parameters"), "1"), "c", {"in 'optimizer.groups[1]'", "declared: \"c\"", "every name once"}},
+      {in(in(group, "parameters"), "1"), "a", {"in 'optimizer.groups[0]'", "declared: \"a\"", "each name once"}},
+      {in(in(group, "parameters"), "1"), "c", {"in 'optimizer.groups[1]'", "declared: \"c\"", "each name once"}},
       {in(memory, "tensors"), JsonValue(), {"\"tensors\" in 'optimizer.memories[0]'", "an array"}},
-      {in(in(memory, "tensors"), "1"), "exp_avg", {"\"tensors\"", "every name once"}},
-      {in(in(memory, "parameters"), "1"), "a", {"\"parameters\" in 'optimizer.memories[0]'", "every name once"}},
+      {in(in(memory, "tensors"), "1"), "exp_avg", {"\"tensors\"", "each name once"}},
+      {in(in(memory, "parameters"), "1"), "a", {"\"parameters\" in 'optimizer.memories[0]'", "each name once"}},
       {in(in(memory, "parameters"), "1"), "d", {"declared: \"d\"", "parameters of the optimizer's groups"}},
       {memory, 5, {"\"values\" in 'optimizer.memories[0]'"}},
   };
@@ -108,7 +108,7 @@ TEST_CASE("a training record that is wrong everywhere is a page of findings, and
   At(changed, {"optimizer", "groups", "0", "parameters"}) = Good();
   changed.AsObject().at("training").AsObject().at("step") = numbers;
   const std::string text = ToText(Read(changed).diagnostics());
-  CHECK_THAT(text, Contains("declared: an array of 3891 bytes"));
+  CHECK_THAT(text, Contains("declared: JSON array of 3891 bytes"));
   CHECK(text.size() < 3000);
 }
 

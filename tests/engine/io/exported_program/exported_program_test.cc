@@ -306,10 +306,10 @@ TEST_CASE("an archive of other entries is refused") {
   CHECK(with([](auto& entries) { entries.push_back(entries[0]); }).starts_with("x.pt2: "));
   CHECK(with([](auto& entries) {
           entries.push_back({"y/models/model.json", "{}"});
-        }) == "x.pt2: two entries of the archive are called 'models/model.json'");
+        }) == "x.pt2: two entries of the archive have the name 'models/model.json'");
   CHECK(with([](auto& entries) { entries.clear(); }).starts_with("x.pt2: "));
   CHECK(Refusal(ReadBytes("")).starts_with("x.pt2: "));
-  CHECK(Refusal(ReadBytes("PK")).starts_with("x.pt2: not a zip archive that can be read"));
+  CHECK(Refusal(ReadBytes("PK")).starts_with("x.pt2: the program is not a readable zip archive"));
 
   const auto text = [](const char* entry, const std::string& content) {
     Entries entries = SmallEntries();
@@ -415,13 +415,13 @@ TEST_CASE("what is nested deeply is read to a depth and refused beyond it") {
   };
   CHECK(nested("record: guards/0/condition", "[\"not\",", "1", "]", 60).empty());
   CHECK(nested("record: guards/0/condition", "[\"not\",", "1", "]", 70) ==
-        "x.pt2: extra/moonshard.json: 'guards': an expression is nested too deep");
+        "x.pt2: extra/moonshard.json: 'guards': an expression is nested more than 64 deep");
   CHECK(nested("record: guards/0/condition", "[\"not\",", "1", "]", 100'000) ==
         "x.pt2: extra/moonshard.json:1: nested deeper than 127");
   const std::string recipe = "record: weights/tensors/embed.weight/0";
   CHECK(nested(recipe, R"({"dim":0,"index":0,"select":)", R"({"tensor":"a"})", "}", 60).empty());
   CHECK(nested(recipe, R"({"dim":0,"index":0,"select":)", R"({"tensor":"a"})", "}", 70) ==
-        "x.pt2: extra/moonshard.json: the recipe of 'embed.weight': a recipe is nested too deep");
+        "x.pt2: extra/moonshard.json: the recipe of 'embed.weight': a recipe is nested more than 64 deep");
   CHECK(nested("record: calls/0/outputs", R"({"tuple":[)", R"({"value":"ids"})", "]}", 30).empty());
   CHECK(nested("model: NODES/1/inputs/1/arg", R"({"as_optional_tensor":)", R"({"as_tensor":{"name":"ids"}})", "}", 100)
             .empty());

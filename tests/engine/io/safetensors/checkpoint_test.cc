@@ -69,7 +69,9 @@ TEST_CASE("faults of a directory") {
       {"index is no JSON", {{index, "{"}}, {{Finding::kBadJson, index + ":1: error"}}},
       {"no weight_map", {{index, "{}"}}, {{Finding::kBadIndex, "the index has no weight_map"}}},
       {"index is an array", {{index, "[]"}}, {{Finding::kBadIndex, "the index has no weight_map"}}},
-      {"weight_map is a list", {{index, R"({"weight_map":[]})"}}, {{Finding::kBadIndex, "weight_map is a array"}}},
+      {"weight_map is a list",
+       {{index, R"({"weight_map":[]})"}},
+       {{Finding::kBadIndex, "weight_map has the type array"}}},
       {"a tensor twice in the index",
        {{index, Index(R"("a":"x","a":"y")")}},
        {{Finding::kBadJson, "key 'a' is duplicated"}}},
@@ -96,8 +98,8 @@ TEST_CASE("faults of a directory") {
        {{index, Index(R"("a":"1.safetensors","b":"2.safetensors")")},
         {"1.safetensors", OneByte("b")},
         {"2.safetensors", SafetensorsBytes("{}")}},
-       {{Finding::kBadIndex, "puts tensor 'a' into a file that lacks it"},
-        {Finding::kBadIndex, "puts tensor 'b' into a file that lacks it"}}},
+       {{Finding::kBadIndex, "assigns tensor 'a' to a file that does not contain it"},
+        {Finding::kBadIndex, "assigns tensor 'b' to a file that does not contain it"}}},
       {"a tensor in two files",
        {{index, Index(R"("a":"1.safetensors","b":"2.safetensors")")},
         {"1.safetensors", OneByte("a")},
@@ -112,7 +114,7 @@ TEST_CASE("faults of a directory") {
        {{Finding::kBadSafetensors, "1.safetensors: error"},
         {Finding::kBadSafetensors, "continues after its last tensor"},
         {Finding::kFileNotFound, "3.safetensors' is missing"},
-        {Finding::kBadSafetensors, "the file holds only the header"}}},
+        {Finding::kBadSafetensors, "the file contains only the header"}}},
   };
   for (const Fault& fault : faults) {
     TestFolder folder;
@@ -139,7 +141,7 @@ TEST_CASE("a tensor that the index does not know is taken with a warning") {
   CHECK(result.value().Find("b"));
   REQUIRE(result.diagnostics().size() == 1);
   CHECK(result.diagnostics()[0].severity == Severity::kWarning);
-  CHECK_THAT(result.diagnostics()[0].message, Catch::Contains("does not know tensor 'b'"));
+  CHECK_THAT(result.diagnostics()[0].message, Catch::Contains("does not list tensor 'b'"));
 }
 
 TEST_CASE("shards may be links to anywhere") {

@@ -79,7 +79,7 @@ TEST_CASE("a header without its tensors is accepted only where that was asked fo
   const std::string full = SafetensorsBytes("{" + Entry("a", "F32", "[2]", 0, 8) + "}", std::string(8, 'x'));
   const std::string alone = full.substr(0, full.size() - 8);
   CHECK_FALSE(Parse(alone).ok());
-  CHECK_THAT(ErrorOf(alone), Catch::Contains("the file holds only the header"));
+  CHECK_THAT(ErrorOf(alone), Catch::Contains("the file contains only the header"));
   const Result<Header> result = Parse(alone, {.allow_header_only = true});
   REQUIRE(result.ok());
   CHECK(result.value().header_only);
@@ -106,7 +106,7 @@ TEST_CASE("errors name the file, the tensor, what is declared and what is needed
   const std::vector<Case> cases = {
       {"{" + a + "," + Entry("b", "F32", "[1]", 8, 12) + "}",
        std::string(12, 0),
-       {"m.safetensors: error[MS0403]: tensor 'b' leaves a hole before it", "at: b", "declared: data_offsets [8, 12]",
+       {"m.safetensors: error[MS0403]: tensor 'b' leaves a gap before it", "at: b", "declared: data_offsets [8, 12]",
         "required: begin at 4"}},
       {"{" + a + "," + Entry("b", "F32", "[1]", 2, 6) + "}",
        std::string(6, 0),
@@ -114,20 +114,18 @@ TEST_CASE("errors name the file, the tensor, what is declared and what is needed
       {"{" + Entry("a", "F32", "[1]", 4, 0) + "}", "", {"tensor 'a' ends before it begins", "data_offsets [4, 0]"}},
       {"{" + Entry("a", "F32", "[2, 3]", 0, 4) + "}",
        std::string(4, 0),
-       {"tensor 'a' has a byte range of another size", "required: 24 bytes for F32 [2, 3]"}},
+       {"tensor 'a' has a byte range whose size does not match its shape", "required: 24 bytes for F32 [2, 3]"}},
       {"{" + Entry("a", "F4", "[3]", 0, 1) + "}", "x", {"tensor 'a' does not fill its last byte", "F4 [3]"}},
       {"{" + Entry("a", "F32", "[4294967296, 4294967296]", 0, 1) + "}", "x", {"size overflows"}},
       {"{" + Entry("a", "F23", "[1]", 0, 4) + "}",
        std::string(4, 0),
        {"tensor 'a' has the unknown dtype 'F23'", "declared: F23", "did you mean 'F32'?"}},
-      {"{\"a\":{\"shape\":[-1]}}",
-       "",
-       {"'a': shape is not what it must be", "'a' has no dtype", "'a' has no data_offsets"}},
+      {"{\"a\":{\"shape\":[-1]}}", "", {"'a': shape is not valid", "'a' has no dtype", "'a' has no data_offsets"}},
       {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", "", {"data_offsets has 1 numbers"}},
-      {"{\"__metadata__\":{\"a\":1}}", "", {"'__metadata__' is not an object of texts"}},
+      {"{\"__metadata__\":{\"a\":1}}", "", {"'__metadata__' is not an object of strings"}},
       {"{" + Entry(deep, "F32", "[1]", 0, 4) + "}",
        std::string(4, 0),
-       {"a path of too many components", "at most 256"}},
+       {"a name of too many components", "at most 256"}},
       {"[]", "", {"the header is not a JSON object"}},
       {"{\"a\":}", "", {"the header cannot be read", "byte 5 of 6"}},
       {"{" + a + "}", "xy", {"the file is shorter than its header declares"}},

@@ -109,7 +109,7 @@ TEST_CASE("an existing file is replaced only by a complete one") {
     REQUIRE_FALSE(writer.value().Append(data.data(), 16));
     const std::optional<Diagnostic> error = writer.value().Append(data.data(), 1);
     REQUIRE(error);
-    CHECK_THAT(error->message, Catch::Contains("more bytes than the 16"));
+    CHECK_THAT(error->message, Catch::Contains("more than the declared 16 bytes"));
   }
   CHECK(ReadAll(folder / "a") == "old");
   CHECK(FilesIn(folder) == 1);

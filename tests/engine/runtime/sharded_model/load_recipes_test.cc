@@ -293,42 +293,48 @@ TEST_CASE("what does not fit has no shape but a reason") {
   CHECK(shape(a) == "[4, 6]");
   CHECK(shape(Made(Kind::kStack, {a, a}, 2)) == "[4, 6, 2]");
   CHECK(shape(Made(Kind::kStack, {s, s}, -1)) == "[2]");
-  CHECK(shape(Made(Kind::kStack, {a, b})) == "a tensor of shape [4, 3] is stacked on one of a tensor of shape [4, 6]");
-  CHECK(shape(Made(Kind::kStack, {a}, 3)) == "dim 3 of a tensor of shape [4, 6]");
-  CHECK(shape(Made(Kind::kStack, {a}, -4)) == "dim -4 of a tensor of shape [4, 6]");
+  CHECK(shape(Made(Kind::kStack, {a, b})) == "a stacked tensor has the shape [4, 3] (first tensor: shape [4, 6])");
+  CHECK(shape(Made(Kind::kStack, {a}, 3)) == "there is no dim 3 (first tensor: shape [4, 6])");
+  CHECK(shape(Made(Kind::kStack, {a}, -4)) == "there is no dim -4 (first tensor: shape [4, 6])");
   CHECK(shape(Made(Kind::kConcatenate, {a, b}, 1)) == "[4, 9]");
   CHECK(shape(Made(Kind::kConcatenate, {a, b}, 0)) ==
-        "a tensor of shape [4, 3] comes behind one of a tensor of shape [4, 6]");
+        "a concatenated tensor has the shape [4, 3] (first tensor: shape [4, 6])");
   CHECK(shape(Made(Kind::kConcatenate, {a, s}, 0)) ==
-        "a tensor of shape [] comes behind one of a tensor of shape [4, 6]");
-  CHECK(shape(Made(Kind::kConcatenate, {s, s}, 0)) == "dim 0 of a tensor of shape []");
+        "a concatenated tensor has the shape [] (first tensor: shape [4, 6])");
+  CHECK(shape(Made(Kind::kConcatenate, {s, s}, 0)) == "there is no dim 0 (first tensor: shape [])");
   CHECK(shape(Made(Kind::kSlice, {a}, 1, 2, 6)) == "[4, 4]");
   CHECK(shape(Made(Kind::kSlice, {a}, 1, 3, 3)) == "[4, 0]");
-  CHECK(shape(Made(Kind::kSlice, {a}, 1, 2, 7)) == "the slice from 2 to 7 of a tensor of shape [4, 6]");
-  CHECK(shape(Made(Kind::kSlice, {a}, 1, 3, 2)) == "the slice from 3 to 2 of a tensor of shape [4, 6]");
-  CHECK(shape(Made(Kind::kSlice, {a}, 2, 0, 1)) == "dim 2 of a tensor of shape [4, 6]");
+  CHECK(shape(Made(Kind::kSlice, {a}, 1, 2, 7)) ==
+        "the slice from 2 to 7 is out of range (first tensor: shape [4, 6])");
+  CHECK(shape(Made(Kind::kSlice, {a}, 1, 3, 2)) ==
+        "the slice from 3 to 2 is out of range (first tensor: shape [4, 6])");
+  CHECK(shape(Made(Kind::kSlice, {a}, 2, 0, 1)) == "there is no dim 2 (first tensor: shape [4, 6])");
   CHECK(shape(Made(Kind::kSelect, {a}, 0, 3)) == "[6]");
-  CHECK(shape(Made(Kind::kSelect, {a}, 0, 4)) == "index 4 of a tensor of shape [4, 6]");
-  CHECK(shape(Made(Kind::kSelect, {a}, 0, -1)) == "index -1 of a tensor of shape [4, 6]");
+  CHECK(shape(Made(Kind::kSelect, {a}, 0, 4)) == "index 4 is out of range (first tensor: shape [4, 6])");
+  CHECK(shape(Made(Kind::kSelect, {a}, 0, -1)) == "index -1 is out of range (first tensor: shape [4, 6])");
   CHECK(shape(Made(Kind::kPermute, {a}, 0, 0, 0, {1, 0})) == "[6, 4]");
-  CHECK(shape(Made(Kind::kPermute, {a}, 0, 0, 0, {0})) == "the order of dims [0] of a tensor of shape [4, 6]");
-  CHECK(shape(Made(Kind::kPermute, {a}, 0, 0, 0, {0, 0})) == "the order of dims [0, 0] of a tensor of shape [4, 6]");
+  CHECK(shape(Made(Kind::kPermute, {a}, 0, 0, 0, {0})) ==
+        "[0] is not an order of the dims (first tensor: shape [4, 6])");
+  CHECK(shape(Made(Kind::kPermute, {a}, 0, 0, 0, {0, 0})) ==
+        "[0, 0] is not an order of the dims (first tensor: shape [4, 6])");
   CHECK(shape(Made(Kind::kPermute, {s})) == "[]");
   CHECK(shape(Made(Kind::kReshape, {a}, 0, 0, 0, {2, 12})) == "[2, 12]");
-  CHECK(shape(Made(Kind::kReshape, {a}, 0, 0, 0, {5, 5})) == "the form [5, 5] of a tensor of shape [4, 6]");
-  CHECK(shape(Made(Kind::kReshape, {a}, 0, 0, 0, {-4, -6})) == "the form [-4, -6] of a tensor of shape [4, 6]");
+  CHECK(shape(Made(Kind::kReshape, {a}, 0, 0, 0, {5, 5})) ==
+        "the shape [5, 5] has another number of elements (first tensor: shape [4, 6])");
+  CHECK(shape(Made(Kind::kReshape, {a}, 0, 0, 0, {-4, -6})) ==
+        "the shape [-4, -6] has another number of elements (first tensor: shape [4, 6])");
   const int64_t huge = int64_t{1} << 32;
   CHECK(shape(Made(Kind::kReshape, {a}, 0, 0, 0, {huge, huge})) ==
-        "the form [4294967296, 4294967296] of a tensor of shape [4, 6]");
-  CHECK(shape(Made(Kind::kStack, {})) == "a recipe of 0 parts");
-  CHECK(shape(Made(Kind::kSlice, {a, a})) == "a recipe of 2 parts");
-  CHECK(shape(Made(Kind::kStack, {Made(Kind::kSelect, {a}, 5)})) == "dim 5 of a tensor of shape [4, 6]");
+        "the shape [4294967296, 4294967296] has another number of elements (first tensor: shape [4, 6])");
+  CHECK(shape(Made(Kind::kStack, {})) == "a recipe has 0 inputs");
+  CHECK(shape(Made(Kind::kSlice, {a, a})) == "a recipe has 2 inputs");
+  CHECK(shape(Made(Kind::kStack, {Made(Kind::kSelect, {a}, 5)})) == "there is no dim 5 (first tensor: shape [4, 6])");
   CHECK_FALSE(HasSources(Made(Kind::kStack, {a, Source("c")}), source));
   WeightRecipe computes = Made(Kind::kUnsupported, {a, b});
   computes.reason = "Merge: aten.mul";
   CHECK(shape(computes) == "the conversion is not supported: Merge: aten.mul");
   CHECK(shape(Made(Kind::kStack, {Made(Kind::kUnsupported, {a})})) == "the conversion is not supported: ");
-  CHECK(shape(Made(Kind::kStack, {a, Source("h")})) == "tensors of types float32 and float16 are joined");
+  CHECK(shape(Made(Kind::kStack, {a, Source("h")})) == "tensors of the dtypes float32 and float16 are joined");
 }
 
 // The weights of the net in other forms: one row per tensor, two halves of which one has more than is wanted, turned.

@@ -372,7 +372,7 @@ TEST_CASE("one run saves to a directory at a time") {
       first.Claim();
       for (const std::string& error :
            {ErrorOf([&] { second.Claim(); }), ErrorOf([&] { second.Save(trainer.state, 2); })}) {
-        Expect(error.find("another run holds") != std::string::npos, "refused: " + error);
+        Expect(error.find("another run has the lock of") != std::string::npos, "refused: " + error);
       }
       first.Save(trainer.state, 1);
       Expect(second.Load(trainer.state).step == 1, "reading is free");
