@@ -1,4 +1,4 @@
--- baichuan.lua: Baichuan and Baichuan 2. W_pack holds query, key and value, one after the other, as many heads each.
+-- baichuan.lua: Baichuan and Baichuan 2. W_pack contains query, key and value, one after the other, with equal heads.
 -- `all_heads`: W_pack and o_proj are replicated, and every rank computes all heads.
 local transformer <const> = require "transformer"
 local opt <const> = options({ sequence_parallel = false, loss_parallel = false, stable = false, all_heads = false },

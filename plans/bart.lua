@@ -1,12 +1,12 @@
 -- bart.lua: stacks of layers as in BART: an encoder and a decoder (BART, mBART, Pegasus, Marian, Blenderbot, M2M-100,
--- Whisper), or a decoder alone (OPT, XGLM, BioGPT). Tables of positions and what makes the hidden states from other
--- inputs (Whisper's convolutions) are replicated.
+-- Whisper), or a decoder alone (OPT, XGLM, BioGPT). Position tables, and modules that compute the hidden states from
+-- other inputs (Whisper's convolutions), are replicated.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
 local residual <const> = stream.residual
 
 assert(residual == replicate or config:get("model_type", "") ~= "opt",
-       "sequence_parallel: OPT's mlp merges rows and tokens into one dim, which cannot be sharded along the sequence")
+       "sequence_parallel: OPT's mlp merges rows and tokens into one dim, which cannot be sharded along the sequence; leave it off")
 
 -- The stacks: path of the list of layers, and heads.
 local heads <const> = config:get("num_attention_heads", config:get("attention_heads", false))
@@ -36,9 +36,9 @@ local function rules(stack)
   }
 end
 
--- Logits are made of the head and a bias of the whole vocabulary.
+-- Logits are the output of the head plus a bias over the full vocabulary, in models with an encoder.
 local logits <const> = model:has("model.encoder.**") and replicate or stream.logits
-assert(logits == stream.logits, "loss_parallel: the logits of this model have a bias beside the head, which is not sharded")
+assert(logits == stream.logits, "loss_parallel: the logits of this model have a bias that is not sharded; leave it off")
 
 local blocks <const>, wrapped <const> = {}, {}
 for _, stack in ipairs(stacks) do

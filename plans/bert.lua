@@ -1,5 +1,5 @@
 -- bert.lua: encoders (and decoders) with BERT's layers: BERT, RoBERTa, XLM-RoBERTa, ELECTRA, CamemBERT, ERNIE and
--- others, at any path. A head that is tied to the embeddings shards its rows with them; the tables of positions and
+-- others, at any path. If a head is tied to the embeddings, the rows of both are sharded; the tables of positions and
 -- types are replicated.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
@@ -7,13 +7,13 @@ local residual <const> = stream.residual
 local norm <const> = norm_on(residual)
 local heads <const> = config.num_attention_heads
 
--- "bert.encoder.layer", "encoder.layer" of a model without a head.
+-- The list of layers: "bert.encoder.layer", or "encoder.layer" in a model without a head.
 local query <const> = model:find("**.encoder.layer.0.attention.self.query")[1] or "encoder.layer.0."
 local base <const> = string.sub(query, 1, string.find(query, "encoder.layer.0.", 1, true) - 1)
 local inside <const> = base .. "encoder.layer"
 local layer <const> = inside .. ".*"
 local head <const> = transformer.first("", { "cls.predictions", "lm_head", "generator_lm_head" })
--- The last projection of a head, within it or itself; of a head whose projection is tied, headers have no weight.
+-- The last projection of the head: its `decoder`, or the head itself. Headers have no weight of a tied projection.
 local logits <const> = head and (model:has(head .. ".decoder") and head .. ".decoder" or head)
 
 local function block(name, source)

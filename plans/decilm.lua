@@ -1,4 +1,4 @@
--- decilm.lua: the first DeciLM. Llama's modules; each layer may have key heads of its own number.
+-- decilm.lua: the first DeciLM. Llama's modules; the number of key heads may differ between layers.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
 local count <const> = config.num_hidden_layers

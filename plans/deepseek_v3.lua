@@ -1,6 +1,6 @@
--- deepseek_v3.lua: DeepSeek-V2 to V3.2 and R1, GLM-4.7-Flash, GLM-5, MiniCPM3, Youtu. Queries, keys and values are computed
--- from small latents, which every rank has in full; the projections out of them are split between heads. Layers have an mlp
--- or experts. An indexer, which chooses the keys, is replicated.
+-- deepseek_v3.lua: DeepSeek-V2 to V3.2 and R1, GLM-4.7-Flash, GLM-5, MiniCPM3, Youtu. Queries, keys and values are
+-- computed from small latents, which are replicated; the projections from the latents are split between heads. Layers
+-- have an mlp or experts. An indexer, which chooses the keys, is replicated.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {
@@ -12,7 +12,7 @@ local n_heads <const> = config.num_attention_heads
 local sparse <const> = experts.layers("model.layers", "mlp.gate")
 local attention <const> = "model.layers.*.self_attn"
 local indexed <const> = model:has(attention .. ".indexer.**")
--- A latent and its norm are the same on every rank; the sum of its gradient runs over the latent, not the hidden states.
+-- A latent and its norm are replicated. The gradient is summed over the ranks at the latent, not at the hidden states.
 local latent <const> = replicated { input = residual, output = shared }
 local latent_norm <const> = style { name = "latent_norm", params = { weight = shared } }
 
@@ -27,7 +27,7 @@ return plan {
     at(attention .. ".q_b_proj", colwise { input = shared, heads = n_heads }),
   },
   not config:get("q_lora_rank", false) and at(attention .. ".q_proj", colwise { input = residual, heads = n_heads }),
-  -- Its output also holds the one rotary key that all heads share.
+  -- The output also contains the rotary key that all heads share.
   at(attention .. ".kv_a_proj_with_mqa", latent),
   at(attention .. ".kv_a_layernorm", latent_norm),
   at(attention .. ".kv_b_proj", colwise { input = shared, heads = n_heads }),

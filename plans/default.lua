@@ -1,5 +1,5 @@
--- default.lua: for architectures without a plan. A block is sharded if all of its modules have the usual names, else it is
--- replicated; one with a gate_up_proj only if `fused` says how its rows are ordered ("contiguous" or "interleaved").
+-- default.lua: for architectures without a plan. A block is sharded if all of its modules have the usual names, else
+-- replicated. With a gate_up_proj, `fused` must also declare the order of its rows ("contiguous" or "interleaved").
 local transformer <const> = require "transformer"
 local opt <const> = options({ sequence_parallel = false, loss_parallel = false, stable = false, fused = "" },
                             { ["fused=no"] = "" })
@@ -8,7 +8,7 @@ local text <const> = transformer.text_model()
 local layer <const> = text.prefix .. ".layers.*"
 local heads <const> = text.config:get("num_attention_heads", false)
 
--- The modules at `path`, or within them, that have parameters.
+-- The modules at `path` or within it that have parameters.
 local function owners(path)
   local out <const> = {}
   for _, found in ipairs(model:find(path .. ".**")) do
@@ -17,7 +17,7 @@ local function owners(path)
   return out
 end
 
--- Whether these are all that have parameters there.
+-- Whether only modules of these names have parameters at `path` or within it.
 local function only(path, names)
   local known <const> = {}
   for _, name in ipairs(names) do known[name] = true end
@@ -27,7 +27,7 @@ local function only(path, names)
   return true
 end
 
--- Whether the projections have these many features for each head in every layer.
+-- Whether all modules of the pattern have this many output features.
 local function made_of(pattern, features)
   for _, path in ipairs(model:find(pattern)) do
     if #model:parameters(path) > 0 and model:shape(path .. ".weight")[1] ~= features then return false end
@@ -42,12 +42,12 @@ local function attention()
   local kv_heads <const> = text.config:get("num_key_value_heads", heads)
   local known <const> = only(path, { "q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm" })
     and made_of(path .. ".q_proj", heads * d) and made_of(path .. ".{k,v}_proj", kv_heads * d)
-    and made_of(path .. ".{q,k}_norm", d)  -- a norm over all heads would need the others' too
+    and made_of(path .. ".{q,k}_norm", d)  -- a norm over all heads needs the heads of all ranks
   if not known then return nil end
   return transformer.attention(path, stream, {
     heads = heads,
     kv_heads = kv_heads,
-    norms = #owners(path .. ".q_norm") > 0 and "{q,k}_norm",  -- without parameters it has no rule
+    norms = #owners(path .. ".q_norm") > 0 and "{q,k}_norm",  -- a norm without parameters needs no rule
   })
 end
 
@@ -68,7 +68,7 @@ end
 local blocks <const> = { self_attn = attention(), mlp = mlp() }
 if not next(blocks) then return plan { api = 1, mesh.tp == 1 and default(replicated()) } end  -- no decoder with the usual names
 
-assert(not (opt.loss_parallel and text.head == "score"), "loss_parallel: the head of a classifier has too few outputs to be sharded")
+assert(not (opt.loss_parallel and text.head == "score"), "loss_parallel: the head of a classifier has too few outputs to be sharded; leave it off")
 local norm <const> = norm_on(stream.residual)
 local styles <const> = {
   embed_tokens = vocab_rowwise { output = text.merged and replicate or stream.residual },

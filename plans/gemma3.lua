@@ -1,4 +1,4 @@
--- gemma3.lua: Gemma 3, text alone or with images. Four norms a layer, and norms on the query and key heads. The
+-- gemma3.lua: Gemma 3, text alone or with images. Four norms per layer, and norms on the query and key heads. The
 -- embedding's scale multiplies every term of its sum. The layers of the vision tower are sharded; its pooling and the
 -- projector are replicated.
 local transformer <const> = require "transformer"
@@ -15,7 +15,7 @@ return plan {
   transformer.ends(stream, { prefix = text.prefix, head = text.head, merged = text.merged }),
   at(layer .. "{input,post_attention,pre_feedforward,post_feedforward}_layernorm", norm_on(stream.residual)),
   transformer.attention(layer .. "self_attn", stream, {
-    heads = text.config:get("num_attention_heads", 8),  -- files of 2025 leave out what transformers has as the default
+    heads = text.config:get("num_attention_heads", 8),  -- files of 2025 omit values that are defaults in transformers
     kv_heads = text.config:get("num_key_value_heads", 4),
     norms = "{q,k}_norm",
   }),

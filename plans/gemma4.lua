@@ -1,6 +1,6 @@
--- gemma4.lua: Gemma 4, dense and E-series, with images and sound or text alone. As Gemma 3, but the attention layers
--- differ in heads, and some take keys and values of an earlier layer. The E-series' inputs of each layer (a second
--- embedding, a gate and a projection) are replicated except for the rows of that embedding.
+-- gemma4.lua: Gemma 4, dense and E-series, with images and audio or text alone. As Gemma 3, but layers differ in their
+-- heads, and some use an earlier layer's keys and values. The per-layer inputs of the E-series (an embedding, a gate, a
+-- projection) are replicated, except for the rows of the embedding.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false }
 local stream <const> = transformer.stream(opt)
@@ -9,11 +9,11 @@ local layers <const> = text.prefix .. ".layers"
 local layer <const> = layers .. ".*."
 local per_layer <const> = model:has(text.prefix .. ".embed_tokens_per_layer")
 
-assert(not text.config:get("enable_moe_block", false), "Gemma 4 with experts has no tensor-parallel plan; use one without them")
+assert(not text.config:get("enable_moe_block", false), "Gemma 4 with experts has no tensor-parallel plan; use a Gemma 4 without experts")
 assert(not (per_layer and opt.sequence_parallel),
        "sequence_parallel: the layers of the E-series take inputs computed from the full sequence; leave it off")
 
--- The heads of a layer by the sizes of its parameters: "8 4 {k,v}"; "8 0 k" where it takes an earlier layer's keys.
+-- The heads of a layer, from the shapes of its parameters: "8 4 {k,v}"; "8 0 k" with keys of an earlier layer.
 local function heads_of(i)
   local path <const> = layers .. "." .. i .. ".self_attn."
   local d <const> = model:shape(path .. "q_norm.weight")[1]

@@ -10,7 +10,7 @@ local heads <const> = config:get("num_attention_heads", config:get("n_head", con
 local hidden <const> = config:get("hidden_size", config:get("n_embd", false))
 
 -- Checkpoints of the model without a head have no prefix.
-local layers <const> = assert(first("", { "transformer.h", "gpt_neox.layers", "h", "layers" }), "no layers of a GPT")
+local layers <const> = assert(first("", { "transformer.h", "gpt_neox.layers", "h", "layers" }), "the model has no layers at transformer.h, gpt_neox.layers, h or layers")
 local prefix <const> = string.match(layers, "^(.*)%.") or ""
 local embedding <const> = first(prefix, { "wte", "word_embeddings", "embed_in", "tokens_embed" })
 local head <const> = first("", { "embed_out", "score" }) or "lm_head"
@@ -27,8 +27,8 @@ local down <const> = first(one .. ".mlp", { "c_proj", "fc_out", "dense_4h_to_h" 
 -- GPT-2's Conv1D stores its weights as [in, out].
 local transposed <const> = kind == "gpt2" or kind == "openai-gpt"
 
--- Where every rank computes all heads: slopes of ALiBi are made for all heads outside of attention; a single key head
--- is taken from the fused features by sizes of the full model; and CodeGen's fused features are four groups of heads.
+-- Models in which every rank computes all heads: ALiBi computes slopes for all heads outside of attention; a single key
+-- head is taken from the fused features by sizes of the full model; CodeGen's fused features are four groups of heads.
 local grouped <const> = config:get("new_decoder_architecture", false)
 local single <const> = (kind == "falcon" or kind == "gpt_bigcode") and not grouped and config:get("multi_query", true)
 local all_heads <const> = kind == "bloom" or kind == "codegen" or config:get("alibi", false) or single
@@ -48,7 +48,7 @@ return plan {
     out = out,
     head_dim = hidden // heads,
     transposed = transposed,
-    all_heads = all_heads and kind == "gpt_bigcode",  -- the program of it takes sizes from the weights
+    all_heads = all_heads and kind == "gpt_bigcode",  -- its program takes sizes from the weights
     gathered = all_heads and kind ~= "gpt_bigcode",
   }),
   transformer.mlp(layer .. ".mlp", stream, { up = up, down = down, transposed = transposed }),

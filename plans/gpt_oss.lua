@@ -1,5 +1,5 @@
--- gpt_oss.lua: gpt-oss. Heads have a sink each. `expert_parallel`: a rank owns full experts; without it they are replicated:
--- the biases of their down projections are weighted by the router, so they are no terms that ranks could share.
+-- gpt_oss.lua: gpt-oss. Each head has a sink. `expert_parallel`: a rank owns full experts. Without it experts are
+-- replicated: the router weights the biases of the down projections, so they cannot be added after the sum over ranks.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {

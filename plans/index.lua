@@ -1,5 +1,5 @@
--- index.lua: which plan is for which architecture, by the class names of Hugging Face (config.json, "architectures").
--- A name with the model type before it is looked up before the bare one.
+-- index.lua: the plan of each architecture, by its Hugging Face class name (config.json, "architectures").
+-- A class name with the model type before it is looked up before the class name alone.
 return {
   ["nemotron-nas.DeciLMForCausalLM"] = "nemotron_nas",
   BaiChuanForCausalLM = "baichuan",

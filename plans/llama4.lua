@@ -1,5 +1,5 @@
--- llama4.lua: Llama 4, text alone or with images. Layers have an mlp, or experts that are called with all tokens of all
--- experts (weights as [experts, in, out], gate before up) and a shared mlp beside them.
+-- llama4.lua: Llama 4, text alone or with images. Layers have an mlp, or experts in one module that is called with the
+-- tokens of all experts (weights as [experts, in, out], gate before up), and a shared mlp beside them.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })

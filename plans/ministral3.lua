@@ -1,2 +1,2 @@
--- ministral3.lua: Ministral 3. Llama's modules; its rotary scaling is the attention's own affair.
+-- ministral3.lua: Ministral 3. Llama's modules; its rotary scaling does not change the plan.
 return plan { api = 1, extends "llama" }

@@ -1,2 +1,2 @@
--- mistral.lua: Mistral's decoder layer has Llama's modules; its sliding window is the attention's own affair.
+-- mistral.lua: Mistral's decoder layer has Llama's modules; its sliding window does not change the plan.
 return plan { api = 1, extends "llama" }

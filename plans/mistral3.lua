@@ -1,4 +1,4 @@
--- mistral3.lua: Mistral Small 3.1 and later: a Mistral or Ministral decoder that also reads images. The layers
+-- mistral3.lua: Mistral Small 3.1 and later: a Mistral or Ministral decoder with images as a second input. The layers
 -- of the vision tower are sharded; the projector is replicated.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })

@@ -1,4 +1,4 @@
--- mixtral.lua: Mixtral. Llama's attention; every layer's mlp is experts.
+-- mixtral.lua: Mixtral. Llama's attention; every layer has experts in place of an mlp.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {

@@ -1,5 +1,5 @@
--- moe.lua: usual decoders with experts: GLM-4.5, dots1, ERNIE 4.5, OLMoE, FlexOlmo, Qwen2 with experts, Mellum, Solar Open,
--- EXAONE, Hunyuan 3, MiniMax-M2, PhiMoE. Layers have an mlp or experts, and these may have a shared mlp beside them.
+-- moe.lua: common decoders with experts: GLM-4.5, dots1, ERNIE 4.5, OLMoE, FlexOlmo, Qwen2 with experts, Mellum, Solar
+-- Open, EXAONE, Hunyuan 3, MiniMax-M2, PhiMoE. Layers have an mlp, or experts with or without a shared mlp beside them.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {
@@ -10,8 +10,8 @@ local n_heads <const> = config.num_attention_heads
 local layers <const> = "model.layers"
 local attention <const> = layers .. ".*.self_attn"
 
--- Names within a layer: of the block with experts, and in it of the router, of what corrects its choice without a gradient,
--- and of the shared mlp.
+-- Names within a layer: the block with experts, and within the block the router and the shared mlp. `sparse`: the
+-- pattern of the layers with a router.
 local block <const> = transformer.first(layers .. ".*", { "block_sparse_moe", "mlp" })
 local inside <const> = layers .. ".*." .. block
 local gate <const> = model:has(inside .. ".router.gate") and "router.gate" or transformer.first(inside, { "gate", "router" })
@@ -19,7 +19,7 @@ local shared <const> = transformer.first(inside, { "shared_experts", "shared_exp
 local sparse <const> = experts.layers(layers, block .. "." .. gate)
 local named <const> = model:has(inside .. ".experts.0.w1")  -- as Mixtral names them
 
--- Norms on query and key heads take the mean over a head, or over all heads, which no rank has.
+-- Norms on queries and keys take the mean over one head, or over all heads; a rank has only some of the heads.
 local norm <const> = model:find(attention .. ".q_norm")[1]
 local over_all <const> = norm
   and model:shape(norm .. ".weight")[1] ~= config:get("head_dim", config.hidden_size // n_heads)

@@ -1,4 +1,4 @@
--- muse_glimmer.lua: MuseGlimmer. Llama's modules, and a gate on what attention gives, head by head.
+-- muse_glimmer.lua: MuseGlimmer. Llama's modules, and a gate on the output of attention, per head.
 local n_heads <const> = config.num_attention_heads
 local residual <const> = options { sequence_parallel = false }.sequence_parallel and shard(1) or replicate
 

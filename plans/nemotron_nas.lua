@@ -1,11 +1,11 @@
--- nemotron_nas.lua: Nemotron-NAS (Llama-Nemotron Super and Ultra): Llama's modules, but no two layers need be alike. A
--- block may be absent (no_op) or one linear layer, and each attention has key heads of its own number.
+-- nemotron_nas.lua: Nemotron-NAS (Llama-Nemotron Super and Ultra): Llama's modules, but layers may differ. A block may
+-- be absent (no_op) or one linear layer, and the number of key heads may differ between layers.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false }
 local stream <const> = transformer.stream(opt)
 local n_heads <const> = config.num_attention_heads
 
--- What layer i (from 0) has: key heads (0: one linear layer; nil: nothing), and the mlp ("mlp", "linear", nil).
+-- The key heads of layer i, from 0 (0: one linear layer; nil: no attention), and its mlp ("mlp", "linear" or nil).
 local function layer(i)
   local block <const> = config.block_configs[i + 1]
   assert(block, "config.block_configs has no entry for layer " .. i .. " of " .. config.num_hidden_layers)
@@ -15,8 +15,8 @@ local function layer(i)
   if attention:get("replace_with_linear", false) then
     kv_heads = 0
   elseif not attention:get("no_op", false) then
-    assert(group, "layer " .. i .. ": attention is neither heads in groups, nor linear, nor no_op")
-    assert(n_heads % group == 0, "layer " .. i .. ": " .. n_heads .. " heads are no groups of " .. group)
+    assert(group, "layer " .. i .. ": attention has none of n_heads_in_group, replace_with_linear and no_op")
+    assert(n_heads % group == 0, "layer " .. i .. ": " .. n_heads .. " heads do not divide into groups of " .. group)
     kv_heads = n_heads // group
   end
   if not ffn:get("no_op", false) then mlp = ffn:get("replace_with_linear", false) and "linear" or "mlp" end

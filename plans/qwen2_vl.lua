@@ -1,5 +1,5 @@
--- qwen2_vl.lua: Qwen2-VL and Qwen2.5-VL: a Qwen2 decoder that also reads images. The layers of the vision tower and the mlp
--- that merges its patches are sharded too.
+-- qwen2_vl.lua: Qwen2-VL and Qwen2.5-VL: a Qwen2 decoder with images as a second input. The layers of the vision tower
+-- and the mlp that merges its patches are sharded too.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
 local text <const> = transformer.text_model()

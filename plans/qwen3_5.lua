@@ -1,7 +1,7 @@
--- qwen3_5.lua: Qwen3.5 and Qwen3-Next, text alone or with images, with or without experts. Most layers have a gated delta
--- net in place of attention.
--- `linear_heads`: false: its projections are sharded, but gathered, so that every rank computes all heads; true: its
--- heads are sharded too, without gathers (the forward of the model must support a subset of heads).
+-- qwen3_5.lua: Qwen3.5 and Qwen3-Next, text alone or with images, with or without experts. Most layers have a gated
+-- delta net in place of attention.
+-- `linear_heads`: false: projections of the delta net are sharded and gathered, so that every rank computes all heads;
+-- true: its heads are sharded too, without gathers (the forward of the model must support a subset of heads).
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {

@@ -1,4 +1,4 @@
--- qwen3_moe.lua: Qwen3 with experts. Qwen3's attention; a layer's mlp is experts, or one mlp.
+-- qwen3_moe.lua: Qwen3 with experts. Qwen3's attention; a layer has experts or an mlp.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {

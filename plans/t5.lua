@@ -1,12 +1,12 @@
--- t5.lua: T5, MT5, UMT5: an encoder and a decoder whose attention adds a bias by distance and head. That table is in
--- the first block of each stack (in all blocks of UMT5) and is sharded between the heads.
+-- t5.lua: T5, MT5, UMT5: an encoder and a decoder whose attention adds a bias per distance and head. The table of
+-- biases is in the first block of each stack (in all blocks of UMT5) and is sharded between the heads.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
 local n_heads <const> = config.num_heads
 local stacks <const> = model:has("decoder.**") and "{encoder,decoder}" or "encoder"
 local block <const> = stacks .. ".block.*.layer.*"
 
--- `source`: the layout of what keys and values are computed from, if not the stream's.
+-- `source`: the layout of the hidden states for keys and values, if not the stream's.
 local function attention(path, source)
   return transformer.attention(path, stream, { heads = n_heads, q = "q", kv = "{k,v}", out = "o", source = source })
 end

@@ -1,5 +1,5 @@
--- wan.lua: Wan's video transformer (diffusers). Feed-forward blocks and the embedders of time and text are sharded; attention
--- is replicated, since its norms are over all heads.
+-- wan.lua: Wan's video transformer (diffusers). Feed-forward blocks and the embedders of time and text are sharded.
+-- Attention is replicated, since its norms are over all heads.
 local opt <const> = options { sequence_parallel = false }
 assert(not opt.sequence_parallel, "sequence_parallel: Wan's blocks modulate full sequences of patches; leave it off")
 

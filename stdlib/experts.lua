@@ -7,33 +7,33 @@ local transformer <const> = require "transformer"
 local experts = {}
 
 ---@class experts_options
----@field size    integer  wide features of an expert
+---@field size    integer  intermediate features of an expert
 ---@field gate?   string   name of the router: "gate"
----@field up?     string   if every expert is a module: pattern of its up projections, "{gate,up}_proj"; or if each
----                        projection is a module of all experts: their pattern within the block. With `size` it is one
----                        projection to gate and up
----@field down?   string   and name of its down projection, "down_proj"
----@field transposed? boolean  these modules' weights are stored as [experts, in, out]
+---@field up?     string   pattern of the up projections: in an expert if every expert is a module, "{gate,up}_proj";
+---                        or in the block if each projection is a module of all experts. In the second case, with
+---                        `size`, the pattern is that of one projection to gate and up
+---@field down?   string   name of the down projection, within the same module: "down_proj"
+---@field transposed? boolean  projections that are modules of all experts store their weights as [experts, in, out]
 ---@field fused?  boolean  if the experts are one module with stacked parameters: gate_up_proj [experts, 2 * size,
----                        hidden] contains gate and up; false: up_proj [experts, size, hidden] alone
----@field shared? string   path within the block of an mlp that every token passes: "shared_experts"
----@field shared_up?   string   pattern of that mlp's up projections, if not `up`
----@field shared_down? string   and name of its down projection, if not `down`
----@field shared_size? integer  its gate and up are one projection, gate_up_proj, of so many features each
----@field shared_stacked? boolean  it is several, in one module that is called with the tokens and a number for each of them:
+---                        hidden] contains gate and up; false: only up_proj [experts, size, hidden]
+---@field shared? string   path within the block of the shared mlp, which processes every token: "shared_experts"
+---@field shared_up?   string   pattern of the shared mlp's up projections, if not `up`
+---@field shared_down? string   name of the shared mlp's down projection, if not `down`
+---@field shared_size? integer  gate and up of the shared mlp are one projection, gate_up_proj, of so many features each
+---@field shared_stacked? boolean  the shared mlp is several, in one module that is called with the tokens and weights:
 ---                        {gate,up}_proj [mlps, features, hidden], down_proj [mlps, hidden, features]
----@field shared_gate? string  name of a projection to one number per token, by which that mlp's output is multiplied
+---@field shared_gate? string  name of a projection to one value per token, which multiplies the shared mlp's output
 ---@field count?  integer  number of experts
 ---@field expert_parallel?  boolean  each rank owns full experts, the first ones on the first rank;
 ---                        requires `count` if experts are modules
 
--- A router, or an expert of a router, whose gradient on each rank is a term of the sum.
+-- The style of a router or a gate whose gradient on each rank is a term of the sum.
 local function summed() return style { name = "summed", params = { weight = shared, bias = shared } } end
 
--- Redistributions of the input and output of a block without parameters.
+-- Redistributions of the input and output of a block module, which owns no parameters.
 local function block(input, output) return style { name = "experts_block", inputs = { input }, outputs = { output } } end
 
--- The rule of a block of which every rank takes the full sequence; false where the stream has it already.
+-- The rule of a block that takes the full sequence on every rank; false if the stream is replicated already.
 ---@param path string  pattern of the blocks
 ---@param stream stream
 ---@return rule|false
@@ -41,14 +41,14 @@ function experts.gathered(path, stream)
   return stream.residual ~= replicate and at(path, block({ stream.residual, replicate }, { replicate, stream.residual }))
 end
 
--- Layouts of stacked experts: each sharded, or full ones on each rank.
+-- Layouts of stacked experts: each expert is sharded, or each rank has full experts.
 local function stacked_params(o)
   if o.expert_parallel then return { ["*"] = shard(0) } end
   if o.fused == false then return { up_proj = shard(1), down_proj = shard(2) } end
   return { gate_up_proj = packed(1, { o.size, o.size }), down_proj = shard(2) }
 end
 
--- The mlp that every token passes.
+-- The rules of the shared mlp.
 local function shared_mlp(path, o, input, output)
   if not o.shared then return false end
   local mlp <const> = path .. "." .. o.shared .. "."
@@ -68,10 +68,10 @@ local function shared_mlp(path, o, input, output)
   }
 end
 
--- Each projection is a module of all experts, with a stacked weight [experts, out, in], or transposed; it is called with
--- the tokens in the order of their experts. Its terms are summed before the router's weights multiply them.
+-- Rules for projections that are modules of all experts, with stacked weights [experts, out, in], or transposed, called
+-- with the tokens sorted by expert. Their partial outputs are summed before the router's weights multiply them.
 local function linears(path, stream, o)
-  if o.expert_parallel then error("experts: 'expert_parallel' is not supported where each projection is a module of all experts") end
+  if o.expert_parallel then error("experts: 'expert_parallel' is not supported if each projection is a module of all experts") end
   local rows <const>, columns <const> = o.transposed and 2 or 1, o.transposed and 1 or 2
   local function features(dim) return o.size and packed(dim, { o.size, o.size }) or shard(dim) end
   return {
@@ -94,9 +94,9 @@ local function linears(path, stream, o)
   }
 end
 
--- The experts as one module, called with the tokens, the ids of their experts and the weights of these; an id equal to
--- the number of local experts belongs to another rank. The router computes the same on every rank, so a loss on its
--- logits is right too.
+-- Rules for experts in one module, called with the tokens, the ids of the chosen experts and the weights of these
+-- experts; an id equal to the number of local experts is an expert of another rank. The router computes the same on
+-- every rank, so a loss on its logits is right too.
 local function stacked(path, stream, o)
   return {
     experts.gathered(path, stream),
@@ -113,8 +113,8 @@ local function stacked(path, stream, o)
   }
 end
 
--- Projections of an expert that one rank owns. That rank has all of its features, and the others have none: their
--- output for a token is zero, a term of the sum.
+-- Styles of the projections of an expert that one rank owns. The owner has all features of the expert, the other ranks
+-- have none: their output for a token is zero, a term of the sum.
 local function owned(owner)
   local rows <const>, columns <const>, features <const> =
     shard(0, { owner = owner }), shard(1, { owner = owner }), shard(-1, { owner = owner })
@@ -131,7 +131,7 @@ local function owned(owner)
   }
 end
 
--- Rules for full experts, distributed evenly over the ranks up to one.
+-- Rules for full experts, distributed over the ranks in numbers that differ by at most one.
 local function spread(path, o)
   local rules <const> = {}
   for rank = 0, mesh.tp - 1 do
@@ -146,8 +146,8 @@ local function spread(path, o)
   return rules
 end
 
--- One module per expert, called with some of the tokens. Sharded compute uses the input of the block, and so does the
--- router; a loss on the router's logits that every rank adds would count once per rank.
+-- Rules for experts that are modules, called with some of the tokens. The experts and the router use the input of the
+-- block as shared, so a loss on the router's logits that every rank adds would count once per rank.
 local function listed(path, stream, o)
   local up <const>, down <const> = colwise { input = shared }, rowwise { output = partial }
   return {
@@ -158,11 +158,11 @@ local function listed(path, stream, o)
       at(path .. ".experts.*." .. (o.down or "down_proj"), down),
     },
     shared_mlp(path, o, shared, partial),
-    o.shared_gate and at(path .. "." .. o.shared_gate, summed()),  -- its number multiplies a term of the sum
+    o.shared_gate and at(path .. "." .. o.shared_gate, summed()),  -- its output multiplies a term of the sum
   }
 end
 
--- Every rank computes all experts: no reduction over ranks.
+-- Rules with which every rank computes all experts, without a reduction over ranks.
 ---@param path string  pattern of the blocks
 ---@param stream stream
 ---@return rule[]
@@ -173,7 +173,7 @@ function experts.replicated(path, stream)
   }
 end
 
--- A block with experts. Its form is read from the model.
+-- Rules for a block with experts. The form of the experts is read from the model.
 ---@param path string  pattern of the blocks, all of one form
 ---@param stream stream
 ---@param o experts_options
@@ -192,7 +192,7 @@ function experts.block(path, stream, o)
   return stacked(path, stream, o)
 end
 
--- Pattern of the layers of "model.layers" that have a router at this path within them: "model.layers.{1,2}".
+-- The pattern of the layers that have a router at this path within them: "model.layers.{1,2}"; nil if no layer has one.
 ---@param prefix string  "model.layers"
 ---@param router string  "mlp.gate"
 ---@return string?

@@ -4,7 +4,7 @@
 --   local hf <const> = require "hugging_face"
 --   hf.at("layers.*.self_attn.q_proj", hf.colwise)
 --
--- A key that names a parameter shards that parameter without redistributions; one that names a module shards the
+-- A key that names a parameter shards that parameter without redistributions; a key that names a module shards the
 -- parameters that the module owns, and redistributes its inputs and outputs. Three things differ from transformers: the
 -- gradient of a replicated parameter is summed once per backward, so that accumulation is right; siblings with the same
 -- input share one all-reduce; and a packed bias is packed.
@@ -14,7 +14,7 @@ local hf = {}
 
 -- A rule of a Hugging Face plan: in the key `*` is one number and everything else is literal.
 ---@param key string    "layers.*.mlp.experts.gate_up_proj"
----@param style style   one of this file's
+---@param style style   a style of this file
 function hf.at(key, style)
   return at(numbered(key), style)
 end
@@ -26,7 +26,7 @@ function hf.tied(by_default)
   return config:get("text_config", config):get("tie_word_embeddings", config:get("tie_word_embeddings", by_default))
 end
 
--- Output features are the last dim but one of a matrix and the only dim of a vector; experts precede both.
+-- Output features are dim -2 of a matrix and the only dim of a vector. The dim of experts precedes them.
 local features <const> = { ["*"] = shard(-2) }
 local vector <const> = { ["*"] = shard(0) }
 local of_embedding <const> = { ["*"] = shard(1) }
@@ -73,8 +73,8 @@ hf.rowwise_split_input = rowwise("rowwise_split_input", replicate)
 hf.rowwise_rep = rowwise("rowwise_rep", replicate)
 hf.embedding_rowwise = rowwise("embedding_rowwise", replicate)
 
--- Gate and up in one weight: each is sharded by itself, so that the shards on a rank belong together. A bias too:
--- transformers shards it as one part, and adds the wrong half.
+-- Gate and up in one weight: each is sharded by itself, so that a rank has matching shards of both. The bias is packed
+-- too: transformers shards the bias as one part, and adds the wrong half.
 hf.packed_colwise = style {
   name = "packed_colwise",
   bare = true,
@@ -100,7 +100,7 @@ hf.sequence_parallel = style {
   outputs = { { shard(1), shard(1) } },
 }
 
--- A weight that is used with local heads: the gradient of a rank covers only these.
+-- A replicated weight that each rank uses with its local heads: the gradient of a rank covers only these heads.
 hf.replicated_with_grad_allreduce = style {
   name = "replicated_with_grad_allreduce",
   params = { ["*"] = shared },
@@ -120,7 +120,7 @@ hf.moe_tp_experts = style {
   outputs = { { partial, replicate } },
 }
 
--- Full experts on each rank, by their first dim.
+-- Full experts on each rank: the first dim, which is that of the experts, is sharded.
 hf.grouped_gemm = style {
   name = "grouped_gemm",
   bare = true,

@@ -1,4 +1,4 @@
--- strategies.lua: training strategies as sections of a plan: what fsdp wraps, in which dtypes, what is recomputed.
+-- strategies.lua: training strategies as sections of a plan: the units of fsdp, their dtypes, and recomputation.
 -- `chosen` uses the strategy of the model class; each strategy may be called directly and takes the same options.
 --
 --   local strategies <const> = require "strategies"
@@ -9,12 +9,12 @@ local strategies = {}
 
 ---@class strategy_options
 ---@field layers?    string          pattern of the layers; default: that of the strategy
----@field reshard?   boolean|string|integer  as of fsdp
----@field prefetch?  integer|table   as of fsdp
----@field offload?   boolean         as of fsdp
+---@field reshard?   boolean|string|integer  as in fsdp
+---@field prefetch?  integer|table   as in fsdp
+---@field offload?   boolean         as in fsdp
 ---@field precision? boolean         parameters stored in float32 are used in bfloat16, gradients summed in float32
 ---@field recompute? string|false    "layers", "parts" or "selective" (see strategies.recompute); false: none
----@field towers?    string          of frozen towers: "root", "layers" or "ignored" (see strategies.frozen_towers)
+---@field towers?    string          frozen towers: "root", "layers" or "ignored" (see strategies.frozen_towers)
 
 local kOptions <const> = {
   layers = "string", reshard = "any", prefetch = "any", offload = "boolean", precision = "boolean", recompute = "any",
@@ -27,7 +27,7 @@ local function there(pattern)
   return model:has(pattern) or model:has(pattern .. ".**")
 end
 
--- The first of the names for which a module exists under this pattern, as a pattern; nil for none.
+-- The pattern of the first of these names that the model has under `layers`; nil for none.
 local function first(layers, names)
   for _, name in ipairs(names) do
     if there(layers .. "." .. name) then return layers .. "." .. name end
@@ -35,7 +35,7 @@ local function first(layers, names)
   return nil
 end
 
--- Whether layers read keys and values of an earlier layer: such a layer cannot be recomputed by itself.
+-- Whether layers use keys and values of an earlier layer: such a layer cannot be recomputed by itself.
 local function shares_keys()
   local text <const> = config:get("text_config", config)
   return text:get("num_kv_shared_layers", 0) > 0
@@ -49,7 +49,7 @@ end
 ---@return table  for plan{}
 function strategies.recompute(layers, how)
   assert(how == "layers" or how == "parts" or how == "selective",
-         "recompute = '" .. tostring(how) .. "': it is one of 'layers', 'parts', 'selective'")
+         "recompute = '" .. tostring(how) .. "': it must be 'layers', 'parts' or 'selective'")
   local shared <const> = shares_keys()
   if how == "layers" and not shared then return { recompute { layers } } end
   if how == "selective" and not shared then
@@ -75,7 +75,7 @@ end
 ---@return { wrap: string[], ignore: string[] }
 function strategies.frozen_towers(how)
   assert(how == "root" or how == "layers" or how == "ignored",
-         "towers = '" .. tostring(how) .. "': it is one of 'root', 'layers', 'ignored'")
+         "towers = '" .. tostring(how) .. "': it must be 'root', 'layers' or 'ignored'")
   local names <const> = {
     "visual", "vision", "vision_tower", "vision_model", "vit_model", "image_encoder", "vision_encoder", "audio_tower",
     "audio_encoder", "audio_model", "embed_vision", "embed_audio", "mm_projector", "aligner", "multi_modal_projector",
@@ -112,14 +112,14 @@ local function sections(o, layers, outputs)
   }
 end
 
--- The list of layers that the model has.
+-- The pattern of the model's layers.
 local function layers_of(o)
   if o.layers then return o.layers end
   for _, layers in ipairs { "model.layers.*", "model.language_model.layers.*", "language_model.model.layers.*",
                             "backbone.layers.*", "transformer.h.*" } do
     if there(layers) then return layers end
   end
-  error "the list of layers of this model is unknown: set layers = \"model.layers.*\""
+  error "strategies: the layers of this model were not found; pass their pattern, as in layers = \"model.layers.*\""
 end
 
 ---@param o? strategy_options
@@ -129,7 +129,7 @@ function strategies.default(o)
   return sections(o, layers_of(o))
 end
 
--- The options with another value for recompute.
+-- A copy of the options with another value for recompute.
 local function recomputing(o, how)
   local changed <const> = {}
   for key in pairs(kOptions) do changed[key] = o[key] end

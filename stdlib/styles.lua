@@ -2,7 +2,7 @@
 -- parameters, and the redistributions of its inputs and outputs. A custom style is a function like these.
 
 ---@meta
----@class layout  placement of a tensor on the ranks of a mesh axis: replicate, shared, shard(d), partial, packed(d, sizes)
+---@class layout  placement of a tensor on ranks of a mesh axis: replicate, shared, shard(d), partial, packed(d, sizes)
 ---@class style   what a rule does to the modules it claims
 
 ---@class styles
@@ -23,8 +23,8 @@ function styles.colwise(o)
   }
 end
 
--- Input features are sharded: every rank computes a term of the sum. The bias is added once, after the sum. Of an
--- embedding the rows are sharded, as vocab_rowwise does.
+-- Input features are sharded: every rank computes a term of the sum. The bias is added once, after the sum. For an
+-- embedding, the rows are sharded, as in vocab_rowwise.
 ---@param o? rowwise_keys
 ---@return style
 function styles.rowwise(o)
@@ -102,7 +102,7 @@ function styles.replicated(o)
   }
 end
 
--- A norm on the residual stream, which has this layout before and after it.
+-- A norm on the residual stream, which has the layout `residual` before and after the norm.
 ---@param residual layout  replicate, or shard(1) under sequence parallelism
 ---@return style
 function styles.norm_on(residual)
@@ -116,14 +116,14 @@ function styles.norm_on(residual)
   }
 end
 
--- Redistributions of the inputs of a module, by position; false leaves one as it is.
+-- Redistributions of the inputs of a module, by position; false: no redistribution.
 ---@param redistributions (layout[]|false)[]  { { from, to }, ... }
 ---@return style
 function styles.prepare_input(redistributions)
   return style { name = "prepare_input", inputs = redistributions }
 end
 
--- Redistributions of the outputs of a module, by position; false leaves one as it is.
+-- Redistributions of the outputs of a module, by position; false: no redistribution.
 ---@param redistributions (layout[]|false)[]  { { from, to }, ... }
 ---@return style
 function styles.prepare_output(redistributions)

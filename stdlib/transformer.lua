@@ -9,10 +9,10 @@ local function one_of(what, value, names)
   for _, name in ipairs(names) do
     if not value or value == name then return value end
   end
-  error(what .. " = '" .. tostring(value) .. "': it is one of '" .. table.concat(names, "', '") .. "'")
+  error(what .. " = '" .. tostring(value) .. "': it must be one of '" .. table.concat(names, "', '") .. "'")
 end
 
--- Checks the stream argument of a block; an error that shows how to make one if it is missing.
+-- Checks the stream argument of a block: a missing stream is an error that shows how to make one.
 local function check_stream(name, stream)
   if not (stream and stream.residual) then
     error(name .. ": the stream is missing: transformer.stream { sequence_parallel = false, loss_parallel = false, stable = false }")
@@ -48,8 +48,8 @@ function transformer.block_end(stream, features)
   return rowwise { input = features, output = stream.residual }
 end
 
--- A projection whose weight is stored as [in, out] (GPT-2's Conv1D), with sharded output features; of consecutive parts
--- as fused_colwise.
+-- A projection whose weight is stored as [in, out] (GPT-2's Conv1D), with sharded output features. With `sizes` the
+-- output is consecutive parts, as in fused_colwise.
 ---@param o? { input: layout, sizes: integer[], heads?: integer[] }
 ---@return style
 function transformer.transposed_colwise(o)
@@ -93,7 +93,7 @@ function transformer.head_norm()
   return style { name = "head_norm", params = { weight = shared, bias = shared } }
 end
 
--- Checks that the mesh fits these heads: query heads are split between ranks, key heads may also be replicated.
+-- Checks that these heads fit the mesh: query heads are split between ranks, key heads may also be replicated.
 ---@param path string  pattern of the attention modules, for the message
 ---@param heads integer
 ---@param kv_heads? integer  nil if equal to heads, or without key heads
@@ -131,11 +131,11 @@ end
 ---@field norms?    string   pattern of the norms on query and key heads: "{q,k}_norm"
 ---@field over_all? boolean  these norms take the mean over all heads (OLMo 2): queries and keys are gathered for them
 ---@field fused?    string   query, key and value are one projection: "contiguous", all of q, then k, then v; or
----                          "interleaved", for each key head its query heads, itself, its value head
----@field qkv?      string   its name: "qkv_proj"
+---                          "interleaved", for each key head its query heads, the key head, its value head
+---@field qkv?      string   name of the fused projection: "qkv_proj"
 ---@field head_dim? integer  features of a head; only a contiguous projection needs it
 ---@field all_heads? boolean every rank computes all heads, with replicated weights
----@field gathered? boolean  every rank computes all heads; the projections' rows are sharded, and their outputs gathered
+---@field gathered? boolean  every rank computes all heads; projections are sharded by rows, and their outputs gathered
 ---@field transposed? boolean  weights are stored as [in, out]; a fused one is contiguous
 
 -- Attention with sharded heads: projections split between heads, and the output projection to the stream.
@@ -168,7 +168,7 @@ function transformer.attention(path, stream, o)
     }
   end
   if o.over_all then
-    -- The weights are sharded between heads; a rank norms all features and goes on with its own heads.
+    -- The weights are sharded between heads; every rank norms all features, then uses its own heads.
     local function normed(n) return style { name = "norm_of_all", outputs = { { replicate, shard(-1, { heads = n }) } } } end
     return {
       transformer.heads_fit(path, heads, kv_heads),
@@ -198,12 +198,12 @@ function transformer.attention(path, stream, o)
 end
 
 ---@class mlp_options
----@field up?      string   pattern of the projections to the wide features: "{gate,up}_proj"
+---@field up?      string   pattern of the projections to the intermediate features: "{gate,up}_proj"
 ---@field down?    string   name of the down projection: "down_proj"
 ---@field fused?   string   gate and up are one projection: "contiguous", or "interleaved" feature by feature
----@field gate_up? string   its name: "gate_up_proj"
----@field size?    integer  the wide features; only a fused projection needs it
----@field transposed? boolean  weights are stored as [in, out]; none is fused
+---@field gate_up? string   name of the fused projection: "gate_up_proj"
+---@field size?    integer  the intermediate features; only a fused projection needs it
+---@field transposed? boolean  weights are stored as [in, out]; not with `fused`
 
 -- The feed-forward block with sharded intermediate features.
 ---@param path string  pattern of the modules
@@ -230,17 +230,17 @@ end
 ---@class tower_options
 ---@field heads      integer
 ---@field attention? string  name of the attention in a layer: "self_attn"
----@field out?       string  of its output projection: "out_proj"
----@field qkv?       string  of its one projection to all queries, all keys, all values, if it is one
+---@field out?       string  name of its output projection: "out_proj"
+---@field qkv?       string  name of its fused projection (all queries, all keys, all values), if it has one
 ---@field hidden?    integer  features of the hidden states; only a fused projection needs it
 ---@field mlp?       string  name of the feed-forward block in a layer: "mlp"
 ---@field up?        string  pattern of its up projections: "fc1"
 ---@field down?      string  "fc2"
 
--- The layers of a tower beside the decoder, for images or sound, whose stream is replicated. Where its heads do not fit the
--- mesh, its attention is replicated: the decoder's heads decide on the mesh.
----@param layer string  pattern of its layers
----@param stream stream  of the decoder: a stable one makes a stable tower
+-- The layers of a tower beside the decoder, for images or audio. The stream of the tower is replicated. If its heads do
+-- not fit the mesh, its attention is replicated: the mesh is chosen for the heads of the decoder.
+---@param layer string  pattern of the layers
+---@param stream stream  of the decoder; a tower beside a stable decoder is stable too
 ---@param o tower_options
 ---@return table  for plan{}
 function transformer.tower(layer, stream, o)
@@ -263,7 +263,7 @@ function transformer.tower(layer, stream, o)
 end
 
 ---@class ends_options
----@field prefix? string   path of the model within the one with the head: "model"
+---@field prefix? string   path of the base model within the model: "model"
 ---@field embed?  string   name of the embedding: "embed_tokens"
 ---@field norm?   string   name of the final norm: "norm"
 ---@field head?   string   path of the head: "lm_head", or "score" for a classifier in config.architectures
@@ -280,12 +280,12 @@ function transformer.ends(stream, o)
   local prefix <const> = o.prefix or "model"
   local head <const> = o.head or transformer.head()
   local classifies <const> = head == "score"
-  assert(not classifies or stream.logits == replicate, "loss_parallel: the head of a classifier has too few outputs to be sharded")
+  assert(not classifies or stream.logits == replicate, "loss_parallel: the head of a classifier has too few outputs to be sharded; leave it off")
   return {
     at(prefix .. "." .. (o.embed or "embed_tokens"), vocab_rowwise { output = o.merged and replicate or residual }),
     o.merged and residual ~= replicate and at(prefix .. ".layers.0", prepare_input { { replicate, residual } }),
     at(prefix .. "." .. (o.norm or "norm"), norm_on(residual)),
-    -- If it is tied to the embedding, both shard the weight along dim 0.
+    -- If the head is tied to the embedding, both shard the weight along dim 0.
     at(head, colwise { input = residual, output = stream.logits }),
     -- The layers between the ends: on a mesh with dp, the parameters of a layer are gathered while it is used.
     fsdp { wrap = prefix .. ".layers.*" },
@@ -300,7 +300,7 @@ end
 ---@return table  for plan{}
 function transformer.stack(layers, stream)
   local residual <const> = stream.residual
-  local last = 0  -- headers have no list of layers, only what has parameters in them
+  local last = 0  -- headers do not list the layers themselves, only modules with parameters
   for _, found in ipairs(model:find(layers .. ".**")) do
     last = math.max(last, tonumber(string.match(string.sub(found, #layers + 2), "^%d+")) or 0)
   end
@@ -323,8 +323,8 @@ function transformer.first(path, names)
   return nil
 end
 
--- The other modules beside an embedding, each replicated: those directly at `path` that have parameters of their own
--- and none of these names.
+-- Rules that replicate the other modules beside an embedding: the children of `path` that have parameters of their own
+-- and whose name is not in `names`.
 ---@param path string  "" is the model
 ---@param names string[]
 ---@return rule[]
@@ -339,7 +339,7 @@ function transformer.beside(path, names)
   return rules
 end
 
--- The path of the head: "score" for the classes of Hugging Face that classify, else "lm_head".
+-- The path of the head: "score" for classes of Hugging Face for sequence classification, else "lm_head".
 ---@return string
 function transformer.head()
   local names <const> = config:get("architectures", false)
@@ -351,11 +351,11 @@ end
 ---@field config table    the part of config.json about the decoder
 ---@field prefix string   where its layers are
 ---@field head   string   path of the head
----@field merged boolean  whether it is a part of a model with other inputs
+---@field merged boolean  whether the decoder is part of a model with other inputs
 
--- The decoder of a text model (config.json is its config, "model" its path) or of a model with images: then its config
--- is text_config, and its path "model.language_model" or, in files of older versions and in classes around such a model,
--- one of the others here.
+-- The decoder of a text model (its config is config.json, its path "model"), or of a model with images: there its
+-- config is text_config, and its path is "model.language_model" or, in checkpoints of older versions and in classes
+-- that contain such a model, one of the other paths below.
 ---@return text_model
 function transformer.text_model()
   local text <const> = config:get("text_config", false)
@@ -370,8 +370,8 @@ function transformer.text_model()
   return { config = text, prefix = prefix, head = around == "" and transformer.head() or around .. "lm_head", merged = true }
 end
 
--- Patterns of layers that are alike: "model.layers.{0,2,5}" by the value of key_of for layer i, from 0; nil and false
--- are skipped.
+-- Patterns of the layers with the same value of key_of(i), for layer i from 0, by that value: "model.layers.{0,2,5}".
+-- Layers whose value is nil or false are skipped.
 ---@param prefix string  "model.layers"
 ---@param count integer
 ---@param key_of fun(i: integer): any

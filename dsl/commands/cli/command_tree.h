@@ -1,5 +1,6 @@
-// CommandTree: the verbs and options of moonshard as plain data, from the definitions that the command line is parsed
-// with (options.cc), so that the texts made from it have every verb. Below: the texts.
+// CommandTree: the verbs and options of moonshard as plain data, and the texts that are made from it: shell completion
+// and the man page. The data is read from the definitions with which the command line is parsed (options.cc), so these
+// texts cover every verb.
 #pragma once
 
 #include <span>
@@ -15,8 +16,8 @@ namespace moonshard {
 
 struct CommandOption {
   std::vector<std::string> names;  // "--mesh"; "-c", "--code"; empty for a positional argument
-  std::string place;               // "MODEL", of a positional argument
-  bool takes_value = false;        // else a flag
+  std::string place;               // name of a positional argument: "MODEL"
+  bool takes_value = false;        // false: a flag
   bool required = false;
   std::vector<std::string> choices;  // the allowed values; empty: any
   std::string description;
@@ -37,20 +38,19 @@ struct CommandTree {
 
 CommandTree ReadCommandTree(const CLI::App& app);
 
-// a script that completes verbs, their options and values: choices, shipped plans, findings, mesh
-// axes. Options of a plan are not completed; other values are files.
-// "bash", "zsh", "fish".
+// The shells for which there is a completion script: "bash", "zsh", "fish".
 std::span<const std::string> CompletionShells();
-// The names that values consist of.
+// The names that are completed as values of options.
 struct CompletionNames {
   std::vector<std::string> plans;     // shipped ones
   std::vector<std::string> findings;  // identifiers and names
   std::vector<std::string> axes;
 };
-// The script for one of these shells.
+// Returns the script for one of these shells. It completes verbs, their options, and values: choices, shipped plans,
+// findings and mesh axes. Other values are completed as file names; options of a plan are not completed.
 std::string ShellCompletion(const CommandTree& tree, const std::string& shell, const CompletionNames& names);
 
-// The man page of moonshard, in the macros of man(7).
+// Returns the man page of moonshard, in the macros of man(7).
 std::string ManPage(const CommandTree& tree, const std::string& version);
 
 }  // namespace moonshard

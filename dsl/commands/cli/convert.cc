@@ -37,7 +37,7 @@ class ProgressLine {
   void End(const ConvertSummary& summary) {
     if (terminal_) std::fputs("\r\033[K", stderr);
     if (summary.was_there) {
-      std::fprintf(stderr, "%s: it was there already\n", verb_);
+      std::fprintf(stderr, "%s: the complete output already exists\n", verb_);
       return;
     }
     const double seconds = Now() - begin_;
@@ -110,7 +110,7 @@ int RunShard(const ShardVerb& verb) {
       d.required = "the directory with the weights as MODEL, and the program in --program";
       found.push_back(std::move(d));
     }
-    for (Diagnostic& d : CheckRanks(folder->mesh, kMostRankFiles, "write a file of each rank"))
+    for (Diagnostic& d : CheckRanks(folder->mesh, kMostRankFiles, "write one file per rank"))
       found.push_back(std::move(d));
     auto tree = std::make_shared<const ModuleTree>(TreeOf(*folder));
     plan = ToResult(ResolveModel(verb.model, folder->config, folder->mesh, std::move(tree))).Collect(found);

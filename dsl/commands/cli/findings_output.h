@@ -1,4 +1,4 @@
-// FindingsOutput: how a verb reports findings: the form (engine/core/findings/forms.h), and colours on a terminal.
+// FindingsOutput: how a verb prints findings: in which form (engine/core/findings/forms.h), and whether in color.
 #pragma once
 
 #include <string>
@@ -13,19 +13,19 @@ enum class ColorChoice { kAuto, kAlways, kNever };
 struct FindingsOutput {
   FindingForm form = FindingForm::kText;
   ColorChoice color = ColorChoice::kAuto;
-  std::string subject;  // file named for findings without a source location: the plan, or config.json
+  std::string subject;  // file that findings without a source location are reported at: the plan, or config.json
 
   bool text() const { return form == FindingForm::kText; }
 };
 
-// Whether to write colours to a file descriptor. kAuto: never with NO_COLOR (no-color.org), always with CLICOLOR_FORCE
-// other than 0 (bixense.com/clicolors), else if it is a terminal that is not dumb and CLICOLOR is not 0. Variables that
-// are empty count as absent.
+// Whether to write colors to a file descriptor. kAuto: no if NO_COLOR is set (no-color.org); else yes if CLICOLOR_FORCE
+// is set and not 0 (bixense.com/clicolors); else yes if the descriptor is a terminal, TERM is not dumb and CLICOLOR is
+// not 0. An empty variable counts as not set.
 bool UsesColor(ColorChoice choice, int descriptor);
 
-// Writes the diagnostics to stderr, in the forms json and sarif as one document. Writes nothing if there are none.
+// Writes the diagnostics to stderr; json and sarif write one document. Writes nothing if there are no diagnostics.
 void PrintFindings(const Diagnostics& diagnostics, const FindingsOutput& options);
-// The same to stdout, except that json and sarif write an (empty) document even if there are no diagnostics.
+// Writes the diagnostics to stdout; json and sarif write one document even if there are no diagnostics.
 void PrintFindingsAsData(const Diagnostics& diagnostics, const FindingsOutput& options);
 
 }  // namespace moonshard

@@ -42,7 +42,7 @@ class TemporaryFolder {
     const char* base = std::getenv("TMPDIR");
     path_ = std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/moonshard-XXXXXX";
     if (mkdtemp(path_.data()) != nullptr) return;
-    error_ = "cannot make a directory '" + path_ + "': " + std::strerror(errno);
+    error_ = "cannot create the directory '" + path_ + "': " + std::strerror(errno);
     path_.clear();
   }
   ~TemporaryFolder() {
@@ -295,7 +295,8 @@ class Launcher {
   int Report() const {
     if (!first_failed_) return 0;
     const Rank& rank = ranks_[*first_failed_];
-    if (halted_) Fail("rank " + std::to_string(*halted_) + " was halted by a signal while the others waited for it");
+    if (halted_)
+      Fail("rank " + std::to_string(*halted_) + " was halted by a signal while the other ranks waited for it");
     if (*first_failed_ != 0) {
       // If all ranks report the same (a wrong plan), rank 0 has reported it.
       if (!rank.text.empty() && rank.text != ranks_[0].text) {

@@ -36,26 +36,26 @@ struct Entry {
 };
 
 constexpr auto kEnvironment = std::to_array<Entry>({
-    {"NO_COLOR", "where it is not empty, --color auto means never"},
+    {"NO_COLOR", "if not empty, --color auto means never"},
     {"CLICOLOR_FORCE, CLICOLOR",
-     "--color auto means always where the first is set and not 0, and never where the second is 0"},
-    {"TERM", "no colours where it is dumb; the REPL then reads lines as they are, without editing"},
-    {"XDG_STATE_HOME, HOME", "where the REPL keeps its history: see FILES"},
+     "--color auto means always if CLICOLOR_FORCE is set and not 0, and never if CLICOLOR is 0"},
+    {"TERM", "if it is dumb: no colors, and the REPL has no line editing"},
+    {"XDG_STATE_HOME, HOME", "the directory of the REPL's history: see FILES"},
     {"TMPDIR", "directory of the file that local ranks use to find each other; /tmp without it"},
     {"RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT",
-     "as torchrun sets them: this process is one rank of a group that others started. Those of srun (SLURM_PROCID and "
-     "so on) and of mpirun (OMPI_COMM_WORLD_RANK, PMI_RANK and so on) count too; without any the ranks are started "
-     "here"},
+     "if set, as by torchrun, this process is one rank of a group that a launcher started. The variables of srun "
+     "(SLURM_PROCID and others) and of mpirun (OMPI_COMM_WORLD_RANK, PMI_RANK and others) mean the same. Without such "
+     "variables moonshard starts the ranks"},
     {"MOONSHARD_STORE",
-     "in place of MASTER_ADDR and MASTER_PORT: a new file that the ranks of one machine use to find each other"},
+     "replaces MASTER_ADDR and MASTER_PORT: a new file that the ranks of one machine use to find each other"},
     {"GLOO_SOCKET_IFNAME", "the network interface between ranks on CPUs"},
 });
 
 constexpr auto kFiles = std::to_array<Entry>({
     {"$XDG_STATE_HOME/moonshard/history",
-     "the lines typed in the REPL, for their owner alone; in $HOME/.local/state without XDG_STATE_HOME. With "
-     "--no-history it is neither read nor written"},
-    {"~/.editrc", "keys of the REPL's line editor, as of every program with libedit"},
+     "the lines typed in the REPL, readable only by their owner; in $HOME/.local/state without XDG_STATE_HOME. With "
+     "--no-history the file is neither read nor written"},
+    {"~/.editrc", "key bindings of the REPL's line editor, as for every program that uses libedit"},
 });
 
 constexpr auto kExamples = std::to_array<Entry>({

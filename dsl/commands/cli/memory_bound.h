@@ -1,5 +1,5 @@
-// MemoryBound: a step that cannot fit in the machine, refused before it is begun: a lower bound of what it needs, its
-// token ids and logits, so that a step that fits is never refused.
+// MemoryBound: rejects a step that cannot fit in the memory of the machine, before the step begins. The check uses a
+// lower bound of the memory, the token ids and the logits, so that a step that fits is never rejected.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 namespace moonshard {
 
 struct StepSize {
-  int64_t tokens = 0;        // of this rank, whose ids and labels are in memory at once
-  int64_t logit_tokens = 0;  // of these, those whose logits exist at once
-  int64_t vocabulary = 0;    // size of the logits of one token on this rank
+  int64_t tokens = 0;        // tokens of this rank whose ids and labels are in memory at once
+  int64_t logit_tokens = 0;  // the part of these tokens whose logits are in memory at once
+  int64_t vocabulary = 0;    // logits of one token on this rank
 };
 
-// For a step on a CPU: an error (kBadInput, about `option`) where ids, labels and float32 logits alone are more bytes
-// than the machine's memory has.
+// For a step on a CPU. Returns an error (kBadInput, with the path `option`) if ids, labels and float32 logits alone
+// take more bytes than the machine has memory.
 Diagnostics CheckMemory(const StepSize& size, const std::string& option);
 
 }  // namespace moonshard

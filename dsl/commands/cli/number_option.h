@@ -1,4 +1,4 @@
-// NumberOption: an option of the command line that takes a number within its range.
+// NumberOption: an option of the command line whose value is a number in a range.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,8 @@
 
 namespace moonshard {
 
-// Checks each value against RangeOf(option). An integer becomes its shortest text, for CLI11 takes "010" as octal.
+// Checks each value against RangeOf(option). Rewrites an integer in its shortest form, because CLI11 reads "010" as
+// octal.
 inline CLI::Validator InRange(const std::string& option) {
   const NumberRange& range = RangeOf(option);
   return {[&range](std::string& text) {
@@ -20,7 +21,7 @@ inline CLI::Validator InRange(const std::string& option) {
           Ends(range)};
 }
 
-// add_option for a `target` of numbers, with their range. `option` is its one name.
+// Adds an option whose value is a number, or several numbers, in the range of the option. `option` is its only name.
 template <class Number>
 CLI::Option* AddNumber(CLI::App& app, const std::string& option, Number& target, const std::string& description) {
   return app.add_option(option, target, description)->transform(InRange(option));

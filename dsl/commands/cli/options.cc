@@ -23,16 +23,16 @@ constexpr const char* kAbout =
 
 void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options, bool required = true) {
   app.add_option("MODEL", model.model,
-                 "model directory: config.json and safetensors (headers are enough where no weight is used)")
+                 "model directory: config.json and safetensors (headers are enough if no weight is used)")
       ->required(required);
   app.add_option(
       "--program", model.program,
       "exported program of the model (.pt2, or a directory of them for several lengths), run in place of the reference "
       "architecture; MODEL itself may be an exported program");
   app.add_option("--plan", model.plan,
-                 "plan file, the name of a shipped plan, or hf:FILE[#KEY]; chosen by architecture without it");
+                 "plan file, the name of a shipped plan, or hf:FILE[#KEY]; default: chosen by architecture");
   app.add_option("--mesh", model.mesh,
-                 "axes and sizes, as in tp=2,dp=4: tp, dp (= dp_shard) and dp_replicate; one rank without it");
+                 "axes and sizes, as in tp=2,dp=4: tp, dp (= dp_shard) and dp_replicate; default: one rank");
   app.add_option("--option", plan_options, "an option of the plan, as in sequence_parallel=true; may be repeated")
       ->allow_extra_args(false);
   app.add_flag("--isolate", model.isolate, "evaluate the plan in a child process under limits: for an untrusted plan");
@@ -84,10 +84,11 @@ void AddRun(CLI::App& app, RunOptions& run) {
 }
 
 void AddConvert(CLI::App& app, std::string& out, bool& replace, bool& json) {
-  app.add_option("OUT", out, "directory to write; it appears when it is complete. A stopped run is resumed")
+  app.add_option("OUT", out,
+                 "directory to write; OUT exists only when it is complete. The next run resumes an interrupted one")
       ->required();
-  app.add_flag("--replace", replace, "replace what OUT holds");
-  app.add_flag("--json", json, "what was done, as JSON on stdout");
+  app.add_flag("--replace", replace, "replace an existing OUT");
+  app.add_flag("--json", json, "print a summary as JSON on stdout");
 }
 
 // Splits "k=v" texts into the map. False, with a message in `error`, for one without '='.
@@ -153,26 +154,26 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddFindingsOutput(*explain_app, findings_output);
   AddNumber(*explain_app, "--rank", explain.rank, "rank whose local shapes and bytes are printed (default 0)");
   explain_app->add_flag("--json", explain.json, "the versioned JSON form");
-  CLI::Option* html =
-      explain_app->add_option("--html", explain.html, "file for a report to read in a browser; - for stdout");
-  explain_app->add_option("--tokens", explain.tokens, "B,S of the input, for the bytes of collectives and of a step");
-  CLI::Option* passes = explain_app->add_flag(
-      "--passes", explain.passes,
-      "in place of the explanation, each pass from the plan to the compiled plan: its time, what it made and how many "
-      "findings it has; with --json beside it");
+  CLI::Option* html = explain_app->add_option("--html", explain.html, "file for an HTML report; - for stdout");
+  explain_app->add_option("--tokens", explain.tokens,
+                          "B,S: batch and sequence of the input, for the bytes of collectives and of a step");
+  CLI::Option* passes = explain_app->add_flag("--passes", explain.passes,
+                                              "print the passes from the plan to the compiled plan (time, result and "
+                                              "number of findings of each) in place of the explanation; with "
+                                              "--json, in addition to it");
   passes->excludes(html);
   explain_app
       ->add_flag("--memory", explain.memory,
-                 "what a rank holds at the busiest moment of a training step (of --tokens, default 1,2048 or the "
-                 "longest that a program was exported for), by module, with its work; for a reference architecture or "
-                 "a program")
+                 "print the peak memory of one rank in a training step (of --tokens, default 1,2048 or the longest "
+                 "input that a program was exported for), by module, and the work of the step; for a reference "
+                 "architecture or a program")
       ->excludes(html)
       ->excludes(passes);
   AddDType(*explain_app, explain.dtype);
 
   CheckVerb check;
   bool check_json = false;
-  CLI::App* check_app = app.add_subcommand("check", "all findings about a plan; exit code 1 where there are errors");
+  CLI::App* check_app = app.add_subcommand("check", "all findings about a plan; exit code 1 if there are errors");
   AddModel(*check_app, check.model, plan_options);
   AddFindingsOutput(*check_app, findings_output);
   check_app->add_flag("--strict", check.strict, "warnings count as errors");
@@ -186,12 +187,13 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   eval_app
       ->add_option(
           "--input", eval.input,
-          "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids; of a program with other "
-          "inputs each by its name")
+          "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids; for a program with other "
+          "inputs, each input by its name")
       ->required();
   eval_app
-      ->add_option("--output", eval.output,
-                   "safetensors to write: logits, loss (of a program with other inputs every output), grad.<parameter>")
+      ->add_option(
+          "--output", eval.output,
+          "safetensors to write: logits, loss (for a program with other inputs, every output), grad.<parameter>")
       ->required();
   eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, unsharded");
   eval_app->add_option("--stats", eval.stats,
@@ -207,9 +209,10 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddModel(*verify_app, verify.model, plan_options);
   AddFindingsOutput(*verify_app, findings_output);
   verify_app->add_option("--input", verify.input, "as for eval; generated if not given");
-  verify_app->add_option("--tokens", verify.tokens,
-                         "B,S of the generated input (default 2,13; with --types 2,12*tp; of a program with "
-                         "other inputs the sizes of its export, with --types 2,12*tp)");
+  verify_app->add_option(
+      "--tokens", verify.tokens,
+      "B,S of the generated input (default 2,13, or for a program with other inputs the sizes of its "
+      "export; with --types 2,12*tp)");
   AddNumber(*verify_app, "--tolerance", verify.tolerance,
             "largest difference that passes, relative to the largest value of the tensor (default 2e-4, or "
             "more for a coarser dtype: 12 times its epsilon)");
@@ -219,8 +222,9 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       ->excludes(types);
   AddNumber(*verify_app, "--rank", verify.rank, "with --types: the rank that is checked (default 0)")->needs(types);
   verify_app
-      ->add_flag("--json", verify.json,
-                 "with --types: the proof as JSON: whether it holds, of what step, what it assumes, findings")
+      ->add_flag(
+          "--json", verify.json,
+          "with --types: print the proof as JSON: whether it holds, for which step, its assumptions and findings")
       ->needs(types);
   AddRun(*verify_app, verify.run);
 
@@ -251,7 +255,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   import_app->add_option("FILE", import.file, "config.json, a Python dict or source, or a file of many plans")
       ->required();
   AddFindingsOutput(*import_app, findings_output);
-  import_app->add_option("--name", import.key, "which plan of the file: llama, llama/LlamaConfig, LlamaForCausalLM");
+  import_app->add_option("--name", import.key,
+                         "the plan to take from the file: llama, llama/LlamaConfig, LlamaForCausalLM");
   import_app->add_flag(
       "--idiomatic", import.idiomatic,
       "in this language's own styles, as a file to edit, rather than in styles with Hugging Face's exact meaning");
@@ -287,18 +292,17 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App* repl_app = app.add_subcommand("repl", "the plan debugger: Lua and commands, typed or from a script");
   AddModel(*repl_app, repl.model, plan_options, /*required=*/false);
   AddFindingsOutput(*repl_app, findings_output);
-  repl_app->add_option("-c,--code", repl.code, "runs these lines and ends; may be repeated")->allow_extra_args(false);
-  repl_app->add_option("-f,--file", repl.file, "runs the lines of a file and ends; - for standard input");
-  repl_app->add_option("--mode", repl.mode, "the form of answers: table, json, csv or md")
+  repl_app->add_option("-c,--code", repl.code, "run these lines and end; may be repeated")->allow_extra_args(false);
+  repl_app->add_option("-f,--file", repl.file, "run the lines of a file and end; - for standard input");
+  repl_app->add_option("--mode", repl.mode, "output format of the answers: table, json, csv or md")
       ->check(CLI::IsMember({"table", "json", "csv", "md"}));
-  repl_app->add_flag("--bail", repl.bail, "a script ends at its first line that fails");
-  repl_app->add_flag("!--no-history", repl.history, "neither reads nor writes the history of typed lines");
+  repl_app->add_flag("--bail", repl.bail, "end a script at the first line that fails");
+  repl_app->add_flag("!--no-history", repl.history, "do not read or write the history of typed lines");
 
   SuggestVerb suggest;
   CLI::App* suggest_app = app.add_subcommand("suggest", "a first plan file for a model that no shipped plan fits");
   suggest_app
-      ->add_option("MODEL", suggest.model.model,
-                   "model directory: config.json and safetensors, of which headers are enough")
+      ->add_option("MODEL", suggest.model.model, "model directory: config.json and safetensors (headers are enough)")
       ->required();
   AddFindingsOutput(*suggest_app, findings_output);
   suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");

@@ -22,8 +22,8 @@ struct ExplainVerb {
   bool json = false;
   std::string html;            // file of the report; "-": stdout; "": none
   std::string tokens;          // "B,S"; "": see ExplainOptions
-  bool passes = false;         // the record of each pass instead (engine/plan/resolve)
-  bool memory = false;         // the memory of a training step, which needs LibTorch
+  bool passes = false;         // print the record of each pass (engine/plan/resolve) instead of the explanation
+  bool memory = false;         // print the memory of a training step; needs LibTorch
   std::string dtype = "auto";  // of the parameters, for `memory`: auto (the config's, else the file's) or a torch name
 };
 
@@ -33,7 +33,7 @@ struct CheckVerb {
   bool strict = false;  // warnings count as errors
 };
 
-// The page of one finding, or a list of all.
+// Prints the page of one finding, or a list of all findings.
 struct ExplainFindingVerb {
   FindingsOutput findings_output;
   std::string finding;  // identifier or name; "": all
@@ -44,10 +44,10 @@ struct ExplainFindingVerb {
 struct ImportVerb {
   FindingsOutput findings_output;
   std::string file;
-  std::string key;              // which plan of the file; "": the only one
+  std::string key;              // selects a plan of the file; "": the only plan
   std::string base = "model.";  // path of the base model
   bool idiomatic = false;
-  bool experts = false;  // the ep_plan
+  bool experts = false;  // import the ep_plan
 };
 
 struct ExportVerb {
@@ -56,11 +56,11 @@ struct ExportVerb {
   std::string form;  // "hf" or "torch"
 };
 
-// How the verbs that need tensors run.
+// Options of the verbs that need tensors.
 struct RunOptions {
   std::string dtype = "auto";  // of the parameters: auto (the config's, else the file's) or a torch name
   std::string device = "auto";
-  double timeout_s = 600;  // longest wait for a peer
+  double timeout_s = 600;  // longest wait for another rank, in seconds
 };
 
 struct EvalVerb {
@@ -71,65 +71,65 @@ struct EvalVerb {
   std::string output;  // safetensors: logits, loss, and with grads grad.<parameter>
   bool grads = false;
   std::string stats;          // a JSON file, or "-" for stdout; "": none
-  int64_t micro_batches = 1;  // the batch in so many equal parts, gradients accumulated
+  int64_t micro_batches = 1;  // number of equal parts of the batch, with accumulated gradients
 };
 
 struct VerifyVerb {
   ModelOptions model;
   FindingsOutput findings_output;
   RunOptions run = {.dtype = "float32"};
-  std::string input;                // as of eval; "": generated
-  std::string tokens;               // "B,S" of a generated input; "": a length that few meshes divide
-  std::optional<double> tolerance;  // largest relative difference that passes; none: by the dtype of computation
+  std::string input;                // as EvalVerb::input; "": generated
+  std::string tokens;               // "B,S" of a generated input; "": see MadeUpInputs
+  std::optional<double> tolerance;  // largest relative difference that passes; none: from the dtype of computation
   bool types = false;               // prove the layouts of each operator, in one process without peers
   bool ops = false;                 // compare each operator, not only modules
   int64_t rank = 0;                 // with types: the rank that is checked
   bool json = false;                // with types: the proof on stdout
 };
 
-// A training run: what dsl/commands/train/ works from.
+// A training run (dsl/commands/train/).
 struct TrainVerb {
   ModelOptions model;
   FindingsOutput findings_output;
-  RunOptions run = {.dtype = "float32"};  // or bfloat16: matrix products under autocast, all state in float32
-  std::optional<uint64_t> init;           // seed of new weights; none: the model directory's
+  RunOptions run = {.dtype = "float32"};  // or float64, or bfloat16: autocast, with all state in float32
+  std::optional<uint64_t> init;           // seed of new weights; none: the weights of the model
   std::vector<std::string> data;          // files and directories of tokens or text
   std::string data_dtype = "uint16";      // of a .bin file
-  std::vector<std::string> eval_data;     // held out
-  int64_t eval_every = 0;                 // steps; 0: at the end alone
-  int64_t steps = 0;                      // of the whole run, those before a resume included
-  int64_t batch = 8;                      // rows of a step, over all ranks
-  int64_t sequence = 128;                 // tokens of a row
-  int64_t micro_batches = 1;              // parts that a rank works through, gradients accumulated
+  std::vector<std::string> eval_data;     // held-out data
+  int64_t eval_every = 0;                 // steps; 0: only at the end
+  int64_t steps = 0;                      // of the whole run, including the steps before a resume
+  int64_t batch = 8;                      // sequences of a step, over all ranks
+  int64_t sequence = 128;                 // tokens of a sequence
+  int64_t micro_batches = 1;              // micro-batches per rank, with accumulated gradients
   double lr = 3e-4;
   double min_lr = 0;
   int64_t warmup = 0;               // steps
-  std::string schedule = "cosine";  // after it: cosine, linear or constant
-  int64_t decay_steps = 0;          // where the decay ends; 0: with the run
+  std::string schedule = "cosine";  // after the warmup: cosine, linear or constant
+  int64_t decay_steps = 0;          // step at which the decay ends; 0: the last step
   double weight_decay = 0.1;        // of parameters of two dims or more
   std::pair<double, double> betas = {0.9, 0.95};
   double eps = 1e-8;
   double clip = 1;           // largest norm of the gradients; 0: not clipped
-  int64_t check_inputs = 0;  // every how many calls the ranks of tp compare all inputs; 0: integers on the CPU alone
-  int64_t skips = 3;         // steps in a row that may have no finite loss or gradients
-  int64_t loss_chunk = 0;    // tokens whose logits exist at a time; 0: all
+  int64_t check_inputs = 0;  // the tp ranks compare all inputs every so many calls; 0: only integers on the CPU
+  int64_t skips = 3;         // consecutive steps that may have a non-finite loss or gradients
+  int64_t loss_chunk = 0;    // number of tokens whose logits are in memory at once; 0: all
   uint64_t seed = 0;         // of the order of the data, and of dropout
-  std::string save;          // directory for the run's steps; "": nothing is saved
-  int64_t save_every = 0;    // steps; 0: at the end alone
-  int64_t keep = 3;          // saved steps that are kept; 0: all
-  bool resume = false;       // from the latest step in `save`, if there is one
-  std::vector<std::string> accept_changes;  // what may differ from the saved run all the same: "data", "config"
+  std::string save;          // directory for the run's checkpoints; "": nothing is saved
+  int64_t save_every = 0;    // steps; 0: only at the end
+  int64_t keep = 3;          // number of checkpoints to keep; 0: all
+  bool resume = false;       // resume from the latest checkpoint in `save`, if there is one
+  std::vector<std::string> accept_changes;  // allowed differences from the saved run: "data", "config"
   std::string log;                          // file of JSON lines, appended to; "": none
   int64_t log_every = 10;                   // steps between lines on a stderr that is not a terminal
   bool json = false;                        // the summary on stdout
 };
 
-// A model directory to one file per rank; and MergeVerb back.
+// Shards a model directory into one file per rank. MergeVerb is the inverse.
 struct ShardVerb {
   ModelOptions model;
   FindingsOutput findings_output;
   std::string out;
-  bool replace = false;  // overwrite what OUT holds
+  bool replace = false;  // replace an existing OUT
   bool json = false;
 };
 
@@ -142,11 +142,11 @@ struct MergeVerb {
 };
 
 struct SuggestVerb {
-  ModelOptions model;  // the directory alone
+  ModelOptions model;  // only its MODEL is used
   FindingsOutput findings_output;
   std::string out;  // of the plan file; "": stdout
   bool replace = false;
-  bool sure = false;  // guesses stay replicated, as in the plan that is chosen by structure
+  bool sure = false;  // guesses stay replicated, as in the plan by structure (structure_plan.h)
 };
 
 struct CompareVerb {
@@ -160,9 +160,9 @@ struct DoctorVerb {};
 struct ReplVerb {
   ModelOptions model;  // an empty directory: no model
   FindingsOutput findings_output;
-  std::vector<std::string> code;  // lines to run: -c
-  std::string file;               // of lines to run: -f; "-": standard input
-  std::string mode = "table";     // the form of answers
+  std::vector<std::string> code;  // -c: lines to run
+  std::string file;               // -f: file of lines to run; "-": standard input
+  std::string mode = "table";     // output format of the answers
   bool bail = false;              // a script ends at its first line that fails
   bool history = true;
 };
@@ -170,17 +170,17 @@ struct ReplVerb {
 using Verb = std::variant<ExplainVerb, CheckVerb, ImportVerb, ExportVerb, EvalVerb, VerifyVerb, TrainVerb, ShardVerb,
                           MergeVerb, CompareVerb, DoctorVerb, ReplVerb, SuggestVerb, ExplainFindingVerb>;
 
-// The form in which a verb reports its findings.
+// The FindingsOutput of a verb; the default for a verb without one.
 FindingsOutput FindingsOutputOf(const Verb& verb);
 
-// A parsed command line: a verb, or a text to print (help, version) and the exit code to end with.
+// A parsed command line: a verb, or a text to print (help, version, usage error) and the exit code.
 struct CommandLine {
   std::optional<Verb> verb;
   std::string text;
   int exit_code = 0;
 };
 
-// Parses argv[1..]. One with an error has exit_code 2 and a text for stderr.
+// Parses argv[1..]. A command line with an error has exit_code 2 and a text for stderr.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
 
 }  // namespace moonshard

@@ -1,4 +1,4 @@
-// RunMain: how both executables end: what they throw becomes a message and an exit code, and output that could not be
+// RunMain: how both executables end: an exception becomes a message and an exit code, and output that could not be
 // written is an error.
 #pragma once
 
@@ -9,12 +9,13 @@
 
 namespace moonshard {
 
-// The exit code of `body`, or of what it throws: kExitDefect for an InternalError, else kExitFailed, with the text on
-// stderr after the executable's name.
+// Runs `body` and returns its exit code. If it throws a PlanError, prints its findings and returns their exit code
+// (ExitCodeOf). If it throws anything else, prints the text of the exception to stderr after the executable's name, and
+// returns kExitDefect for an InternalError, else kExitFailed.
 int RunMain(const std::string& executable, const std::function<int()>& body);
 
-// The last thing an executable does: flushes stdout. Where that, or a write before it, failed (a full disk), says so
-// (kWriteFailed) and returns kExitFailed in place of a `code` that is kExitSuccess.
+// Flushes stdout; the last call of an executable. If the flush or an earlier write failed (a full disk), reports
+// kWriteFailed and returns kExitFailed in place of kExitSuccess; else returns `code`.
 int EndOutput(int code, const FindingsOutput& options);
 
 }  // namespace moonshard

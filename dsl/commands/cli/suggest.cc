@@ -31,7 +31,7 @@ int RunSuggest(const SuggestVerb& verb) {
   PrintFindings(folder.diagnostics(), verb.findings_output);
   if (!folder.ok()) return kExitUsage;
   if (std::error_code ignored; !verb.out.empty() && !verb.replace && std::filesystem::exists(verb.out, ignored)) {
-    Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "'" + verb.out + "' is there already");
+    Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "'" + verb.out + "' already exists");
     d.required = "the name of a new file, or --replace";
     PrintFindings({d}, verb.findings_output);
     return kExitFailed;

@@ -37,7 +37,7 @@ std::string ExportScript() {
   }
   Diagnostic d = MakeDiagnostic(Finding::kFileNotFound, "the exporter is not installed with moonshard");
   d.path = (here.parent_path() / kScript).string();
-  d.help = "install with cmake --install, or use engine/models/program/export/export_program.py of the sources";
+  d.help = "install with cmake --install, or use engine/models/program/export/export_program.py from the source tree";
   throw PlanError({std::move(d)});
 }
 
@@ -52,10 +52,10 @@ TextVerbs::TextVerbs(CLI::App& app) : app_(app) {
           "luacats: definitions for lua-language-server; luarc: its settings; luacheck: a .luacheckrc; markdown: "
           "the reference")
       ->check(CLI::IsMember({"luacats", "luarc", "luacheck", "markdown"}));
-  definitions->add_option("--library", library_, "of luarc: the directory that holds the definitions");
+  definitions->add_option("--library", library_, "for luarc: the directory of the definitions");
   CLI::App* completion = app.add_subcommand("completion", "completion of this command line, as a script for a shell");
   const auto shells = CompletionShells();
-  completion->add_option("SHELL", shell_, "which one")
+  completion->add_option("SHELL", shell_, "the shell: bash, zsh or fish")
       ->required()
       ->check(CLI::IsMember(std::vector<std::string>(shells.begin(), shells.end())));
   man_ = app.add_subcommand("man", "the man page on stdout; man -l - shows it");

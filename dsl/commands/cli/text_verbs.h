@@ -1,6 +1,6 @@
-// TextVerbs: the verbs that print a text made of the command line itself: `definitions` (the plan language for
-// editors), `completion`, `man`, and `export-script` (where the exporter of PyTorch models is). They read the
-// definitions of all verbs, so they are added last.
+// TextVerbs: the verbs that only print a text: `definitions` (the plan language, for editors), `completion`, `man`, and
+// `export-script` (the path of the exporter of PyTorch models). `completion` and `man` read the definitions of all
+// verbs, so these verbs are added last.
 #pragma once
 
 #include <optional>
@@ -14,13 +14,13 @@ namespace moonshard {
 
 class TextVerbs {
  public:
-  // Adds the verbs to `app`, which must outlive this.
+  // Adds the verbs to `app`, which must outlive this object.
   explicit TextVerbs(CLI::App& app);
   TextVerbs(const TextVerbs&) = delete;
   TextVerbs& operator=(const TextVerbs&) = delete;
 
-  // After parsing: the text of the verb that was given; nothing where it is another one. Throws PlanError:
-  // kFileNotFound where the exporter was not installed.
+  // After parsing: returns the text of the verb that was given; nothing if that is none of these verbs. Throws
+  // PlanError: kFileNotFound if the exporter is not installed.
   std::optional<std::string> Asked() const;
 
  private:

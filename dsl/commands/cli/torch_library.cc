@@ -71,12 +71,12 @@ std::optional<std::string> WhyNotLoaded(const std::string& executable, const Tor
       setenv("LD_LIBRARY_PATH", path.c_str(), 1);
       missing = MissingLibraries(executable);
       if (missing.empty()) return std::nullopt;
-      why_not_given = "MOONSHARD_TORCH_ROOT=" + root + ": not all of them are in its lib/\n";
+      why_not_given = "MOONSHARD_TORCH_ROOT=" + root + ": its lib/ does not have all of these libraries\n";
     }
   }
   return executable + " cannot be started: the dynamic loader does not find " + Join(missing, ", ") + "\n" +
-         why_not_given + "It was built with LibTorch " + torch.version + " in " + torch.root +
-         ". Set MOONSHARD_TORCH_ROOT to where that LibTorch is now (the directory with lib/libtorch_cpu.so), or "
+         why_not_given + "The executable was built with LibTorch " + torch.version + " in " + torch.root +
+         ". Set MOONSHARD_TORCH_ROOT to the directory of that LibTorch (it has lib/libtorch_cpu.so), or "
          "LD_LIBRARY_PATH to its lib/.\n";
 }
 

@@ -6,12 +6,13 @@ namespace moonshard {
 namespace {
 
 void AddData(CLI::App& app, TrainVerb& train) {
-  app.add_option("--data", train.data,
-                 "what to train on: .safetensors with a list `tokens`, .bin of raw tokens, any other file as text, a "
-                 "token per byte; a directory stands for all of its files; may be repeated")
+  app.add_option(
+         "--data", train.data,
+         "training data: .safetensors with a 1-D tensor `tokens`, .bin of raw tokens, or any other file as text "
+         "with one token per byte; a directory means all of its files; may be repeated")
       ->required()
       ->allow_extra_args(false);
-  app.add_option("--data-dtype", train.data_dtype, "what a .bin file holds (default uint16)")
+  app.add_option("--data-dtype", train.data_dtype, "dtype of the tokens in a .bin file (default uint16)")
       ->check(CLI::IsMember({"uint16", "uint32"}));
   CLI::Option* eval_data =
       app.add_option("--eval-data", train.eval_data, "held-out data, as --data: the loss on it is reported")
@@ -67,7 +68,7 @@ void AddRecord(CLI::App& app, TrainVerb& train) {
       ->needs(resume);
   app.add_option("--log", train.log, "file of JSON lines, one per step; appended to");
   AddNumber(app, "--log-every", train.log_every, "steps between lines on stderr if it is not a terminal (default 10)");
-  app.add_flag("--json", train.json, "a summary as JSON on stdout");
+  app.add_flag("--json", train.json, "print a summary as JSON on stdout");
 }
 
 Diagnostic BadStep(const std::string& message, const std::string& option, const std::string& required) {
@@ -84,8 +85,8 @@ Diagnostics CheckStep(const TrainVerb& verb, const MeshShape& mesh) {
   Diagnostics found;
   const int64_t ranks = mesh.size(MeshAxis::kDpReplicate) * mesh.size(MeshAxis::kDpShard);
   if (verb.batch % (ranks * verb.micro_batches) != 0) {
-    found.push_back(BadStep("a batch of " + std::to_string(verb.batch) + " has no equal parts for " +
-                                std::to_string(ranks) + " data-parallel ranks and " +
+    found.push_back(BadStep("a batch of " + std::to_string(verb.batch) + " is not divisible by " +
+                                std::to_string(ranks) + " data-parallel ranks times " +
                                 std::to_string(verb.micro_batches) + " micro-batches",
                             "--batch", "a multiple of " + std::to_string(ranks * verb.micro_batches)));
   }

@@ -9,11 +9,11 @@ class App;
 
 namespace moonshard {
 
-// Adds to `app` every option of train.
+// Adds every option of `train` to `app`; parsing fills `train`, which must outlive `app`.
 void AddTrain(CLI::App& app, TrainVerb& train);
 
-// What is wrong with the step that the options ask for on a mesh. Errors (kBadInput): a batch that the data-parallel
-// ranks and micro-batches do not divide, more tokens than kMostTokens.
+// Checks the size of a step on a mesh. Errors (kBadInput): a batch that is not divisible by the number of data-parallel
+// ranks times the number of micro-batches, more tokens than kMostTokens.
 Diagnostics CheckStep(const TrainVerb& verb, const MeshShape& mesh);
 
 }  // namespace moonshard

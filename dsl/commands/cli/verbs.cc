@@ -76,7 +76,8 @@ Resolution ResolveToExplain(const ExplainVerb& verb, bool& good) {
     diagnostics.push_back(std::move(d));
   }
   if (resolution.compiled && !verb.html.empty()) {
-    for (Diagnostic& d : CheckRanks(resolution.mesh, kMostStepRanks, "draw")) diagnostics.push_back(std::move(d));
+    for (Diagnostic& d : CheckRanks(resolution.mesh, kMostStepRanks, "draw its ranks"))
+      diagnostics.push_back(std::move(d));
   }
   PrintFindings(diagnostics, verb.findings_output);
   good = resolution.compiled && !HasErrors(diagnostics);

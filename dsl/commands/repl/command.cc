@@ -10,7 +10,7 @@ namespace moonshard {
 namespace {
 
 constexpr auto kCommands = std::to_array<CommandInfo>({
-    {":load", "[MODEL | PLAN]", "another model directory or another plan; alone: what is loaded",
+    {":load", "[MODEL | PLAN]", "loads another model directory or another plan; alone: shows what is loaded",
      "A directory is a model, anything else a plan: a file, the name of a shipped plan, hf:FILE[#KEY], or 'auto' for "
      "the "
      "one\n"
@@ -44,17 +44,17 @@ constexpr auto kCommands = std::to_array<CommandInfo>({
     {":conflicts", "", "modules that several rules claim, and which rule wins where one extends the other", "",
      ArgumentKind::kNone, &RunConflicts},
     {":flow", "LAYER", "the layouts from module to module of one layer",
-     "LAYER is a number or a path. Headers do not contain the order of calls: modules are in the usual order of a "
+     "LAYER is a number or a path. Headers do not contain the order of calls, so modules are in the usual order of a "
      "decoder,\n"
-     "as far as names and layouts determine it. An exported program does: its modules are in the order of their "
+     "as far as names and layouts determine the order. Modules of an exported program are in the order of their "
      "calls,\n"
-     "and two tables show what feeds the layer (or any module) and what it feeds, with what lies between.",
+     "and two tables show what feeds the layer (or any module) and what it feeds, with the operators between.",
      ArgumentKind::kLayer, &RunFlow},
     {":cost", "[B,S]", "bytes per rank and collectives of one step, total and by module",
      "B,S: batch and sequence of the input, for the bytes of collectives.", ArgumentKind::kNone, &RunCost},
-    {":diff", "PLAN", "the differences of another plan, on the same model, mesh and options", "", ArgumentKind::kPlan,
+    {":diff", "PLAN", "compares with another plan, on the same model, mesh and options", "", ArgumentKind::kPlan,
      &RunDiff},
-    {":verify", "[ARGUMENTS]", "runs `moonshard verify`: the same numbers sharded and unsharded?",
+    {":verify", "[ARGUMENTS]", "runs `moonshard verify`: compares the sharded model with the unsharded one",
      "For the reference architectures, with weights. ARGUMENTS are passed on: --tolerance 1e-3.", ArgumentKind::kNone,
      &RunVerify},
     {":save", "FILE",
@@ -135,14 +135,14 @@ std::optional<Answer> NeedModel(const CommandCall& call) {
 std::optional<Answer> NeedPlan(const CommandCall& call) {
   if (std::optional<Answer> refused = NeedModel(call)) return refused;
   if (call.workspace.plan() != nullptr) return std::nullopt;
-  return Refused(call, "the plan does not evaluate", ":reload shows why; fix it, or :load another");
+  return Refused(call, "the plan does not evaluate", ":reload shows the errors; fix the plan, or :load another plan");
 }
 
 std::optional<Answer> NeedCompiled(const CommandCall& call) {
   if (std::optional<Answer> refused = NeedPlan(call)) return refused;
   if (call.workspace.compiled() != nullptr) return std::nullopt;
   return Refused(call, "the plan has errors, so its effect is unknown",
-                 ":reload shows them; :why, :conflicts and :unmatched work with errors");
+                 ":reload shows the errors; :why, :conflicts and :unmatched work with errors");
 }
 
 Table Summary(Workspace& workspace) {

@@ -1,5 +1,5 @@
-// Commands: the lines that begin with a colon. Each reads its arguments, queries or changes the workspace, and returns
-// tables; none prints. :help, completion and the documentation derive from the one table of commands.
+// Commands: the lines that begin with a colon. Each command reads its arguments, queries or changes the workspace, and
+// returns tables; no command prints. :help, completion and the documentation are made from one table of all commands.
 #pragma once
 
 #include <functional>
@@ -18,11 +18,11 @@ namespace moonshard {
 // The result of a line.
 struct Answer {
   std::vector<Table> tables;       // data
-  std::string text;                // a page to read, in mode table in place of the tables
+  std::string text;                // a page to read; mode table shows it in place of the tables
   std::vector<std::string> notes;  // shown beside the tables
   Diagnostics diagnostics;
-  bool failed = false;   // also where a diagnostic is an error
-  bool changed = false;  // the workspace changed: lines of Lua must see it
+  bool failed = false;   // failed without an error; an error among the diagnostics is a failure too
+  bool changed = false;  // the workspace changed, so later lines of Lua need its new inputs
   bool quit = false;
 };
 
@@ -30,10 +30,10 @@ struct Answer {
 struct CommandState {
   OutputMode mode = OutputMode::kTable;
   bool watch = false;
-  std::vector<std::string> tried;       // Lua of the rules that :try made and that compiled: at("...", colwise {})
-  std::vector<std::string> good_lines;  // every line so far that did not fail
-  // Runs `moonshard ARGUMENTS` on the streams of this process and returns its exit code; empty where it cannot
-  // be started.
+  std::vector<std::string> tried;       // Lua of the rules of :try that compiled: at("...", colwise {})
+  std::vector<std::string> good_lines;  // the lines so far that did not fail, for :save
+  // Runs `moonshard ARGUMENTS` on the streams of this process and returns its exit code. Empty if moonshard cannot be
+  // started.
   std::function<int(const std::vector<std::string>& words)> run_moonshard;
   std::vector<std::string> moonshard_arguments;  // appended to those arguments
 };
@@ -43,10 +43,10 @@ struct CommandCall {
   LineRunner& runner;
   CommandState& state;
   std::string arguments;  // without blanks around it
-  LinePlace place;        // with the line as it was typed
+  LinePlace place;        // of the line, with its text as typed
 };
 
-// What an argument is, for completion.
+// The kind of a command's argument, for completion.
 enum class ArgumentKind { kNone, kPath, kPattern, kTry, kLayer, kPlan, kFile, kMesh, kOption, kMode, kTopic, kSwitch };
 
 struct CommandInfo {
@@ -60,36 +60,37 @@ struct CommandInfo {
 
 // In the order of :help.
 std::span<const CommandInfo> AllCommands();
-// The command with this name or unique abbreviation; nullptr otherwise.
+// Returns the command with this name or unique abbreviation, else nullptr.
 const CommandInfo* FindCommand(std::string_view name);
 
-// A result with one error at the line: the mistake, and a suggested fix.
+// An answer with one error at the line: `message`, and the suggested fix `help`.
 Answer Refused(const CommandCall& call, std::string message, std::string help = "");
-// The same diagnostics, those without a place or about the file that the arguments name at the line: what is wrong with
-// its arguments.
+// Returns the diagnostics; a diagnostic without a source location, or about the file that the arguments name, gets the
+// location of the line, because the arguments of the line caused it.
 Diagnostics AtLine(const CommandCall& call, Diagnostics diagnostics);
-// Refused if no model is loaded, if the plan did not evaluate, or if it did not compile: with its errors.
+// Return an error at the line unless the requirement is met. NeedModel: a model is loaded. NeedPlan: also, the plan
+// evaluates. NeedCompiled: also, the plan compiles.
 std::optional<Answer> NeedModel(const CommandCall& call);
 std::optional<Answer> NeedPlan(const CommandCall& call);
 std::optional<Answer> NeedCompiled(const CommandCall& call);
 
-// The session in a few lines: model, plan, mesh, rank, options, and how far the plan resolves.
+// A short description of the session: model, plan, mesh, rank, options, and totals of the plan or that it has errors.
 Table Summary(Workspace& workspace);
-// What changed between two plans: rules with other matches, modules, and totals. Empty tables are omitted.
+// The differences between two plans: rules with other matches, modules, and totals. Empty tables are omitted.
 std::vector<Table> Changes(const CompiledPlan& before, const PlanTotals& before_totals, const CompiledPlan& after,
                            const PlanTotals& after_totals);
-// Errors, and warnings and notes that were not reported before.
+// The errors in `now`, and its warnings and notes that are not in `before`.
 Diagnostics NewOnes(const Diagnostics& now, const Diagnostics& before);
-// Resolves the plan again; returns its diagnostics and the changes compared with the plan before.
+// Resolves the plan again. Returns its new diagnostics, and the changes compared with the last plan that compiled.
 Answer ResolveAgain(Workspace& workspace);
 
-// A pattern as commands take it: a glob as it is or in quotes, re[[...]], re"..." or numbered"...".
+// A pattern as commands accept it: a glob with or without quotes, re[[...]], re"..." or numbered"...".
 struct TypedPattern {
   std::string text;
   PatternSyntax syntax = PatternSyntax::kGlob;
 };
 TypedPattern ReadPattern(const std::string& text);
-// "plans/llama.lua:12", or "default" or "no rule"; of a module's layouts.
+// The source of a module's layouts: "plans/llama.lua:12", "default, plans/llama.lua:20" or "no rule".
 std::string RuleText(const CompiledPlan& plan, const ModuleLayouts& layouts);
 
 // The topics of :help: commands, builtins, their keys, options of the plan, findings; sorted.

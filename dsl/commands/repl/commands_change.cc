@@ -81,7 +81,7 @@ std::set<std::string> ErrorTexts(const Diagnostics& diagnostics) {
 
 std::optional<Answer> CannotWrite(const CommandCall& call, const std::string& path, const std::string& text) {
   if (std::error_code ignored; std::filesystem::exists(path, ignored))
-    return Refused(call, "there is a file '" + path + "' already", "another name");
+    return Refused(call, "the file '" + path + "' already exists", "give another name");
   std::optional<Diagnostic> failed = WriteText(path, text);
   if (!failed) return std::nullopt;
   return Answer{.diagnostics = AtLine(call, {*std::move(failed)})};
@@ -116,7 +116,7 @@ Answer RunTry(CommandCall& call) {
       out.notes.push_back("the plan has " + std::to_string(own) + (own == 1 ? " error" : " errors") +
                           " of its own, which this rule does not fix; :reload shows " + (own == 1 ? "it" : "them"));
     }
-    if (known.size() > own) out.notes.push_back("it fixes " + std::to_string(known.size() - own));
+    if (known.size() > own) out.notes.push_back("the rule fixes " + std::to_string(known.size() - own));
     return out;
   }
   call.state.tried.push_back("at(" + PatternCode(ReadPattern(pattern)) + ", " + StyleCode(style) + ")");
@@ -125,7 +125,7 @@ Answer RunTry(CommandCall& call) {
   out.notes.push_back("the rule would claim " + std::to_string(matches) +
                       (rule.value().parameter ? " parameter" : " module") + (matches == 1 ? "" : "s"));
   if (compiled == nullptr) {
-    out.notes.emplace_back("with it, the plan has no errors");
+    out.notes.emplace_back("with the rule, the plan has no errors");
     return out;
   }
   out.tables =
@@ -151,7 +151,7 @@ Answer RunDiff(CommandCall& call) {
   if (!other.compiled) return out;
   out.tables = Changes(*call.workspace.compiled(), call.workspace.totals(), *other.compiled,
                        TotalsOf(*other.compiled, call.workspace.rank()));
-  if (out.tables.empty()) out.notes.emplace_back("the same");
+  if (out.tables.empty()) out.notes.emplace_back("the plans do the same");
   return out;
 }
 
@@ -173,10 +173,10 @@ Answer RunSave(CommandCall& call) {
     return Refused(call, "a plan in '" + path + "' cannot extend '" + call.workspace.plan_name() + "'",
                    "save it in that plan's directory");
   }
-  std::string text = "-- " +
-                     Visible(std::filesystem::path(path).filename().string() + ": rules that were tried over " + base) +
-                     ".\n" + OptionCode(call.workspace.record(), call.workspace.options()) +
-                     "\nreturn plan {\n  api = 1,\n  extends " + Quoted(base) + ",\n";
+  std::string text =
+      "-- " + Visible(std::filesystem::path(path).filename().string() + ": rules that were tried on top of " + base) +
+      ".\n" + OptionCode(call.workspace.record(), call.workspace.options()) +
+      "\nreturn plan {\n  api = 1,\n  extends " + Quoted(base) + ",\n";
   // A rule that was tried again counts once: two rules with one pattern would be in conflict.
   std::vector<std::string> rules;
   for (const std::string& rule : call.state.tried) {
@@ -187,7 +187,7 @@ Answer RunSave(CommandCall& call) {
   for (const std::string& rule : rules) text += "  " + rule + ",\n";
   if (std::optional<Answer> refused = CannotWrite(call, path, text + "}\n")) return *refused;
   return {.notes = {"wrote a plan with " + std::to_string(rules.size()) + (rules.size() == 1 ? " rule" : " rules") +
-                    " over " + base}};
+                    " on top of " + base}};
 }
 
 }  // namespace moonshard

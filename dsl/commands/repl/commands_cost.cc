@@ -158,7 +158,7 @@ Answer RunFlow(CommandCall& call) {
   const CompiledPlan& plan = *call.workspace.compiled();
   const std::vector<std::string> layers = LayersOf(*plan.tree);
   const std::string there =
-      layers.empty() ? "the model has no numbered layers; a path does" : "the model's layers are " + LayersText(layers);
+      layers.empty() ? "the model has no numbered layers; give a path" : "the model's layers are " + LayersText(layers);
   const std::string wanted = ReadPattern(call.arguments).text;
   const std::optional<std::string> layer = LayerPath(*plan.tree, layers, wanted);
   if (!layer) return Refused(call, "the model has no layer '" + wanted + "'", there);

@@ -81,7 +81,7 @@ Answer RunTree(CommandCall& call) {
   }
   if (!table.rows.empty()) return {.tables = {std::move(table)}};
   const std::string nearest = call.workspace.model()->paths.Nearest(call.arguments);
-  return Refused(call, "nothing is at '" + call.arguments + "' or below it",
+  return Refused(call, "there is no module at '" + call.arguments + "' or below it",
                  nearest.empty() ? "" : "nearest path: " + nearest);
 }
 

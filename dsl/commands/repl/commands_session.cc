@@ -38,7 +38,7 @@ Answer SetOption(Workspace& workspace, const std::string& name, const std::strin
   if (!evaluated || workspace.plan() != nullptr) return out;
   workspace.SetOption(name, kept);
   workspace.Resolve();
-  out.notes.emplace_back("the option is as it was before");
+  out.notes.emplace_back("the option was not changed");
   return out;
 }
 
@@ -87,7 +87,7 @@ Answer RunWatch(CommandCall& call) {
   if (!call.arguments.empty() && call.arguments != "on") return Refused(call, ":watch takes on or off");
   const std::vector<std::string>& files = call.workspace.record().files;
   if (files.empty()) {
-    return Refused(call, "no file of this plan can be watched", "a built-in plan changes only with moonshard itself");
+    return Refused(call, "no file of this plan can be watched", "a shipped plan is part of moonshard and has no files");
   }
   call.state.watch = true;
   return {.notes = {"watching " + Join(files, ", ")}};
@@ -121,7 +121,7 @@ Answer RunOption(CommandCall& call) {
   }
   if (!call.arguments.empty() && table.rows.empty()) {
     return Refused(call, "the plan has no option '" + call.arguments + "'",
-                   names.empty() ? "it declares none" : DidYouMean(call.arguments, names));
+                   names.empty() ? "the plan declares no option" : DidYouMean(call.arguments, names));
   }
   Answer out;
   if (table.rows.empty()) out.notes.emplace_back("the plan declares no option");

@@ -12,17 +12,18 @@
 namespace moonshard {
 
 struct Completion {
-  size_t begin = 0;                     // of the text that the candidates replace
+  size_t begin = 0;                     // start of the text that the candidates replace
   std::vector<std::string> candidates;  // full replacements, sorted
-  std::string suffix;  // after a single candidate: the open quote, a blank, "" where the text continues
+  std::string suffix;  // to insert after a single candidate: the open quote, a blank, or "" if the text continues
 };
 
 struct CompletionInputs {
   const Workspace& workspace;
   LineRunner& runner;
-  bool lua = false;  // the line continues an unfinished text: it is not a command
+  bool lua = false;  // the line continues unfinished Lua, so it is not a command
 };
 
+// Returns the candidates at byte `cursor` of `line`.
 Completion CompleteLine(std::string_view line, size_t cursor, const CompletionInputs& inputs);
 // The common prefix of all candidates.
 std::string CommonBeginning(const std::vector<std::string>& candidates);

@@ -1,5 +1,5 @@
-// HistoryFile: the lines of past sessions, one per line, readable by their owner alone. Sessions that run at the same
-// time add their lines one by one, so that no session overwrites another.
+// HistoryFile: the lines of past sessions, one per line, in a file that only its owner can read. Sessions that run at
+// the same time append their lines one by one, so that no session overwrites the lines of another.
 #pragma once
 
 #include <string>
@@ -11,12 +11,13 @@ class HistoryFile {
  public:
   // An empty path: no history.
   explicit HistoryFile(std::string path) : path_(std::move(path)) {}
-  // $XDG_STATE_HOME/moonshard/history, or ~/.local/state/moonshard/history; "" where neither variable is there.
+  // $XDG_STATE_HOME/moonshard/history, or ~/.local/state/moonshard/history; "" if neither variable is set.
   static std::string DefaultPath();
 
-  // The lines, oldest first, at most the last thousand; a much longer file is truncated to them. Makes the directory.
+  // Returns the lines, oldest first, at most the last thousand; a much longer file is truncated to them. Creates the
+  // directory.
   std::vector<std::string> Load();
-  // Adds a line, unless it is blank or the one that was added last. Errors of writing are ignored.
+  // Appends a line, unless it is blank or equal to the line that was appended last. Write errors are ignored.
   void Add(const std::string& line);
 
  private:

@@ -1,5 +1,5 @@
-// LineRunner: lines of Lua, one after another, in the environment of a plan and within its limits. Names that a line
-// assigns, also with `local` at top level, are visible in the next one. A line cannot end the session: a line that
+// LineRunner: runs lines of Lua, one after another, in the environment of a plan and within its limits. Names that a
+// line assigns, also with `local` at top level, are visible in later lines. A line cannot end the session: a line that
 // fails leaves the names unchanged. Below session.h.
 #pragma once
 
@@ -18,20 +18,20 @@
 
 namespace moonshard {
 
-// The inputs of the lines besides their own names.
+// The inputs of the lines, besides the names that lines assign.
 struct LineInputs {
   JsonValue config;
   MeshShape mesh;
   std::shared_ptr<const ModuleTree> model;  // may be null
   std::map<std::string, JsonValue> options;
-  std::string folder;  // where `require` and `extends` look first; "": nowhere
+  std::string folder;  // the first directory that `require` and `extends` search; "": none
 };
 
-// The place of a line, for its diagnostics and rules.
+// The source location of a line, for its diagnostics and rules.
 struct LinePlace {
   std::string file = "input";
   int line = 1;
-  std::string text;  // what was typed, where the Lua that runs is made from it; "": the same
+  std::string text;  // the text as typed, if the Lua that runs is made from it; "": the Lua itself
 };
 
 class LineRunner {
@@ -39,25 +39,25 @@ class LineRunner {
   explicit LineRunner(LineInputs inputs);
   ~LineRunner();
 
-  // Whether `text` needs more lines, and if not whether it has values to show.
+  // Whether `text` needs more lines, and if not, whether it is an expression with values to show.
   ChunkKind KindOf(std::string_view text);
-  // Runs it. The values of an expression, nothing for statements. Errors: all of MS01xx.
+  // Runs `text`. Returns the values of an expression; none for statements. Errors: all of MS01xx.
   Result<std::vector<JsonValue>> Run(std::string_view text, ChunkKind kind, const LinePlace& place);
-  // The rule that at(PATTERN, STYLE) makes. `pattern` is Lua for one or plain text; `style` is Lua for a style or a
-  // layout, and may be a function that makes one of an empty table (colwise).
+  // Returns the rule that at(PATTERN, STYLE) makes. `pattern` is Lua for a pattern, or plain text. `style` is Lua for a
+  // style or a layout, or for a function that makes one from an empty table (colwise).
   Result<Rule> MakeRule(const std::string& pattern, const std::string& style, const LinePlace& place);
 
-  // The inputs of later lines; assigned names are kept unless the model changes.
+  // Sets the inputs of later lines. Assigned names are kept unless the model or its config changes.
   void SetInputs(LineInputs inputs);
-  // Names that lines have set, sorted.
+  // The names that lines have assigned, sorted.
   std::vector<std::string> Names();
-  // Which names were dropped, and why; "" for none. The call clears it.
+  // A notice that names were dropped, and why; "" for none. The call clears the notice.
   std::string TakeNotice() { return std::exchange(notice_, ""); }
 
  private:
   void Start();
   void Renew();
-  // Runs `body` with everything ready; restores the names if an error was reported.
+  // Runs `body` with a new budget. Restores the names if an error was reported.
   Diagnostics Protected(const LinePlace& place, const std::function<void(lua_State*)>& body);
 
   LineInputs inputs_;

@@ -1,5 +1,5 @@
-// LuaValue: the value of a line of Lua as plain data: lists and tables as JSON, values of the plan language as their
-// text or their parts.
+// LuaValue: converts the value of a line of Lua to plain data: lists and tables to JSON, values of the plan language to
+// their text or their parts.
 #pragma once
 
 #include "engine/core/base/json.h"
@@ -9,11 +9,12 @@ struct lua_State;
 
 namespace moonshard {
 
-// The value at `index`. Tables nested deeper than a few levels, and entries beyond a maximum, are "{...}" and "...";
-// both are charged to the budget. May raise a Lua error.
+// The value at stack index `index`. A table nested deeper than a few levels becomes "{...}". After a maximum number of
+// entries "..." stands for the remaining ones. Each entry is charged to the budget of the script. May raise a Lua
+// error.
 JsonValue ToJson(lua_State* L, int index);
 
-// One rule as `at` makes it: pattern, style or layout, source.
+// A rule as `at` makes it: pattern, style or layout, source.
 JsonValue ToJson(const Rule& rule);
 JsonValue ToJson(const Style& style);
 

@@ -11,14 +11,14 @@ namespace moonshard {
 struct ReadResult {
   enum class Status { kLine, kEnd, kInterrupted, kFailed };
   Status status = Status::kEnd;
-  std::string line;  // without its line end; of kFailed: why
+  std::string line;  // without its line end; kFailed: the reason
 };
 
-// Called while the user does not type.
+// Functions that are called while the session waits for input.
 struct Idle {
   std::function<bool()> wanted;  // whether to poll
   std::function<bool()> ready;   // polled several times a second: whether there is output
-  std::function<void()> show;    // shows it
+  std::function<void()> show;    // shows the output
 };
 
 class LineReader {
@@ -39,8 +39,8 @@ class TextReader : public LineReader {
   size_t at_ = 0;
 };
 
-// The lines of a file descriptor, which stays open. kFailed where it cannot be read, and for a line of more than 16
-// MiB.
+// The lines of a file descriptor, which stays open. Returns kFailed if the descriptor cannot be read, and for a line of
+// more than 16 MiB.
 class StreamReader : public LineReader {
  public:
   StreamReader(int descriptor, Idle idle, bool show_prompt)

@@ -87,9 +87,9 @@ Outcome Session::Feed(const std::string& line) {
     if (++pending_lines_ > kMostPendingLines) {
       pending_.clear();
       Diagnostic d = MakeDiagnostic(Finding::kScriptLimit,
-                                    "a text that is not finished after " + std::to_string(kMostPendingLines) + " lines",
+                                    "the input is not complete after " + std::to_string(kMostPendingLines) + " lines",
                                     {options_.source, pending_line_, 0, 0, ""});
-      d.help = "write it to a file, and :load it";
+      d.help = "write the lines to a file, and :load the file";
       return Finished({.diagnostics = {std::move(d)}}, "");
     }
   }

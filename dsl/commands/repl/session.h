@@ -19,18 +19,18 @@ struct SessionOptions {
   ModelOptions model;  // an empty directory: no model
   OutputMode mode = OutputMode::kTable;
   std::string source = "input";                  // the file name in diagnostics
-  FindingForm form = FindingForm::kText;         // of diagnostics; without notes in the other forms
+  FindingForm form = FindingForm::kText;         // of diagnostics; the other forms omit notes
   bool color = false;                            // of diagnostics as text
-  std::vector<std::string> moonshard_arguments;  // of moonshard where a command starts it: --color never
+  std::vector<std::string> moonshard_arguments;  // added when a command starts moonshard: --color never
   std::function<int(const std::vector<std::string>&)> run_moonshard;  // see CommandState
 };
 
 // The result of a line.
 struct Outcome {
   std::string out;  // data
-  std::string err;  // diagnostics, in a form of json or sarif as one document, and notes
+  std::string err;  // notes and diagnostics; in the forms json and sarif, one document
   bool good = true;
-  bool unfinished = false;  // further lines must complete the text
+  bool unfinished = false;  // the text needs more lines
   bool quit = false;
 };
 
@@ -38,19 +38,19 @@ class Session {
  public:
   explicit Session(SessionOptions options);
 
-  // Loads the model and resolves the plan. Fails if the model, the mesh or the plan has errors. With errors of the plan
-  // the session continues; if opened() is false, there is no model or mesh as requested.
+  // Loads the model and resolves the plan. Outcome::good is false if the model, the mesh or the plan has errors. After
+  // errors of the plan the session continues. If opened() is false, the requested model or mesh could not be loaded.
   Outcome Open();
   bool opened() const { return opened_; }
-  // The next line, without its line end: a command, Lua, or more of an unfinished text.
+  // Runs the next line, without its line end: a command, Lua, or the continuation of an unfinished text.
   Outcome Feed(const std::string& line);
-  // The end of the input: an unfinished text is evaluated as it is, which reports what is missing.
+  // Ends the input. An unfinished text is evaluated as it is, which reports what is missing.
   Outcome Finish();
-  // An error (kFileUnreadable): the source of the lines cannot be read further, for the reason `why`.
+  // Returns an error (kFileUnreadable): the source of the lines cannot be read further, for the reason `why`.
   Outcome Unreadable(const std::string& why) const;
-  // Forgets an unfinished text.
+  // Drops an unfinished text.
   void Drop() { pending_.clear(); }
-  // With :watch on, reloads where one of the plan's files was saved; else an empty outcome.
+  // With :watch on, reloads the plan if one of its files was saved; else returns an empty outcome.
   Outcome CheckFiles();
 
   // The candidates at `cursor` of a line.
@@ -63,13 +63,13 @@ class Session {
  private:
   Outcome RunText(const std::string& text, ChunkKind kind);
   Outcome RunCommand(const std::string& line);
-  // The command for "help", "?", "quit" and "exit", which other prompts use; "" for any other line, and for a name that
-  // a line has assigned.
+  // Returns the command for "help", "?", "quit" and "exit", which other prompts use; "" for any other line, and for a
+  // name that a line has assigned.
   std::string AsCommand(const std::string& line);
-  // `text`: the line, kept if it succeeded; "" for none.
+  // Makes the outcome of an answer. `text`: the line, which :save keeps if it succeeded; "" for none.
   Outcome Finished(Answer answer, const std::string& text);
   void TakeInputs();
-  // In the form of SessionOptions::form; "" without diagnostics.
+  // The diagnostics in the form of SessionOptions::form; "" for none.
   std::string Written(const Diagnostics& diagnostics) const;
 
   SessionOptions options_;

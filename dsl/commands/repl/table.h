@@ -12,11 +12,11 @@
 namespace moonshard {
 
 struct Table {
-  std::string name;                          // "matches"; the caption if a result has several tables
+  std::string name;                          // "matches"; the caption of the table if a result has several tables
   std::vector<std::string> columns;          // as many as every row has cells
   std::vector<std::vector<JsonValue>> rows;  // null: an empty cell
-  std::vector<std::string> byte_columns;     // of these, numbers are bytes: "3.50 GiB" as text, a number in JSON
-  // One row whose cells are facts about one thing: written as "name  value" lines and as one JSON object.
+  std::vector<std::string> byte_columns;     // columns whose numbers are bytes: "3.50 GiB" as text, a number in JSON
+  // The table is a record: one row with properties of one thing, written as "name  value" lines and as one JSON object.
   bool record = false;
 
   Table() = default;
@@ -30,10 +30,10 @@ enum class OutputMode { kTable, kJson, kCsv, kMarkdown };
 std::optional<OutputMode> OutputModeFromName(std::string_view name);  // "table", "json", "csv", "md"
 const std::vector<std::string>& OutputModeNames();
 
-// The tables of one answer. JSON is one line: an array of objects for one table, else an object by name; the other
-// forms leave out what has no rows. Ends with a line end unless empty.
+// Writes the tables of one answer. JSON is one line: an array of objects for one table, else an object with each table
+// under its name. The other forms omit tables without rows. The text ends with a line end unless it is empty.
 std::string Render(const std::vector<Table>& tables, OutputMode mode);
-// One value: a list or an object as a table; anything else as its text, alone on a line.
+// Writes one value: a list or an object as a table, anything else as its text on a line of its own.
 std::string RenderValue(const JsonValue& value, OutputMode mode);
 
 }  // namespace moonshard

@@ -1,5 +1,6 @@
-// Terminal: interactive lines, edited with libedit: history, completion, Ctrl-C, and output while the user types. Only
-// this file uses libedit; without it (MOONSHARD_HAS_LIBEDIT) MakeTerminal returns nothing and lines are read plainly.
+// Terminal: reads interactive lines, edited with libedit: history, completion, Ctrl-C, and output while the user types.
+// Only terminal.cc uses libedit; in a build without libedit (MOONSHARD_HAS_LIBEDIT) MakeTerminal returns nullptr, and
+// lines are read without editing.
 #pragma once
 
 #include <functional>
@@ -19,8 +20,8 @@ struct TerminalOptions {
   std::string history;  // a file; "": no history
 };
 
-// For the terminal that standard input and output are; nullptr if they are not a terminal, or one that cannot move its
-// cursor (TERM=dumb).
+// Returns a reader for the terminal of standard input and output; nullptr if they are not a terminal, or if the
+// terminal cannot move its cursor (TERM=dumb).
 std::unique_ptr<LineReader> MakeTerminal(TerminalOptions options);
 
 }  // namespace moonshard

@@ -1,5 +1,6 @@
-// FileWatch: whether files were saved. Compares modification times when it is called instead of using notifications of
-// the system, so that it works when an editor replaces a file, removes it for a moment, or writes over a network.
+// FileWatch: detects that files were saved. Compares modification times when it is called, without file system
+// notifications, so that it also works if an editor replaces a file or removes it for a moment, and on a network file
+// system.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@ class FileWatch {
  public:
   // The files to watch, in their current state.
   void Follow(const std::vector<std::string>& files);
-  // Whether a file differs from its state when this was last true or Follow was called, and has not changed since the
-  // last call: a file that is still being written is not read. So the second call after a change sees it.
+  // Whether a file differs from its state at the last call that returned true (or at Follow), and is the same as at the
+  // last call. A file that is still being written is therefore not reported: the second call after a change reports it.
   bool Changed();
 
  private:

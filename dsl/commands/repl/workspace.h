@@ -1,5 +1,5 @@
-// Workspace: the subject of a session: a model, a plan, a mesh, the options of the plan and the current rank, and the
-// plan as far as it resolves. A plan with errors stays the current one, so that it can be debugged. Stage before:
+// Workspace: the state of a session: a model, a plan, a mesh, the options of the plan, the current rank, and the plan
+// as far as it resolves. A plan with errors stays the current plan, so that it can be debugged. Stage before:
 // dsl/planning/resolve_model. Used by the commands (command.h).
 #pragma once
 
@@ -26,22 +26,23 @@ struct LoadedModel {
 
 class Workspace {
  public:
-  // Reads config and headers of a model directory in place of the current model. On failure the current one is kept.
-  // `program`: an exported program of it, whose modules are taken then; "": none, or `folder` is one itself.
+  // Reads config and headers of a model directory, and replaces the current model; on failure the current model is
+  // kept. `program`: an exported program of the model, whose modules are used then; "": none, or `folder` is itself a
+  // program.
   Diagnostics OpenModel(const std::string& folder, const std::string& program = "");
-  // For tests and embedders: an existing tree.
+  // For tests and embedders: sets the model from an existing tree.
   void SetModel(std::string folder, JsonValue config, std::shared_ptr<const ModuleTree> tree);
-  // Takes another plan (as ModelOptions::plan), mesh or option; Resolve then reports the result.
+  // Set another plan (as ModelOptions::plan), mesh or option. The next Resolve uses them.
   void SetPlan(std::string plan) { plan_name_ = std::move(plan); }
   Diagnostics SetMesh(const std::string& text);
   void SetOption(const std::string& name, std::optional<std::string> value);
-  // Plans are evaluated in a child process (dsl/language/eval/isolated.h); interactive lines are not.
+  // Whether plans are evaluated in a child process (dsl/language/eval/isolated.h); interactive lines are not.
   void SetIsolate(bool isolate) { isolate_ = isolate; }
   // Errors if the mesh has no such rank.
   Diagnostics SetRank(int64_t rank);
 
-  // Reads and resolves the plan anew; with no model its evaluation alone, with neither nothing. The compiled plan of
-  // before is kept for previous().
+  // Reads and resolves the plan again. Without a model, the plan is only evaluated; without a model and a named plan,
+  // nothing is done. If the old plan compiled, it is kept for previous().
   void Resolve();
 
   const LoadedModel* model() const { return model_ ? &*model_ : nullptr; }
@@ -55,15 +56,15 @@ class Workspace {
   const Resolution& resolution() const { return resolution_; }
   const Plan* plan() const { return resolution_.plan.get(); }
   const CompiledPlan* compiled() const { return resolution_.compiled ? &*resolution_.compiled : nullptr; }
-  // The last plan that compiled before the current one, on the same model; nullptr where there is none.
+  // The last plan that compiled before the current one, on the same model; nullptr if there is none.
   const CompiledPlan* previous() const { return previous_ ? &*previous_ : nullptr; }
-  // TotalsOf the current compiled plan, which must be there, for the current rank.
+  // Totals (TotalsOf) of the current compiled plan, which must exist, for the current rank; and of previous().
   const PlanTotals& totals();
   const PlanTotals& previous_totals();
 
   // The inputs of plans in this workspace; their `record` is null.
   PlanInputs Inputs() const;
-  // Another plan under the same inputs.
+  // Resolves another plan with the same inputs; a model must be loaded.
   Resolution ResolveOther(const std::string& plan) const;
 
  private:

@@ -50,7 +50,7 @@ Tolerance ToleranceOf(const std::optional<double>& given, std::optional<c10::Sca
   const auto coarsest = std::ranges::find_if(kEpsilons, used);
   const double epsilon = coarsest == kEpsilons.end() ? std::numeric_limits<float>::epsilon() : coarsest->epsilon;
   if (given) return {*given, epsilon, "--tolerance"};
-  if (coarsest == kEpsilons.end()) return {kLeastTolerance, epsilon, "the least"};
+  if (coarsest == kEpsilons.end()) return {kLeastTolerance, epsilon, "the minimum"};
   return {std::max(kLeastTolerance, kEpsilonsThatPass * epsilon), epsilon, coarsest->name};
 }
 

@@ -66,7 +66,7 @@ Diagnostic FailedStep(std::string what, const Verb& verb) {
   if (what.find("allocate memory") != std::string::npos) what = "there is not enough memory";  // of a CPU's allocator
   Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the step fails: " + what);
   d.path = SizesOf(verb);
-  d.help = "a smaller step, or a smaller model";
+  d.help = "run a smaller step, or a smaller model";
   return d;
 }
 

@@ -26,9 +26,9 @@ std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts, c
     out.push_back("tokens go to " + std::to_string(experts) + " experts in equal parts (aten::nonzero)");
   }
   if (plan.data_parallel && plan.data_parallel->offload) {
-    out.emplace_back("what offload leaves in host memory is counted as the rank's own");
+    out.emplace_back("tensors that offload keeps in host memory are counted as memory of the rank");
   }
-  out.emplace_back("kernels of a CPU with one thread; a GPU's attention has another workspace");
+  out.emplace_back("workspaces are those of CPU kernels with one thread; attention on a GPU has another workspace");
   return out;
 }
 
@@ -46,7 +46,7 @@ void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
 
 int RunExplainMemory(const ExplainVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
-  if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "run a step of one rank"); !errors.empty())
+  if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "run a step as one of its ranks"); !errors.empty())
     throw PlanError(std::move(errors));
   std::pair<int64_t, int64_t> tokens = ParseTokens(verb.tokens.empty() ? kTokens : verb.tokens).ValueOrThrow();
   if (verb.tokens.empty() && folder.program) tokens = FittingTokens(*folder.program, tokens);

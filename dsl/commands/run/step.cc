@@ -191,14 +191,14 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
   }
   if (ids && !others.empty()) {
     errors.push_back(
-        BadStepInput("the model does not take " + JoinFirst(others, 8), path, "no more than " + Join(known, ", ")));
+        BadStepInput("the model does not take " + JoinFirst(others, 8), path, "only " + Join(known, ", ")));
     if (model.program) errors.back().help = "export the model with these among its --inputs";
   }
   const std::optional<at::Tensor> labels = take("labels", false);
   inputs.attention_mask = take("attention_mask", false);
   inputs.position_ids = take("position_ids", false);
   if (ids && ids->numel() == 0) {
-    errors.push_back(BadStepInput("'input_ids' has no ids", path, "ids from 0 to " + std::to_string(vocabulary - 1)));
+    errors.push_back(BadStepInput("'input_ids' is empty", path, "ids from 0 to " + std::to_string(vocabulary - 1)));
   }
   const auto check = [&](const std::string& name, const std::optional<at::Tensor>& tensor,
                          std::optional<int64_t> ignored) {
@@ -212,9 +212,9 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
     errors.push_back(BadStepInput("'labels' has another shape than 'input_ids'", path, "the same shape"));
   }
   if (ids && (micro_batches < 1 || ids->size(0) % micro_batches != 0)) {
-    errors.push_back(BadStepInput(
-        "a batch of " + std::to_string(ids->size(0)) + " has no " + std::to_string(micro_batches) + " equal parts",
-        "--micro-batches", "a number that divides the batch"));
+    errors.push_back(BadStepInput("a batch of " + std::to_string(ids->size(0)) + " is not divisible by " +
+                                      std::to_string(micro_batches) + " micro-batches",
+                                  "--micro-batches", "a number that divides the batch"));
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
   inputs.ids = *ids;
@@ -384,7 +384,7 @@ namespace {
 at::Tensor LossIn(const ProgramOutputs& outputs, const Program& program) {
   if (outputs.Has("loss")) return outputs["loss"];
   throw PlanError({BadStepInput("the program returns no 'loss'", program.exported().file,
-                                "one that was exported with its labels: --inputs ... labels")});
+                                "a program that was exported with its labels: --inputs ... labels")});
 }
 
 StepResult RunByName(Program& program, const Inputs& inputs, const StepOptions& options) {
@@ -447,7 +447,7 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
     if (std::optional<Diagnostic> differs = OwnLossDiffers(*sharded.program)) {
       differs->path = full.moves() ? "logits" : "--micro-batches";
       differs->required = full.moves() ? "a plan that gathers the logits: output = replicate at the head"
-                                       : "--micro-batches 1: that loss is one of the whole batch";
+                                       : "--micro-batches 1: the loss of the model is that of the whole batch";
       throw PlanError({*std::move(differs)});
     }
   }

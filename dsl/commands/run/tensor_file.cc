@@ -42,7 +42,7 @@ bool Flatten(const JsonValue& value, size_t depth, std::vector<int64_t>& shape, 
 Result<Tensors> FromJson(const std::string& path) {
   Result<JsonValue> json = ReadJsonFile(path);
   if (!json.ok()) return json.diagnostics();
-  if (!json.value().is_object()) return BadInput(path, "the file holds no object");
+  if (!json.value().is_object()) return BadInput(path, "the file is not a JSON object");
   Tensors out;
   for (const auto& [name, value] : json.value().AsObject()) {
     std::vector<int64_t> shape;

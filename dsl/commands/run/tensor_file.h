@@ -1,4 +1,4 @@
-// Tensor files: safetensors (or a JSON file of integers) as tensors in memory, for inputs and comparisons.
+// TensorFile: reads safetensors, or a JSON file of integers, as tensors in memory, for inputs and comparisons.
 #pragma once
 
 #include <map>
@@ -10,8 +10,8 @@
 
 namespace moonshard {
 
-// Every tensor of the file, by name, on the CPU. A file that ends in .json holds one object of rectangular lists of
-// integers: {"input_ids": [[1, 2, 3]]}, read as int64.
+// Returns every tensor of the file, by name, on the CPU. A file whose name ends in .json holds one object of
+// rectangular lists of integers, which are read as int64: {"input_ids": [[1, 2, 3]]}.
 // Errors: those of the readers; kBadInput for a JSON file of another form.
 Result<std::map<std::string, at::Tensor>> ReadTensorFile(const std::string& path);
 

@@ -1,26 +1,27 @@
-// The verbs that need tensors. Each throws PlanError for what a user can fix, and otherwise returns the exit code.
+// Verbs: the verbs that need tensors. Each throws PlanError for errors that a user can fix, and otherwise returns the
+// exit code.
 #pragma once
 
 #include "dsl/commands/cli/options.h"
 
 namespace moonshard {
 
-// One rank of an evaluation: the reference architecture is made without storage, sharded, filled with this rank's
-// shards and run; rank 0 writes.
+// Runs one rank of an evaluation: makes the reference architecture or the program without storage, shards it, loads
+// this rank's shards and runs a step. Rank 0 writes the results.
 int RunEval(const EvalVerb& verb);
-// One rank of a verification: the same step sharded and, on every rank by itself, unsharded; each planned module's
-// output and each parameter's gradient compared. A token whose router chooses other experts in the two (routing.h) has
-// those of the sharded run in both. The model must fit on one rank.
+// Runs one rank of a verification: the same step sharded and, on every rank, unsharded; compares each planned module's
+// output and each parameter's gradient. If the router chooses other experts for a token in the two runs (routing.h),
+// the unsharded run uses those of the sharded run. The full model must fit on one rank.
 int RunVerify(const VerifyVerb& verb);
-// Proves the layouts of a step, operator by operator, as one rank of a mesh without peers sees it; no weights are read.
+// Proves the layouts of a step, operator by operator, for one rank of a mesh, without other ranks. No weights are read.
 int RunVerifyTypes(const VerifyVerb& verb);
-// One rank of a comparison of every operator's results with those of the same step unsharded.
+// Runs one rank of a comparison of every operator's results with those of the same step unsharded.
 int RunVerifyOps(const VerifyVerb& verb);
-// What one rank holds and computes in a training step of the reference architecture, from a step on the meta device.
+// Prints the memory and the work of one rank in a training step, from a step on the meta device.
 int RunExplainMemory(const ExplainVerb& verb);
-// A line for each tensor of the expected file: its largest difference relative to its largest value.
+// Prints a line for each tensor of the expected file: its largest difference, relative to its largest value.
 int RunCompare(const CompareVerb& verb);
-// Versions and devices.
+// Prints versions and devices.
 int RunDoctor();
 
 }  // namespace moonshard

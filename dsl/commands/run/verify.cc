@@ -134,7 +134,7 @@ class Comparison {
  private:
   Diagnostic MakeError(const std::string& what, const std::string& module, double difference) const {
     Diagnostic d =
-        MakeDiagnostic(Finding::kNumbersDiffer, what + " differs from the unsharded run, and nothing before it");
+        MakeDiagnostic(Finding::kNumbersDiffer, what + " differs from the unsharded run; nothing before it differs");
     d.path = module;
     const CompiledPlan& plan = applied_.plan();
     const int64_t index = plan.tree->Find(module);
@@ -240,7 +240,7 @@ int RunVerify(const VerifyVerb& verb) {
     if (replay.differing() > 0) {
       std::cout << "routing: " << replay.differing() << " of " << replay.tokens()
                 << " choices of experts differ, first after '" << Visible(replay.first())
-                << "'; the unsharded run takes those of the sharded run\n";
+                << "'; the unsharded run uses the choices of the sharded run\n";
     }
     // An error in the forward also changes the gradients: only the first is reported.
     if (forward.first()) {

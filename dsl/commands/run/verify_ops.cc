@@ -25,13 +25,13 @@ void Trace(const ShardedModel& sharded, const Inputs& inputs, OperatorTrace& tra
 Diagnostic Differs(const OperatorDifference& first, const CompiledPlan& plan, const Tolerance& tolerance) {
   Diagnostic d = MakeDiagnostic(Finding::kNumbersDiffer,
                                 first.name + " in '" + first.path + "', " + (first.backward ? "backward" : "forward") +
-                                    ", differs from the unsharded run, and no operator before it");
+                                    ", differs from the unsharded run; no operator before it differs");
   d.path = first.path;
   const int64_t module = plan.tree->Find(first.path);
   if (module >= 0) d.where = SourceOf(plan, plan.LayoutsOf(static_cast<size_t>(module)));
   char text[64];
   std::snprintf(text, sizeof(text), "%.3g of its largest value", first.difference);
-  d.declared = "by its type " + first.type + ", it differs by " + text;
+  d.declared = "compared as " + first.type + ", a difference of " + text;
   d.required = tolerance.ToText();
   return d;
 }
@@ -41,7 +41,7 @@ Diagnostic Differs(const OperatorDifference& first, const CompiledPlan& plan, co
 int RunVerifyOps(const VerifyVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
   if (folder.mesh.size(MeshAxis::kTp) != folder.mesh.world_size()) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "--ops compares along tp only");
+    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "--ops supports only meshes of the single axis tp");
     d.required = "a mesh such as tp=2";
     throw PlanError({std::move(d)});
   }

@@ -12,11 +12,11 @@
 namespace moonshard {
 int RunVerifyTypes(const VerifyVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
-  if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "run a step of one rank"); !errors.empty())
+  if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "run a step as one of its ranks"); !errors.empty())
     throw PlanError(std::move(errors));
   if (verb.rank < 0 || verb.rank >= folder.mesh.world_size()) {
     Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "there is no rank " + std::to_string(verb.rank));
-    d.required = "0 to " + std::to_string(folder.mesh.world_size() - 1);
+    d.required = "a rank from 0 to " + std::to_string(folder.mesh.world_size() - 1);
     throw PlanError({std::move(d)});
   }
   // Layouts do not look at values: shapes are enough, whatever the model's size.

@@ -27,8 +27,8 @@ Result<Batches> Batches::Make(TokenFiles files, const DeviceMesh& mesh, const Ba
   Batches out(std::move(files), mesh, options);
   if (options.batch % (out.ranks_ * options.micro_batches) == 0) return out;
   Diagnostic d =
-      MakeDiagnostic(Finding::kBadInput, "a batch of " + std::to_string(options.batch) + " has no equal parts for " +
-                                             std::to_string(out.ranks_) + " data-parallel ranks and " +
+      MakeDiagnostic(Finding::kBadInput, "a batch of " + std::to_string(options.batch) + " is not divisible by " +
+                                             std::to_string(out.ranks_) + " data-parallel ranks times " +
                                              std::to_string(options.micro_batches) + " micro-batches");
   d.path = "--batch";
   d.required = "a multiple of " + std::to_string(out.ranks_ * options.micro_batches);
@@ -86,9 +86,9 @@ Diagnostics Batches::Seek(const std::string& position, bool accept) {
   const JsonValue* rows = saved->Find("rows");
   const int64_t most = std::numeric_limits<int64_t>::max() / 2 - options_.batch;
   if (rows == nullptr || !rows->is_int() || rows->AsInt() < 0 || rows->AsInt() > most) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the saved position in the data is not valid");
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the saved position in the data is invalid");
     d.declared = rows == nullptr ? "no 'rows'" : "rows " + WriteJson(*rows, 0);
-    d.required = "the number of rows that were taken";
+    d.required = "rows: the number of rows that the run has taken";
     return {d};
   }
   const JsonValue now = ParseJson(Position(), "the data position").ValueOrThrow();

@@ -1,7 +1,8 @@
-// Batches: the rows of the data that a rank trains on in each step. Their order depends only on the data and
-// a seed: each pass over the windows is one permutation of them. A step takes the next `batch` of these, and splits
-// them into micro-batches and those into the data-parallel ranks' shares; so the global batches are the same for any
-// number of ranks and of micro-batches, and ranks that share their data (tp) see the same rows.
+// Batches: the rows of the data that a rank trains on in each step. Their order depends only on the data and a seed:
+// each pass over the windows is one permutation of them. A step takes the next `batch` rows, splits them into
+// micro-batches, and splits each micro-batch into the shares of the data-parallel ranks. The global batches are
+// therefore the same for any number of ranks and of micro-batches, and ranks that share their data (tp) get the same
+// rows.
 // Stage before: token_files.h. Stage after: the training step.
 #pragma once
 
@@ -13,8 +14,8 @@
 
 namespace moonshard {
 
-// Rows of ids and the ids that follow them: int64 [rows, sequence] each, on the mesh's device. A target of -100 is
-// ignored.
+// Rows of ids, and the ids that follow them as targets: int64 [rows, sequence] each, on the mesh's device. A target of
+// -100 is ignored.
 struct Batch {
   at::Tensor ids;
   at::Tensor targets;
@@ -22,31 +23,33 @@ struct Batch {
 
 struct BatchOptions {
   int64_t batch = 1;          // rows of a step, over all ranks
-  int64_t micro_batches = 1;  // parts that a rank processes one after the other
+  int64_t micro_batches = 1;  // micro-batches that a rank processes one after another
   uint64_t seed = 0;
 };
 
 class Batches {
  public:
-  // Errors: kBadInput where the ranks and micro-batches do not divide the batch.
+  // Errors: kBadInput if the batch is not divisible by the number of data-parallel ranks times micro-batches.
   static Result<Batches> Make(TokenFiles files, const DeviceMesh& mesh, const BatchOptions& options);
 
   // This rank's rows of micro-batch `micro` of the next step.
   Batch Next(int64_t micro) const;
+  // Moves the position to the next step.
   void EndStep() { rows_ += options_.batch; }
 
   // The index of this rank among those with different rows.
   int64_t place() const { return place_; }
   // Tokens of one step, over all ranks.
   int64_t tokens_per_step() const { return options_.batch * files_.sequence(); }
-  // As a small JSON text: the rows taken so far, the order's seed and what the data was.
+  // The position as a JSON text: the rows taken so far, the seed, the sequence length and the identity of the data.
   std::string Position() const;
-  // Resumes from there. Errors: kBadInput for a position in other data, or under another seed or sequence, each by
-  // name; with `accept` these are warnings, and the rows taken are counted in the data as it is now.
+  // Resumes from a position. Errors: kBadInput if the data, the seed or the sequence length differs from the saved one,
+  // each by name; with `accept` these are warnings, and the run continues at the saved number of rows in the current
+  // data.
   Diagnostics Seek(const std::string& position, bool accept);
 
-  // Parts of `batch` rows each that cover every window once, in the order of the files; the last is filled up with rows
-  // without targets. This rank's share of part `i`: for a loss on data that is not trained on.
+  // For a loss on held-out data: parts of `batch` rows each, which cover every window once, in the order of the files.
+  // The last part is filled up with rows without targets. Part() returns this rank's share of part `i`.
   int64_t parts() const { return (files_.windows() + options_.batch - 1) / options_.batch; }
   Batch Part(int64_t i) const;
 

@@ -1,6 +1,6 @@
-// NextTokenLoss: the cross-entropy of the next tokens of each row, for logits in any layout that a plan leaves, without
-// gathering them. The result is the same on every rank that shares the rows. Stage before: batches.h. Stage after:
-// backward.
+// NextTokenLoss: the cross-entropy of the next tokens of each row, for logits that the plan leaves replicated or
+// sharded along the vocabulary, without gathering them. The result is the same on every rank that shares the rows.
+// Stage before: batches.h. Stage after: backward.
 #pragma once
 
 #include "dsl/commands/train/batches.h"
@@ -11,10 +11,10 @@ namespace moonshard {
 class NextTokenLoss {
  public:
   // `chunk` above 0: the logits are computed for this many tokens at a time, and recomputed in the backward. `net` and
-  // `model` outlive the loss. Errors: kNotSupported for logits in another layout than shard(-1) or replicate, and for a
-  // chunk if the logits are more than a Linear of the hidden states, if the weight of that Linear is not sharded by
-  // rows, or if it is in a unit of fsdp other than the root. Under fsdp the root is gathered once for all chunks, until
-  // its backward ends.
+  // `model` must outlive the loss. Errors: kNotSupported for logits in a layout other than shard(-1) or replicate. For
+  // a chunk also if the logits are not the output of a single Linear, if the weight of that Linear is sharded along a
+  // dim other than 0, or if the weight is in an fsdp unit other than the root. Under fsdp the root is gathered once for
+  // all chunks, until its backward ends.
   static Result<NextTokenLoss> Make(const CausalLm& net, const AppliedPlan& model, int64_t chunk);
 
   // A scalar with a gradient: the mean over the targets.
@@ -22,8 +22,7 @@ class NextTokenLoss {
   // The sum over the targets, and their number.
   std::pair<double, int64_t> Sum(const Batch& batch) const;
 
-  // Whether a rank has the logits of some of the vocabulary alone.
-  // Of the loss alone: the model's own are in AppliedPlan::counts.
+  // The collectives of the loss alone; those of the model are in AppliedPlan::counts.
   const CollectiveCounts& counts() const { return vocabulary_.group().counts(); }
   void ClearCounts() const { vocabulary_.group().ClearCounts(); }
 
@@ -34,7 +33,7 @@ class NextTokenLoss {
 
   const CausalLm& net_;
   Vocabulary vocabulary_;
-  HeadOptions head_;  // with a chunk of 0 the model's own head is used
+  HeadOptions head_;  // with a chunk of 0 the model calls its head itself
 };
 
 }  // namespace moonshard

@@ -78,7 +78,8 @@ void Report::Write(const JsonValue& line) {
   if (log_) return;
   log_.close();
   log_lost_ = true;
-  Diagnostic d = MakeDiagnostic(Finding::kWriteFailed, "cannot write the log, which ends here; the run goes on");
+  Diagnostic d =
+      MakeDiagnostic(Finding::kWriteFailed, "cannot write the log; the log ends here, and the run continues");
   d.path = verb_.log;
   Warn({d});
 }
@@ -177,7 +178,7 @@ void Report::End(const AppliedPlan& model, int64_t step, int stopped) {
   if (!speaks_) return;
   ClearLine();
   if (stopped != 0)
-    PrintFindings("stopped after step " + std::to_string(step) + ", stopped by signal " + std::to_string(stopped));
+    PrintFindings("stopped after step " + std::to_string(step) + " by signal " + std::to_string(stopped));
   const CollectiveCount& total = newest_.collectives;
   JsonValue::Object summary = {
       {"event", "end"},

@@ -1,6 +1,6 @@
-// Report: the output of a run: a line on stderr (overwritten on a terminal, else one every so many steps), a file of
-// JSON lines, and a summary at the end. Rank 0 writes; every rank calls, because some numbers are gathered. README.md
-// has the fields and their units.
+// Report: the output of a training run: a line on stderr (overwritten on a terminal, else one line every --log-every
+// steps), a file of JSON lines, and a summary at the end. Rank 0 writes; every rank calls the functions, because some
+// numbers are gathered. README.md lists the fields and their units.
 #pragma once
 
 #include <chrono>
@@ -25,34 +25,34 @@ struct StepNumbers {
   CollectiveCount collectives;  // of this rank, of all kinds
 };
 
-// The sum over all kinds of collectives, forward and backward.
+// The sum over all kinds of collectives, in forward and backward.
 CollectiveCount Total(const CollectiveCounts& counts);
 
 class Report {
  public:
-  // Opens the log. Throws PlanError (kWriteFailed).
+  // Opens the log. Throws PlanError (kWriteFailed) if it cannot be opened.
   Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world);
 
-  // Before the first step: starts the measurements.
+  // Starts the measurements; called before the first step.
   void Begin();
-  // A line of its own on stderr.
+  // Writes a line of its own to stderr.
   void PrintFindings(const std::string& text);
-  // Resumed reports the step that the run resumes from and its changes: the options that differ from the saved ones.
+  // Resumed reports the step from which the run resumes, and the changes: the options that differ from the saved ones.
   struct Change {
     std::string option;  // "--eps"
     JsonValue saved;
     JsonValue now;
   };
   void Resumed(int64_t step, const MeshShape& saved_on, const std::vector<Change>& changes);
-  // Each diagnostic on a line.
+  // Writes each diagnostic to stderr.
   void Warn(const Diagnostics& warnings);
   // Collective over the mesh.
   void Step(const StepNumbers& numbers);
   void Eval(int64_t step, double loss);
   void Saved(int64_t step);
-  // The summary, with --json on stdout. `stopped`: the signal that stopped the run, or 0.
+  // Writes the summary to the log, and with --json to stdout. `stopped`: the signal that stopped the run, or 0.
   void End(const AppliedPlan& model, int64_t step, int stopped);
-  // Whether a line of the log could not be written, which was reported then. Of this rank.
+  // Whether this rank could not write a line of the log; the failure was reported when it occurred.
   bool log_lost() const { return log_lost_; }
 
  private:
@@ -68,8 +68,8 @@ class Report {
   std::ofstream log_;
   bool log_lost_ = false;
   std::chrono::steady_clock::time_point begin_ = {};
-  std::chrono::steady_clock::time_point last_ = {};   // end of the step before
-  std::chrono::steady_clock::time_point shown_ = {};  // of the terminal's line
+  std::chrono::steady_clock::time_point last_ = {};   // end of the previous step
+  std::chrono::steady_clock::time_point shown_ = {};  // when the line on the terminal was written
   std::vector<int64_t> memory_;
   int64_t first_step_ = 0;
   int64_t tokens_ = 0;
@@ -79,7 +79,7 @@ class Report {
   std::optional<int64_t> saved_;
 };
 
-// Bytes that this process has on the device: allocated by LibTorch on a GPU, resident on a CPU.
+// Bytes of this process on the device: allocated by LibTorch on a GPU, resident memory on a CPU.
 int64_t MemoryInUse(c10::Device device);
 
 }  // namespace moonshard

@@ -96,11 +96,11 @@ std::optional<int64_t> Saves::StepToResume() {
   if (!latest && steps.empty()) return std::nullopt;
   if (!verb_.resume) {
     Diagnostic d = MakeDiagnostic(
-        Finding::kBadInput, latest ? "the directory holds a run already, saved after step " + std::to_string(*latest)
-                                   : "the directory holds a run already: steps " + Names(steps) +
-                                         ", and no file 'latest' names one of them");
+        Finding::kBadInput,
+        latest ? "the directory already has a run, saved after step " + std::to_string(*latest)
+               : "the directory already has a run: steps " + Names(steps) + ", and no file 'latest' names one of them");
     d.path = verb_.save;
-    d.required = "--resume to resume it, or another directory";
+    d.required = "--resume to resume the run, or another directory";
     throw PlanError({d});
   }
   if (latest) return latest;
@@ -110,7 +110,7 @@ std::optional<int64_t> Saves::StepToResume() {
     d.path = verb_.save;
     throw PlanError({d});
   }
-  report_.PrintFindings("no file 'latest' names a step; the newest complete one of " + Names(steps) + " is " +
+  report_.PrintFindings("no file 'latest' names a step; the newest complete step of " + Names(steps) + " is " +
                         std::to_string(*whole));
   return whole;
 }
@@ -176,7 +176,7 @@ void Saves::Load(int64_t step) {
   const Result<JsonValue> saved = ParseJson(state_.host[kOptionsText], "the saved options");
   const bool none = state_.host[kOptionsText].empty();  // of another host
   if (!none && (!saved.ok() || !saved.value().is_object())) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the saved options of the run are not an object of JSON");
+    Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the saved options of the run are not a JSON object");
     d.path = verb_.save;
     d.declared = state_.host[kOptionsText];
     throw PlanError({std::move(d)});

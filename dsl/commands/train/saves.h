@@ -23,13 +23,14 @@ class Saves {
 
   // Loads the checkpoint that the file `latest` names, else the newest complete one, whether it was saved on this mesh
   // or another. Returns its step, or nullopt if there is none. Throws kBadInput if config.json or the data differ from
-  // the saved ones, unless --accept-changes names them, and if the directory holds a run but --resume is not given.
-  // Options of the optimizer are those of the command line; differences from the saved ones are reported.
+  // the saved ones, unless --accept-changes names them, and if the directory has a run but --resume is not given;
+  // kCorruptData if no step is complete; kNotSupported if the optimizer was saved with another amsgrad. Options of the
+  // optimizer are those of the command line; differences from the saved ones are reported.
   std::optional<int64_t> Resume();
-  // Saves in the background. A failed write (kWriteFailed) is reported as a warning at the next call, and the run
-  // continues; that call throws other errors.
+  // Saves in the background. If the write fails (kWriteFailed), the next call of Begin or End reports it as a warning
+  // and the run continues; that call throws any other error of the save.
   void Begin(int64_t step);
-  // Saves the run's last step, unless it is saved, and waits for it.
+  // Saves the last step of the run, unless it is saved already, and waits until it is written.
   void End(int64_t step);
 
  private:

@@ -90,7 +90,8 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
   if (const auto program = std::dynamic_pointer_cast<Program>(out.net.module)) {
     if (std::optional<Diagnostic> differs = OwnLossDiffers(program->exported())) {
       differs->path = program->exported().file;
-      differs->required = "a causal language model whose loss is the mean over the next tokens; train others in C++";
+      differs->required =
+          "a causal language model whose loss is the mean over the next tokens; train other models in C++";
       throw PlanError({*std::move(differs)});
     }
   }

@@ -1,5 +1,6 @@
-// Setup: the parts of a training run from its command line: ranks, data, model, initial weights, optimizer.
-// Each is a few calls of the public API; all throw PlanError with every error found. Collective: every rank calls them.
+// Setup: makes the parts of a training run from its command line: ranks, data, model, initial weights, optimizer. Each
+// function makes a few calls of the public API and throws PlanError with every error found. Collective: every rank
+// calls the functions in the same order.
 // Stage after: train.cc, the loop.
 #pragma once
 
@@ -15,36 +16,36 @@ namespace moonshard {
 
 DeviceMesh OpenMesh(const TrainVerb& verb);
 
-// Throws the errors of all ranks on every rank, with the numbers of the ranks that have them; nothing where no rank has
-// any. `what` is an infinitive: "open the data".
+// Throws the errors of all ranks on every rank, with the numbers of the ranks that have them; does nothing if no rank
+// has errors. `what` is an infinitive, for the message: "open the data".
 void ThrowTogether(const DeviceMesh& mesh, const std::string& what, const Diagnostics& errors);
 
-// `paths` in batches of `verb.batch` rows, each rank's rows in `micro_batches` parts.
+// Opens `paths` as batches for `micro_batches` micro-batches, each as large as a micro-batch of the training data.
+// Reports errors of one rank on all ranks.
 Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, const DeviceMesh& mesh,
                  const ModelConfig& config, int64_t micro_batches);
 
-// The reference model without storage, under the plan that ResolveModel has for it: chosen and evaluated as for every
-// other verb, isolated if that was requested, on every rank; its findings are in plan().findings. Throws kNotSupported
-// for a mesh with data-parallel ranks under a plan that does not reduce their gradients.
+// The reference model or the program, without storage, under the plan of ResolveModel: chosen and evaluated as for
+// every other verb, isolated if that was requested, on every rank. The findings of the plan are in plan().findings.
+// Throws kNotSupported for a mesh with data-parallel ranks under a plan that does not reduce their gradients.
 struct ShardedLm {
   CausalLm net;
   std::shared_ptr<AppliedPlan> model;
 };
 ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const DeviceMesh& mesh);
 
-// Initial weights: from --init, or loaded from the model directory, or those of a program that holds them. Returns
-// warnings. kMissingTensor: a program without weights in place of a directory.
+// Sets the initial weights: new ones from --init, else those of the model directory or of the program. Returns
+// warnings. Throws kMissingTensor for a program without weights as MODEL.
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, const CausalLm& net, AppliedPlan& model);
 
 torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model);
 Schedule ScheduleOf(const TrainVerb& verb);
-// The dtype of matrix products; everything else is float32, or float64 where this is.
+// The dtype of matrix products. Everything else is float32, or float64 if matrix products are.
 c10::ScalarType ComputeType(const TrainVerb& verb);
-// The dtype of everything else, "float32".
+// The dtype of everything else: "float32" or "float64".
 std::string StateType(const TrainVerb& verb);
 
-// Every option that changes what is computed, as a JSON text that must be equal on all ranks and is saved with each
-// step.
+// Every option that affects the run, as a JSON text that must be equal on all ranks and is saved with each step.
 std::string Describe(const TrainVerb& verb);
 
 }  // namespace moonshard

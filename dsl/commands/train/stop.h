@@ -1,4 +1,4 @@
-// StopRequest: whether a signal requested this process to stop: Ctrl-C, or SIGTERM of a scheduler.
+// StopRequest: records that a signal requested this process to stop: Ctrl-C (SIGINT), or SIGTERM of a scheduler.
 #pragma once
 
 #include <array>
@@ -6,8 +6,9 @@
 
 namespace moonshard {
 
-// During its lifetime SIGINT and SIGTERM are recorded instead of ending the process; a second SIGINT ends it at once,
-// as a program that does not catch it ends. One that the process ignores (nohup) stays ignored. One at a time.
+// While an object exists, SIGINT and SIGTERM are recorded and do not end the process; a second SIGINT ends it at once,
+// with the exit code 130. A signal that the process ignores (nohup) stays ignored. At most one object may exist at a
+// time.
 class StopRequest {
  public:
   StopRequest();
@@ -15,7 +16,7 @@ class StopRequest {
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  // The signal, or 0.
+  // The first signal that was recorded, or 0.
   static int Asked();
 
  private:

@@ -120,12 +120,13 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
     }
   } else if (options_.vocabulary < kByteValues) {
     return Bad(path,
-               "text has 256 tokens, its bytes, and the model's vocabulary is " + std::to_string(options_.vocabulary),
-               "a vocabulary of 256 at least, or a file of tokens: .safetensors or .bin");
+               "text has one token per byte, with ids up to 255, and the model's vocabulary is " +
+                   std::to_string(options_.vocabulary),
+               "a vocabulary of at least 256, or a file of tokens: .safetensors or .bin");
   }
   if (source.tokens <= options_.sequence) {
     return Bad(path, "the file has " + std::to_string(source.tokens) + " tokens, too few for one row",
-               std::to_string(options_.sequence + 1) + " tokens: those of --sequence, and the last one's target");
+               std::to_string(options_.sequence + 1) + " tokens: --sequence of them, and one more as the last target");
   }
   if (auto error = HashEnds(source.file, source.hash)) return *error;
   return source;
@@ -159,7 +160,7 @@ Result<TokenFiles> TokenFiles::Open(const std::vector<std::string>& paths, const
   TokenFiles out(options);
   for (const std::string& path : paths) {
     const std::vector<std::string> files = FilesOf(path);
-    if (files.empty()) diagnostics.push_back(Bad(path, "the directory holds no file", "files of tokens"));
+    if (files.empty()) diagnostics.push_back(Bad(path, "the directory has no files", "files of tokens or text"));
     for (const std::string& file : files) {
       std::optional<Source> source = out.OpenOne(file).Collect(diagnostics);
       if (!source) continue;

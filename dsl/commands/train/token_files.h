@@ -1,6 +1,7 @@
-// TokenFiles: the tokens of one or more files as one list of windows. A window is `sequence` + 1 tokens of one file:
-// the source of a row of a batch, inputs and targets shifted by one. The next window begins at the last token of the
-// one before, so that every token but a file's first is a target once.
+// TokenFiles: the tokens of one or more files as one list of windows. A window is `sequence` + 1 consecutive tokens of
+// one file, from which a row of a batch is made: the inputs, and the targets shifted by one. The next window begins at
+// the last token of the window before, so that every token of a file is a target once, except the first token and the
+// tokens after the last full window.
 // Stage after: batches.h.
 //
 //   NAME.safetensors    a 1-D integer tensor `tokens`
@@ -18,17 +19,17 @@ namespace moonshard {
 
 struct TokenOptions {
   int64_t sequence = 0;        // tokens of a row
-  int64_t vocabulary = 0;      // ids are below it
-  std::string raw = "uint16";  // what a .bin file holds
+  int64_t vocabulary = 0;      // number of token ids: ids are from 0 to vocabulary - 1
+  std::string raw = "uint16";  // dtype of the tokens in a .bin file
 };
 
 class TokenFiles {
  public:
-  // `paths`: files, and directories whose files (but hidden ones) are taken in the order of their names. All ids are
-  // checked at once if the files have up to 64 million tokens together, else as they are read. Errors, of all files at
-  // once: kFileNotFound, kFileUnreadable, those of safetensors; kBadInput: a file that is empty or too short for a
-  // window, no tensor `tokens`, raw bytes that are not a multiple of the token size, text for a vocabulary below 256,
-  // an id outside the vocabulary.
+  // `paths`: files and directories. A directory means its files, except hidden ones, in the order of their names. If
+  // the files have up to 64 million tokens together, all ids are checked here, else when they are read. Errors, of all
+  // files at once: kFileNotFound, kFileUnreadable, those of safetensors; kBadInput: a file that is empty or too short
+  // for a window, no tensor `tokens`, raw bytes that are not a multiple of the token size, text for a vocabulary below
+  // 256, an id outside the vocabulary.
   static Result<TokenFiles> Open(const std::vector<std::string>& paths, const TokenOptions& options);
 
   int64_t windows() const { return windows_; }
@@ -38,7 +39,7 @@ class TokenFiles {
   // its length and its first and last 4 MiB.
   std::string Describe() const;
 
-  // The `sequence` + 1 tokens of window `i`, to `to`. Throws PlanError: kFileUnreadable, and kBadInput for an id
+  // Writes the `sequence` + 1 tokens of window `i` to `to`. Throws PlanError: kFileUnreadable, and kBadInput for an id
   // outside the vocabulary.
   void Read(int64_t i, int64_t* to) const;
 

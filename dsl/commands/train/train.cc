@@ -169,7 +169,7 @@ class TrainingRun {
                                       : "its gradient is not finite";
     d.required = "finite numbers; the parameters stay as they were before the step";
     if (skips_ > verb_.skips) {
-      d.message += ", step after step";
+      d.message += ", too many steps in a row";
       d.help = "a lower --lr, a longer --warmup, or a larger --skips";
       throw PlanError({d});
     }

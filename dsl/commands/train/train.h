@@ -1,13 +1,13 @@
-// RunTrain: the program's trainer, built on `#include <moonshard/moonshard.h>` alone: the example to copy.
-// train.cc is the run in its order; setup.h makes the parts.
+// RunTrain: the trainer of the program, built only on `#include <moonshard/moonshard.h>`, as an example for host
+// programs. train.cc is the run in its order; setup.h makes the parts.
 #pragma once
 
 #include "dsl/commands/cli/options.h"
 
 namespace moonshard {
 
-// One rank of a training run. Returns the exit code: 0, or if a signal stopped it 128 and the signal's number.
-// Throws PlanError for errors of the user.
+// Runs one rank of a training run. Returns the exit code: 0, kExitFailed if the log could not be written, or 128 plus
+// the number of the signal that stopped the run. Throws PlanError for errors that a user can fix.
 int RunTrain(const TrainVerb& verb);
 
 }  // namespace moonshard

@@ -106,7 +106,8 @@ Diagnostic Fallback(const PlanInputs& inputs, const std::map<std::string, std::s
   Diagnostic d = MakeDiagnostic(Finding::kPlanFallback, WhyNot(inputs.config) + ": " + which + " is used");
   d.declared = what;
   d.help = NearestClass(inputs.config, index) +
-           "explain shows what it does; verify whether the numbers are the same; --plan names another plan";
+           "explain shows what the plan does; verify compares its numbers with those of an unsharded run; --plan names "
+           "another plan";
   return d;
 }
 
@@ -116,9 +117,9 @@ Diagnostic NothingFits(const PlanInputs& inputs, const std::map<std::string, std
                                                  ", and no block of its modules is recognized unambiguously by names, "
                                                  "shapes and config.json");
   d.help = NearestClass(inputs.config, index) +
-           "moonshard suggest writes a first plan file for it: --plan FILE; a shipped plan that fits it: --plan "
-           "NAME, one of " +
-           Join(BuiltInPlans(), ", ") + "; or --mesh tp=1";
+           "write a first plan file with moonshard suggest, and give it as --plan FILE; or give a shipped plan that "
+           "fits the model as --plan NAME, one of " +
+           Join(BuiltInPlans(), ", ") + "; or run unsharded with --mesh tp=1";
   return d;
 }
 
@@ -180,9 +181,10 @@ Result<Plan> ChoosePlan(const std::string& wanted, const PlanInputs& inputs) {
   std::optional<std::optional<Plan>> own = PlanOfCheckpoint(inputs).Collect(diagnostics);
   if (!own) return diagnostics;
   if (*own) {
-    Diagnostic d = MakeDiagnostic(Finding::kPlanFallback, WhyNot(inputs.config) + ": the checkpoint's own is used");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kPlanFallback, WhyNot(inputs.config) + ": the checkpoint's own plan is used");
     diagnostics.push_back(std::move(d));
-    return Chosen(**std::move(own), "the checkpoint's own", std::move(diagnostics));
+    return Chosen(**std::move(own), "the checkpoint's own plan", std::move(diagnostics));
   }
   std::optional<Plan> plan = PlanOfUnknown(inputs, index).Collect(diagnostics);
   if (!plan) return diagnostics;
@@ -195,8 +197,9 @@ Result<std::string> SelectPlan(const JsonValue& config) {
   std::vector<std::string> known;
   for (const auto& [name, plan] : index) known.push_back(name);
   Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, WhyNot(config));
-  d.help = "there are plans for " + Join(known, ", ") +
-           "; for any other architecture, moonshard suggest writes a first plan file, to be given as the plan";
+  d.help =
+      "there are plans for " + Join(known, ", ") +
+      "; for any other architecture, write a first plan file with moonshard suggest and give that file as the plan";
   return d;
 }
 

@@ -1,6 +1,6 @@
-// Hugging Face plans as plans: of a file (`--plan hf:FILE[#KEY]`), and of the checkpoint itself (base_model_tp_plan in
-// its config.json), which is step 3 of the choice (choose_plan.h).
-// Stage before: dsl/planning/hugging_face, which makes plan text of them. Stage after: match.
+// HuggingFacePlan: loads Hugging Face tensor-parallel plans as plans: from a file (`--plan hf:FILE[#KEY]`), or from the
+// checkpoint (base_model_tp_plan in its config.json, step 3 of choose_plan.h).
+// Stage before: dsl/planning/hugging_face, which translates them to the text of a plan file. Stage after: match.
 #pragma once
 
 #include <optional>
@@ -14,21 +14,22 @@
 
 namespace moonshard {
 
-// Whether a --plan names one: "hf:FILE".
+// Whether the value of --plan names a Hugging Face plan, as in "hf:FILE".
 bool IsHuggingFaceName(const std::string& plan);
 
-// The plan that "hf:FILE" or "hf:FILE#KEY" names, as `import` would write it, for the model in `inputs`; its rules
-// refer to the lines of FILE. The path of the base model is derived from the module names unless the option `base` is
-// given. Errors: those of reading and choosing (dsl/planning/hugging_face/plan_file.h), of the base path and of the
-// evaluation.
+// Returns the plan that "hf:FILE" or "hf:FILE#KEY" names, as `import` would write it, evaluated for the model in
+// `inputs`. Its rules refer to lines of FILE. The path of the base model is derived from the module names
+// (FindBasePath) unless the option `base` is given; it is "model." if `inputs` has no model. Errors: those of reading
+// the file and of choosing the plan (dsl/planning/hugging_face/plan_file.h), of the base path and of the evaluation.
 Result<Plan> LoadHuggingFacePlan(const std::string& plan, const PlanInputs& inputs);
 
-// The checkpoint's own plan; nothing where its config holds none. Errors: as above.
+// Returns the checkpoint's own plan, evaluated; nullopt if its config has no base_model_tp_plan. Errors: as above.
 Result<std::optional<Plan>> PlanOfCheckpoint(const PlanInputs& inputs);
 
-// The plans in a file. Errors: kFileNotFound, kFileUnreadable and those of ReadHuggingFacePlans.
+// Reads all plans of a file. Errors: kFileNotFound, kFileUnreadable and those of ReadHuggingFacePlans.
 Result<HuggingFaceFile> ReadHuggingFaceFile(const std::string& path);
-// Evaluates plan text; diagnostics refer to the file that it was made from.
+// Evaluates the text of a plan. Diagnostics and rules refer to the file that the text was made from; `name` is the name
+// of that file.
 Result<Plan> EvaluateHuggingFacePlan(const LuaPlanText& text, const std::string& name, const PlanInputs& inputs);
 
 }  // namespace moonshard

@@ -1,5 +1,5 @@
-// The plan by structure: what `moonshard suggest --sure` writes for a model (dsl/planning/suggest), evaluated. Part of
-// step 4 of the choice (choose_plan.h).
+// StructurePlan: writes and evaluates the plan by structure, the one that `moonshard suggest --sure` writes for a model
+// (dsl/planning/suggest). Part of step 4 of the choice (choose_plan.h).
 // Stage before: dsl/planning/suggest. Stage after: match.
 #pragma once
 
@@ -10,16 +10,17 @@
 namespace moonshard {
 
 struct StructurePlan {
-  Result<Plan> plan;   // under the options of `inputs`; its places are in kSuggestedFile
-  int64_t blocks = 0;  // that are sure, norms among them
-  int64_t left = 0;    // that another reading is possible of, or none is known: replicated, or by rows
+  Result<Plan> plan;   // evaluated with the options of `inputs`; its source locations are in kSuggestedFile
+  int64_t blocks = 0;  // identified blocks, including norms
+  int64_t left = 0;    // blocks with several possible readings or none: replicated, or linear layers sharded by rows
 };
 
-// `inputs.model` is not null. What is suggested depends on the config and the modules, not on the mesh and the options.
+// `inputs.model` must not be null. The text of the plan depends on the config and the modules, not on the mesh and the
+// options.
 StructurePlan ReadStructure(const PlanInputs& inputs);
 
-// Elements of the parameters that the plan shards (PlanTotals::sharded_params); -1 where it has errors on the model and
-// the mesh of `inputs`.
+// Returns the number of elements in sharded parameters (PlanTotals::sharded_params), or -1 if the plan has errors on
+// the model and the mesh of `inputs`.
 int64_t ShardedElements(const Plan& plan, const PlanInputs& inputs);
 
 }  // namespace moonshard

@@ -51,7 +51,7 @@ Result<std::string> FindBasePath(const HuggingFaceChoice& choice, const ModuleTr
   Diagnostic d = MakeDiagnostic(Finding::kRuleConflict,
                                 "the keys of '" + choice.name + "' fit several parts of the model equally well", where);
   d.declared = table->name + " of a base model";
-  d.required = "one place for it: --option " + Join(quoted, ", or ");
+  d.required = "the path of the base model: --option " + Join(quoted, ", or ");
   return d;
 }
 

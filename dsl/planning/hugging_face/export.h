@@ -1,7 +1,7 @@
-// Export: a compiled plan in the forms of other systems, for the same model. What a form cannot express is reported and
-// omitted: a plan with such findings does not do the same as the original.
+// Export: writes a compiled plan in the form of another system, for the same model. A part that the form cannot express
+// is reported and omitted, so an exported plan with findings does not do the same as the original.
 //
-//   hf      the JSON (and Python) dict of a Hugging Face tp_plan: keys with * for numbers, names of styles
+//   hf      the JSON (and Python) dict of a Hugging Face tp_plan: keys with * for numbers, and names of styles
 //   torch   Python source with the dict that torch.distributed.tensor.parallel.parallelize_module takes
 //
 // Stage before: compile (role.h).
@@ -15,11 +15,12 @@ namespace moonshard {
 
 struct ExportedPlan {
   std::string text;
-  Diagnostics
-      findings;  // kNotSupported, one a rule: errors for what is omitted, warnings for what has a weaker meaning there
+  // kNotSupported, one per rule and reason: an error for an omitted module, a warning for a module whose exported rule
+  // has a weaker meaning.
+  Diagnostics findings;
 };
 
-// A tp_plan cannot express layers that are sharded in different ways.
+// A key of a tp_plan covers all layers: layers that are sharded in different ways are an error.
 ExportedPlan ExportHuggingFace(const CompiledPlan& plan);
 
 ExportedPlan ExportTorch(const CompiledPlan& plan);

@@ -152,13 +152,13 @@ class Exporter {
       case Role::Kind::kVocabRowwise: name = Rowwise(role, true); break;
       case Role::Kind::kSequence:
         name = Shards(role.From(role.inputs, 0), 1) ? Name{"sequence_parallel", ""}
-                                                    : Name{"", "shards of another dim than 1"};
+                                                    : Name{"", "it takes shards along a dim other than 1"};
         break;
       case Role::Kind::kSummedGradient:
         name = {"replicated_with_grad_allreduce", ""};
         findings_.Warn(m,
-                       "transformers sums the accumulated gradient in every backward: with several micro-batches it is "
-                       "wrong there");
+                       "transformers sums the accumulated gradient in every backward, which is wrong with several "
+                       "micro-batches");
         break;
       case Role::Kind::kRedistributions: name = Redistributions(role); break;
       case Role::Kind::kBare:

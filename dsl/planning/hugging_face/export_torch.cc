@@ -43,8 +43,8 @@ Expression Linear(const Role& role, bool rows) {
   const std::string input = PlacementText(role.inputs.empty() ? Layout::Replicate() : role.From(role.inputs, 0));
   const Layout made = role.From(role.outputs, 0);
   const std::string output = PlacementText(role.outputs.empty() ? Layout::Shard(-1) : role.To(role.outputs, 0));
-  if (input.empty() || output.empty()) return {"", "shards of several parts cannot be a placement"};
-  if (rows && made.kind != LayoutKind::kPartial) return {"", "its output is " + made.ToText() + ", not a sum"};
+  if (input.empty() || output.empty()) return {"", "a packed layout has no DTensor placement"};
+  if (rows && made.kind != LayoutKind::kPartial) return {"", "its output is " + made.ToText() + ", not partial"};
   return {rows ? Call("RowwiseParallel", input, "Shard(-1)", output, "Replicate()")
                : Call("ColwiseParallel", input, "Replicate()", output, "Shard(-1)"),
           ""};
@@ -70,14 +70,14 @@ Expression TorchRedistributions(const Role& role) {
            move->from[MeshAxis::kTp].kind == LayoutKind::kReplicate;
   };
   if (std::ranges::any_of(role.inputs, only_shared)) {
-    return {"", "no style takes a replicated input as shared, with a gradient that is summed"};
+    return {"", "no style sums the gradient of a replicated input (replicate -> shared)"};
   }
   if (role.route) return {"", "no style selects the chosen experts that a rank owns"};
   const auto share = [](const std::optional<Redistribution>& move) {
     return move && move->from[MeshAxis::kTp].kind == LayoutKind::kShared && move->from != move->to;
   };
   if (std::ranges::any_of(role.inputs, share) || std::ranges::any_of(role.outputs, share)) {
-    return {"", "no style makes a partial tensor of a full one"};
+    return {"", "no style makes a partial tensor from a replicated one"};
   }
   std::vector<std::string> arguments;
   const bool in = Used(role.inputs);
@@ -92,7 +92,7 @@ Expression TorchRedistributions(const Role& role) {
   bool good = true;
   if (in) good = add("input_layouts", "desired_input_layouts", role.inputs) && good;
   if (out) good = add("output_layouts", "desired_output_layouts", role.outputs) && good;
-  if (!good) return {"", "a layout that differs between features cannot be a placement"};
+  if (!good) return {"", "a layout that differs between features has no DTensor placement"};
   const std::string name = in && out ? "PrepareModuleInputOutput" : in ? "PrepareModuleInput" : "PrepareModuleOutput";
   if (in) arguments.emplace_back(out ? "use_local_input=True" : "use_local_output=True");
   return {name + "(" + Join(arguments, ", ") + ")", ""};

@@ -1,4 +1,4 @@
-// ExportFindings: what an exported plan cannot express, one finding per rule and reason.
+// ExportFindings: collects what an exported plan cannot express, one finding per rule and reason.
 #pragma once
 
 #include <set>
@@ -12,9 +12,9 @@ class ExportFindings {
  public:
   explicit ExportFindings(const CompiledPlan& plan) : plan_(plan) {}
 
-  // The module is omitted from the exported plan: an error.
+  // Adds an error: the module is omitted from the exported plan.
   void LeaveOut(size_t module, const std::string& why) { Say(module, why, Severity::kError); }
-  // The module is exported with a weaker meaning: a warning.
+  // Adds a warning: the module is exported with a weaker meaning.
   void Warn(size_t module, const std::string& why) { Say(module, why, Severity::kWarning); }
   Diagnostics Take() { return std::move(findings_); }
 

@@ -87,7 +87,7 @@ class Parser {
 
   void Expect(char c, const char* where) {
     SkipSpace();
-    if (Peek() != c) Fail(std::string("expected '") + c + "' " + where + (AtEnd() ? ", but the text ends" : ""));
+    if (Peek() != c) Fail(std::string("expected '") + c + "' " + where + (AtEnd() ? ", but the input ends" : ""));
     ++position_;
   }
   bool AtEnd() const { return position_ >= text_.size(); }
@@ -99,7 +99,7 @@ class Parser {
       Literal::Entry entry;
       entry.where = Here();
       if (Peek() != '"' && Peek() != '\'')
-        Fail(AtEnd() ? "the dict is not closed" : "expected a key, a text in quotes");
+        Fail(AtEnd() ? "the dict is not closed" : "expected a key, a string in quotes");
       const size_t begin = position_;
       entry.key = ParseTexts();
       entry.where.column = ColumnOf(begin);
@@ -135,7 +135,7 @@ class Parser {
       ++position_;
       return true;
     }
-    if (Peek() != close) Fail(std::string("expected ',' or '") + close + "'" + (AtEnd() ? ", but the text ends" : ""));
+    if (Peek() != close) Fail(std::string("expected ',' or '") + close + "'" + (AtEnd() ? ", but the input ends" : ""));
     return false;
   }
 
@@ -157,7 +157,7 @@ class Parser {
     while (Peek() != quote) {
       if (AtEnd() || Peek() == '\n') {
         position_ = begin;
-        Fail("the text is not closed on its line");
+        Fail("the string is not closed on its line");
       }
       if (Peek() != '\\') {
         out += text_[position_++];
@@ -181,7 +181,7 @@ class Parser {
       case '/':
       case '"':
       case '\'': out += c; return;
-      default: --position_; Fail(std::string("the escape \\") + c + " is not read here");
+      default: --position_; Fail(std::string("the escape \\") + c + " is not supported");
     }
   }
 
@@ -237,8 +237,8 @@ class Parser {
       return;
     }
     position_ = begin;
-    if (AtEnd()) Fail("a value is missing at the end of the text");
-    Fail(word.empty() ? std::string("'") + Peek() + "' in place of a value"
+    if (AtEnd()) Fail("a value is missing at the end of the input");
+    Fail(word.empty() ? std::string("'") + Peek() + "' where a value is required"
                       : "'" + word + "' is not a literal: a string, a number, a dict or a list is required");
   }
 
@@ -258,7 +258,7 @@ const char* Literal::KindName() const {
     case Kind::kNone:
     case Kind::kBool: return "a constant";
     case Kind::kNumber: return "a number";
-    case Kind::kText: return "a text";
+    case Kind::kText: return "a string";
     case Kind::kList: return "a list";
     case Kind::kDict: return "a dict";
   }

@@ -1,7 +1,7 @@
-// LuaText: a Hugging Face plan as a plan file. Its rules have exactly the meaning of Hugging Face: the styles of
-// stdlib/hugging_face.lua, and keys that match names in the same way. What transformers silently ignores (a rule that
-// matches nothing, an unclaimed parameter beside sharded ones) is a warning: `lenient`. Stage before: plan_file.h.
-// Stage after: dsl/language/eval, like any plan.
+// LuaText: translates a Hugging Face plan to a plan file. Its rules have the meaning of Hugging Face: they use the
+// styles of stdlib/hugging_face.lua, and their keys match names as in transformers. The plan is `lenient`: what
+// transformers silently ignores (a rule that matches nothing, an unclaimed parameter beside sharded ones) is a warning.
+// Stage before: plan_file.h. Stage after: dsl/language/eval, as for any plan.
 #pragma once
 
 #include <string>
@@ -14,23 +14,25 @@ namespace moonshard {
 
 struct LuaPlanText {
   std::string text;
-  std::vector<SourceSpan> lines;  // the origin of each line of the text; unknown for generated ones
+  std::vector<SourceSpan> lines;  // the origin of each line of the text; unknown for lines without an origin
 };
 
-// `base` is the path of the base model within the model ("model.", "model.language_model.", ""): the default of the
-// plan's option `base`, which prefixes every key of a config's table. `from` names the file, for the comment.
+// Returns the text of a plan file. `base` is the path of the base model within the model ("model.",
+// "model.language_model.", ""): the default of the plan's option `base`, which prefixes every key of a config's table.
+// `from` is the name of the Hugging Face file in the first comment of the text.
 LuaPlanText WriteLuaPlan(const HuggingFaceChoice& choice, const std::string& base, const std::string& from);
 
-// Replaces every place in the text by the place in the Hugging Face file that its line was made from.
+// Replaces each source location in `text` (its file is `chunk`) by the location in the Hugging Face file that the line
+// was made from.
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, SourceSpan& span);
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, Diagnostics& diagnostics);
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, Plan& plan);
 
-// A Hugging Face plan in the idiom of the plan language: braces for siblings, heads where the config has
-// them, styles of stdlib/styles.lua, and those of stdlib/hugging_face.lua for what has no other. The result is a file
-// to edit. It is stricter than the original in two ways: shards are split between heads (fewer heads than ranks are
-// replicated), and a `*` matches any component. Stage before: plan_file.h.
-// As WriteLuaPlan. A line made of several rules refers to the first of them.
+// As WriteLuaPlan, but in the idiom of the plan language, as a file to edit: braces for siblings, numbers of heads if
+// the config has them, and styles of stdlib/styles.lua, or of stdlib/hugging_face.lua for a style without an
+// equivalent. The result is stricter than the original in two ways: shards are split between heads (heads are
+// replicated if there are fewer heads than ranks), and a `*` matches any component. A line that is made from several
+// rules refers to the first of them.
 LuaPlanText WriteIdiomaticPlan(const HuggingFaceChoice& choice, const std::string& base, const std::string& from);
 
 }  // namespace moonshard

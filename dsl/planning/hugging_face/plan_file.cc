@@ -98,8 +98,9 @@ class PlanFileReader {
     if (out_.entries.empty()) {
       SourceSpan where;
       where.file = out_.file;
-      return BadPlan("the file holds no tp_plan and no ep_plan", where,
-                     "base_model_tp_plan, _tp_plan or their ep forms, or a dict of keys and names of styles");
+      return BadPlan(
+          "the file has no tp_plan and no ep_plan", where,
+          "base_model_tp_plan, _tp_plan, base_model_ep_plan or _ep_plan, or a dict that maps keys to names of styles");
     }
     return Result<HuggingFaceFile>(std::move(out_), std::move(problems_));
   }
@@ -129,8 +130,8 @@ class PlanFileReader {
   void ReadTable(HuggingFaceEntry& entry, const TableName& name, const Literal& dict) {
     if (dict.kind == Literal::Kind::kNone) return;  // None: no plan
     if (!dict.is_dict()) {
-      problems_.push_back(
-          BadPlan(std::string(name.name) + " is " + dict.KindName(), dict.where, "a dict of keys and names of styles"));
+      problems_.push_back(BadPlan(std::string(name.name) + " is " + dict.KindName(), dict.where,
+                                  "a dict that maps keys to names of styles"));
       return;
     }
     HuggingFaceTable table{name.name, name.of_base, name.experts, {}};
@@ -266,13 +267,13 @@ Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std
     where.file = file.file;
     Diagnostic d = MakeDiagnostic(
         Finding::kPlanNotFound,
-        key.empty() ? "the file holds " + std::to_string(names.size()) + " plans" +
+        key.empty() ? "the file has " + std::to_string(names.size()) + " plans" +
                           (choice.experts ? " for experts" : "") + ": choose one"
-                    : "no " + std::string(choice.experts ? "ep_plan" : "tp_plan") + " '" + key + "' in the file",
+                    : "the file has no " + std::string(choice.experts ? "ep_plan" : "tp_plan") + " '" + key + "'",
         where);
     const std::string nearest = NearestName(key, names);
     if (!several.empty()) {
-      d.message = "'" + key + "' may mean several plans of the file";
+      d.message = "'" + key + "' names several plans of the file";
       d.help = "one of: " + Join(several, ", ");
     } else if (!nearest.empty()) {
       d.help = "did you mean '" + nearest + "'?";

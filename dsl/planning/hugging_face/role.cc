@@ -82,7 +82,7 @@ class RoleReader {
     };
     const bool good = std::ranges::all_of(layouts_.params, of_tp) && std::ranges::all_of(layouts_.inputs, only_tp) &&
                       std::ranges::all_of(layouts_.outputs, only_tp);
-    if (!good) Other("it is sharded on another axis than tp");
+    if (!good) Other("it is sharded on a mesh axis other than tp");
     return good;
   }
 
@@ -96,7 +96,7 @@ class RoleReader {
       }
       if (layout.heads == 0 || layout.heads >= plan_.mesh.size(MeshAxis::kTp)) continue;
       Other(std::to_string(layout.heads) + " heads on " + std::to_string(plan_.mesh.size(MeshAxis::kTp)) +
-            " ranks, each on several");
+            " ranks, so each head is on several ranks");
       return false;
     }
     return true;
@@ -119,7 +119,7 @@ class RoleReader {
     const bool same =
         role_.To(role_.inputs, 0) == in && role_.From(role_.outputs, 0) == in && role_.To(role_.outputs, 0) == in;
     if (same && in.is_shard()) return Of(Role::Kind::kSequence);
-    return Other("replicated parameters with summed gradients between redistributions");
+    return Other("it has replicated parameters with summed gradients, and redistributions");
   }
 
   Role Bare() {

@@ -50,10 +50,11 @@ Result<ModelConfig> ReadConfigOf(const ModelOptions& options) {
 
 std::optional<Diagnostic> NoWeights(const ModelFolder& folder) {
   if (!folder.program || !folder.checkpoint.files().empty() || HasWeights(*folder.program)) return std::nullopt;
-  Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, "the program holds no weights");
+  Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, "the program has no weights");
   d.path = folder.program->file;
   d.required =
-      "the directory that has them as MODEL, and the program in --program; or a program exported with --weights";
+      "the model directory with the weights as MODEL, and the program in --program; or a program exported with "
+      "--weights";
   return d;
 }
 

@@ -1,7 +1,7 @@
-// ResolveModel: from a model and the requested plan to a compiled plan: chooses the plan, evaluates it (isolated or
-// not) and resolves it against a module tree (engine/plan/resolve). Used by both commands and by hosts: the command
-// line and the REPL resolve against a tree made from checkpoint headers, ranks and the trainer against that of the live
-// model.
+// ResolveModel: makes a compiled plan from a model and a requested plan: chooses the plan, evaluates it (isolated or
+// not) and resolves it against a module tree (engine/plan/resolve). Used by both commands and by hosts. The command
+// line and the REPL resolve against a tree made from checkpoint headers; ranks and the trainer resolve against the tree
+// of the live model.
 //
 //   config.json, tree, --plan, --mesh, --option, --isolate  --ResolveModel-->  Resolution (CompiledPlan, findings,
 //                                                           passes)
@@ -27,37 +27,37 @@ namespace moonshard {
 
 // A model directory and how to parallelize it: the options that most verbs share.
 struct ModelOptions {
-  std::string model;                           // directory in Hugging Face form, or an exported program (.pt2)
-  std::string program = {};                    // an exported program of the model; "": `model`, or none
-  std::string plan;                            // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen
-  std::string mesh;                            // "tp=2,dp=4"; "": one rank
+  std::string model;         // directory in Hugging Face form, or an exported program (.pt2)
+  std::string program = {};  // an exported program of the model; "": `model` if it is a program, else none
+  std::string plan;          // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen
+  std::string mesh;          // "tp=2,dp=4"; "": one rank
   std::map<std::string, std::string> options;  // of the plan: --option k=v
   bool isolate = false;                        // PlanInputs::isolate
 };
 
-// The file of the program: that of `program`, or `model` if it is one; "": none.
+// The path of the exported program: `program`, or `model` if it is a program; "": none.
 std::string ProgramPathOf(const ModelOptions& options);
 
 struct ModelFolder {
   ModelConfig config;
   Checkpoint checkpoint;
   MeshShape mesh;
-  std::shared_ptr<const ExportedProgram> program = nullptr;  // runs instead of a reference model; null: none
+  std::shared_ptr<const ExportedProgram> program = nullptr;  // runs in place of a reference model; null: none
 };
 
 // Reads config.json, the checkpoint's headers, the mesh and the program. `headers_only` accepts safetensors files
-// without data. If `options.model` is a program, the config is the one that the exporter recorded (empty if none), and
-// the checkpoint is empty. The errors of all files are returned together.
+// without data. If `options.model` is a program, the config is the one that the exporter recorded (empty if it recorded
+// none), and the checkpoint is empty. The errors of all files are returned together.
 Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only);
 
-// The config of a directory, or the one that the exporter recorded where MODEL is a program. Errors: as
-// ModelConfig::Read and ReadProgram; kBadInput: a program without a config.
+// Returns the config of the model directory or, if `options.model` is a program, the config that the exporter recorded.
+// Errors: those of ModelConfig::Read and ReadProgram; kBadInput: a program without a config.
 Result<ModelConfig> ReadConfigOf(const ModelOptions& options);
 
 // The error (kMissingTensor) for a model that is only a program, exported without weights; nullopt for any other.
 std::optional<Diagnostic> NoWeights(const ModelFolder& folder);
 
-// The modules of the model: of its program where there is one, else those that the checkpoint's headers show.
+// The modules of the model: those of its program if there is one, else those in the checkpoint's headers.
 ModuleTree TreeOf(const ModelFolder& folder);
 
 // The inputs for evaluating a plan for this model. The result points to `tree`, which must outlive it.
@@ -71,10 +71,10 @@ Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std
 Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,
                         std::shared_ptr<const ModuleTree> tree);
 
-// ResolveModel on the headers of a model directory; its first pass is "read". `headers_only`: see OpenModelFolder.
-// Where the directory or the mesh has errors, the result holds these alone.
+// Runs ResolveModel on the headers of a model directory; the first pass of the result is "read". `headers_only`: see
+// OpenModelFolder. If the directory or the mesh has errors, the result has only these errors.
 Resolution ResolveDirectory(const ModelOptions& options, bool headers_only = true);
-// The compiled plan of ResolveDirectory alone.
+// As ResolveDirectory, but returns only the compiled plan.
 Result<CompiledPlan> ResolveFromHeaders(const ModelOptions& options, bool headers_only = true);
 
 // Limits of --tokens BATCH,SEQUENCE: sequences in the batch, tokens in a sequence, and their product.
@@ -82,7 +82,8 @@ inline constexpr int64_t kMostBatch = int64_t{1} << 20;
 inline constexpr int64_t kMostSequence = int64_t{1} << 24;
 inline constexpr int64_t kMostTokens = int64_t{1} << 31;
 
-// Parses "2,128" as {batch, sequence}. Errors: kBadArgument for any other text, and beyond the limits above.
+// Parses "2,128" as {batch, sequence}. Errors: kBadArgument for text of another form and for numbers beyond the limits
+// above.
 Result<std::pair<int64_t, int64_t>> ParseTokens(const std::string& text);
 
 }  // namespace moonshard

@@ -201,7 +201,7 @@ class Attention {
   Block Refuse(const std::string& why) {
     // In the layer's own directory it is only these.
     if (!found_.folder.empty())
-      return layer_.LeaveUnsharded(found_.folder, NameOf(found_.folder) + " stays replicated: " + why);
+      return layer_.LeaveUnsharded(found_.folder, NameOf(found_.folder) + " is not sharded between heads: " + why);
     std::vector<std::string> names;
     for (const LayerLinear& linear : found_.in) {
       names.push_back(layer_.name(linear.item));
@@ -210,7 +210,7 @@ class Attention {
     Block block;
     block.decisions.push_back(Decide(Part::kFull, std::move(names)));
     block.unknown = true;
-    block.why = "attention stays replicated: " + why;
+    block.why = "attention is not sharded between heads: " + why;
     return block;
   }
 
@@ -240,7 +240,8 @@ class Attention {
     if (kv_heads > 0 && kv_heads != heads) why += ", " + std::to_string(kv_heads) + " of them for keys and values";
     if (query_dim != head_dim) {
       block.sure = false;
-      why += "; queries are " + std::to_string(query_dim / head_dim) + " times as wide, by head: with a gate?";
+      why +=
+          "; each query head is " + std::to_string(query_dim / head_dim) + " times as wide: assumed to include a gate";
     }
     const bool cross = IsCrossAttention(found_.folder);
     if (block.kv_heads == block.heads && !cross) {
@@ -254,7 +255,7 @@ class Attention {
     }
     if (both != nullptr) {
       block.sure = false;
-      why += "; all keys, then all values in one";
+      why += "; assumed order: all keys, then all values, in one projection";
       AddFused(block, *both, {Literal(key_features), Literal(key_features)}, {block.kv_heads, block.kv_heads});
       block.decisions.back().from_all = cross;
     }
@@ -301,7 +302,7 @@ class Attention {
     const std::string name = ShortName(layer_.name(item));
     const int64_t size = layer_.item(item).VectorSize();
     if (IsNormName(name) && size > 0 && size <= features) {
-      return Refuse(name + " is a norm over the features of all heads, which no rank would have");
+      return Refuse(name + " is a norm over the features of all heads, and no rank would have all heads");
     }
     Block block = Refuse("the use of heads in " + name + " is unknown");
     block.heads_of = found_.folder;

@@ -117,7 +117,7 @@ class Reader {
     ends_.has_logits |= logits;
     ends_.last.push_back(Single(Part::kHead, item.name,
                                 logits ? "the head: logits of " + std::to_string(rows) + " tokens"
-                                       : "the head of a classifier of " + std::to_string(rows),
+                                       : "the head of a classifier with " + std::to_string(rows) + " classes",
                                 named));
     return true;
   }

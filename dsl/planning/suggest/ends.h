@@ -12,12 +12,12 @@ namespace moonshard {
 
 struct Ends {
   std::vector<Block> first;       // the embedding
-  std::vector<Block> last;        // the last norm and the head; names are full paths
-  std::vector<std::string> rest;  // paths of modules that none of these is
-  bool has_logits = false;        // the head's outputs are the vocabulary
+  std::vector<Block> last;        // the final norm and the head; names are full paths
+  std::vector<std::string> rest;  // paths of all other modules outside of the stacks
+  bool has_logits = false;        // the head's outputs are logits over the vocabulary
 };
 
-// `stacks` are the paths of the sharded layers.
+// Finds the ends. `hidden`: number of features of the hidden states. `stacks`: paths of the sharded lists of layers.
 Ends ReadEnds(const Outline& outline, const ModelNumbers& numbers, int64_t hidden,
               const std::vector<std::string>& stacks);
 

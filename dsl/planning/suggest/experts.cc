@@ -279,7 +279,7 @@ class Experts {
   }
 
   Block Refuse(const std::string& folder, const std::string& why) {
-    return layer_.LeaveUnsharded(folder, "the experts stay replicated: " + why);
+    return layer_.LeaveUnsharded(folder, "the experts are not sharded: " + why);
   }
 
   Block Write(const Form& form, const std::string& router, const Shared& shared) {
@@ -324,8 +324,9 @@ class Experts {
     }
     if (shared.stacked > 0) {
       block.sure &= layer_.numbers().model_type.starts_with("inkling");
-      block.why += "; " + std::to_string(shared.stacked) + " more for every token, which " + Last(shared.folder) +
-                   " is called with, and with a number for each";
+      block.why += "; " + std::to_string(shared.stacked) +
+                   " shared experts for every token, in one module: " + Last(shared.folder) +
+                   " is called with the tokens and one weight per shared expert";
     }
     return block;
   }

@@ -109,9 +109,9 @@ void ReadFeedForward(Layer& layer, std::vector<Block>& blocks) {
       const std::optional<FoundFeedForward> found = FindUp(layer, down);
       if (!found || !IsPlausible(layer, *found)) continue;
       if (const std::optional<size_t> left = LeftoverOfFeedForward(layer, *found)) {
-        blocks.push_back(layer.LeaveUnsharded(found->folder, found->folder +
-                                                                 " stays replicated: the use of features in " +
-                                                                 ShortName(layer.name(*left)) + " is unknown"));
+        blocks.push_back(
+            layer.LeaveUnsharded(found->folder, found->folder + " is not sharded by features: the use of features in " +
+                                                    ShortName(layer.name(*left)) + " is unknown"));
       } else {
         blocks.push_back(Read(layer, *found));
       }

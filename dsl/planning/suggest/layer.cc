@@ -117,7 +117,7 @@ void ReadNorms(Layer& layer, std::vector<Block>& blocks) {
 
 void ReadRest(Layer& layer, std::vector<Block>& blocks) {
   if (layer.Left("").empty()) return;
-  blocks.push_back(layer.LeaveUnsharded("", "not recognized by name or shape: replicated on every rank"));
+  blocks.push_back(layer.LeaveUnsharded("", "not recognized by name or shape"));
 }
 
 Decision Decide(Part part, std::vector<std::string> names, Number heads) {

@@ -1,7 +1,6 @@
-// Layer: splits one kind of layer into blocks. Each reader takes the modules of one kind of block, and later readers do
-// not see them. A reader takes a block only if it recognizes all of its modules; the rest is replicated. Stage before:
-// outline.h, numbers.h.
-// Stage after: write.h.
+// Layer: splits one kind of layer into blocks. Each reader takes the modules of one kind of block, and later readers
+// skip them. A reader takes a block only if it recognizes all of its modules; all other modules are replicated.
+// Stage before: outline.h, numbers.h. Stage after: write.h.
 #pragma once
 
 #include <map>
@@ -24,7 +23,8 @@ struct LayerLinear {
   Named named;
 };
 
-// Which modules of a layer feed which, where the model knows (an exported program). `path`: of one layer of its kind.
+// The data flow between the modules of a layer, if the model has it (an exported program). `path`: of one layer of the
+// kind.
 struct LayerFlow {
   std::shared_ptr<const DataFlow> flow;  // null: not known
   std::string path;
@@ -36,7 +36,7 @@ class Layer {
   Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned, const LayerFlow& flow,
         std::map<std::string, std::string> full_attention = {});
 
-  // All blocks, in the order of the plan.
+  // Returns all blocks, in their order in the plan.
   std::vector<Block> Read();
 
   const ModelNumbers& numbers() const { return numbers_; }
@@ -48,17 +48,19 @@ class Layer {
 
   // Whether the layer's data flow is known.
   bool knows_flow() const { return knows_flow_; }
-  // Whether the result of one item flows into another, through modules that own no matrix, and not by way of the
-  // residual stream; and whether by elementwise operators and reshapes alone. True where the flow is not known.
+  // Whether the output of item `from` reaches item `to` through modules without a matrix, and not through the residual
+  // stream. FeedsElementwise: the same, but only through elementwise operators and reshapes. Both return true if the
+  // flow is not known.
   bool Feeds(size_t from, size_t to) const;
   bool FeedsElementwise(size_t from, size_t to) const;
 
-  // Items in a directory that no reader has taken, by their index.
+  // The indices of the items in a directory that no reader has taken.
   std::vector<size_t> Left(const std::string& folder) const;
-  // The linear modules among them that are not experts.
+  // The linear modules among the items of Left(folder) that are not experts.
   std::vector<LayerLinear> Linears(const std::string& folder) const;
   void Take(size_t item) { taken_[item] = true; }
-  // Takes the remaining items of a directory: they stay replicated, for this reason.
+  // Takes the remaining items of a directory. Returns a block that leaves them replicated; `why` is the reason in its
+  // comment.
   Block LeaveUnsharded(const std::string& folder, const std::string& why);
 
  private:
@@ -79,7 +81,7 @@ class Layer {
   std::set<std::string> matrices_;                  // names of items that own a matrix
 };
 
-// The readers. Each adds its blocks and takes their modules.
+// The readers. Each adds its blocks to `blocks` and takes their modules.
 void ReadLatentAttention(Layer& layer, std::vector<Block>& blocks);
 void ReadAttention(Layer& layer, std::vector<Block>& blocks);
 void ReadExperts(Layer& layer, std::vector<Block>& blocks);
@@ -87,9 +89,9 @@ void ReadFeedForward(Layer& layer, std::vector<Block>& blocks);
 void ReadNorms(Layer& layer, std::vector<Block>& blocks);
 void ReadRest(Layer& layer, std::vector<Block>& blocks);
 
-// One decision about modules by their names.
+// A decision for the modules of these names.
 Decision Decide(Part part, std::vector<std::string> names, Number heads = {});
-// The last component of a path; "its own parameter" for the layer itself.
+// The last component of a path; "its own parameter" for the empty path, which is the layer itself.
 std::string ShortName(const std::string& path);
 
 }  // namespace moonshard

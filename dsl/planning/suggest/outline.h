@@ -1,6 +1,6 @@
-// Outline: the structure of a module tree: stacks of numbered layers, layers of a stack that are alike up to their
-// number as one kind, and the modules outside of the stacks. Stage before: the module tree. Stage after: layer.h,
-// ends.h.
+// Outline: the structure of a module tree: the stacks of numbered layers, with the layers of a stack grouped into kinds
+// of equal layers, and the modules outside of the stacks.
+// Stage before: the module tree. Stage after: layer.h, ends.h.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace moonshard {
 
-// A matrix that is used as y = x W'.
+// A linear module, y = x W'.
 struct Linear {
   int64_t in = 0;
   int64_t out = 0;
@@ -26,10 +26,11 @@ struct Linear {
 struct Item {
   std::string name;  // its path within the layer, "" for the layer itself; outside of stacks its full path
   const ModuleTree::Signature* parameters = nullptr;
-  int64_t copies = 1;  // experts that are alike are one item, "mlp.experts.*.w1"
+  int64_t copies = 1;  // number of equal experts that are folded into this item: "mlp.experts.*.w1"
 
-  // The size where all parameters are vectors of one size; 0 where they are not.
+  // The size of the parameters if all are vectors of one size, else 0.
   int64_t VectorSize() const;
+  // Elements of the parameters, in all copies.
   int64_t elements() const;
 };
 
@@ -41,9 +42,9 @@ struct LayerKind {
 struct Stack {
   std::string path;  // "model.layers"
   std::vector<LayerKind> kinds;
-  std::map<std::string, std::set<int64_t>> layers_of;  // by an item's name: in which layers it is
+  std::map<std::string, std::set<int64_t>> layers_of;  // by an item's name: the layers that have the item
   int64_t elements = 0;
-  bool only_layers = true;  // the container has no other modules
+  bool only_layers = true;  // the container holds nothing but layers
 };
 
 struct Outline {
@@ -52,18 +53,19 @@ struct Outline {
   bool turned = false;  // matrices of this model are stored as [in, out]
 };
 
-// Experts are folded if they are alike and their path contains "expert" or their number is `experts`. A single module
-// before the first or after the last layer of a container (an embedding, a norm or a head in one torch.nn.Sequential
-// with the layers) is outside of the stack. `tree` must outlive the outline.
+// Makes the outline of a tree, which must outlive it. Experts are folded into one item if their parameters are equal
+// and either their path contains "expert" or their number is `experts`. A single module before the first or after the
+// last layer of a container (an embedding, a norm or a head in one torch.nn.Sequential with the layers) is outside of
+// the stack.
 Outline MakeOutline(const ModuleTree& tree, int64_t experts);
 
-// The matrix of an item that owns a weight of two dims and nothing else but a bias; nothing for any other.
+// The matrix of an item that owns a weight of two dims and at most a bias beside it; nothing for any other item.
 std::optional<Linear> LinearOf(const Item& item, bool turned);
 
-// "mlp.experts.*.w1" for "mlp.experts.3.w1"; the name itself where nothing in it is a number.
+// "mlp.experts.*.w1" for "mlp.experts.3.w1"; the name itself if no component is a number.
 std::string Starred(const std::string& name);
 
-// Whether `name` is `directory` or in it; everything is in "".
+// Whether `name` is `folder` or within it. Every name is within "".
 bool IsUnder(std::string_view name, std::string_view folder);
 
 }  // namespace moonshard

@@ -1,6 +1,7 @@
-// Rows: linear layers whose use is not understood. Whatever reads the outputs of one gets all of them, so they may be
-// computed in shards: each rank holds a part of the rows, and the outputs are gathered. That is right for any use of
-// the layer's call, and costs an all-gather where a replicated layer costs memory.
+// Rows: shards linear layers whose use is not understood. Every module that reads the output of such a layer gets the
+// full output, so the layer can be computed in shards: each rank holds a part of the rows of the weight, and the
+// outputs are gathered. The result is right for any use of the output. It costs an all-gather, where a replicated layer
+// costs memory.
 // Stage before: layer.h, ends.h. Stage after: write.h.
 #pragma once
 
@@ -11,13 +12,15 @@
 
 namespace moonshard {
 
-// Whether a stack without anything that is understood has such layers.
+// Whether the replicated modules of a stack include such linear layers.
 bool HasRows(const ModuleTree& tree, const Outline& outline, const ReadStack& read);
 
-// Shards the rows of those in the draft that are replicated, except `whole`. Its ties must be settled.
+// Shards the rows of such linear layers in the draft that are replicated, except those in Draft::whole. The tied
+// tensors of the draft must be settled (suggest.cc).
 void ShardRows(const ModuleTree& tree, const Outline& outline, Draft& draft);
 
-// A module's path, in a stack with a * for the layer: the names of Draft::whole. `stack`: null outside of the stacks.
+// The path of a module as in Draft::whole, with a * for the number of the layer in a stack. `stack`: null for a module
+// outside of the stacks.
 std::string PathIn(const Stack* stack, const std::string& name);
 
 }  // namespace moonshard

@@ -86,7 +86,7 @@ std::string FindGathered(const ReadStack& read, int64_t hidden, std::map<std::st
       for (const std::string& name : decision.names) {
         const auto within = blocks.find(TopOf(name));
         if (within != blocks.end() && Overlap(within->second, row.layers))
-          return "not everything in " + within->first + " is understood";
+          return within->first + " has modules that are not understood";
       }
     }
   }

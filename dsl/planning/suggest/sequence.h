@@ -1,5 +1,5 @@
-// Sequence: in which stacks the hidden states may be shards of the sequence between blocks, by what is understood of
-// their layers.
+// Sequence: decides in which stacks the hidden states may be sharded along the sequence between blocks (sequence
+// parallelism), from the blocks that are recognized in the layers.
 // Stage before: layer.h, ends.h. Stage after: write.h.
 #pragma once
 
@@ -10,12 +10,14 @@
 
 namespace moonshard {
 
-// Sets `sequence`, `gathered` and `no_sequence` of the draft and its stacks. Its ties must be settled.
+// Sets `sequence`, `gathered` and `no_sequence` of the draft and its stacks. The tied tensors of the draft must be
+// settled (suggest.cc).
 void OfferSequence(const Outline& outline, Draft& draft);
 
+// Whether the plan of the draft has the option sequence_parallel.
 bool OffersSequence(const Draft& draft);
 
-// Takes the offer back.
+// Removes the option from the draft; `why` is the reason in Draft::no_sequence.
 void TakeSequence(const std::string& why, Draft& draft);
 
 }  // namespace moonshard

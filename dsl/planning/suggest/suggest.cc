@@ -103,7 +103,7 @@ ReadStack ReadLayers(const Stack& stack, const ModelNumbers& numbers, int64_t hi
       const bool doubtful = IsDoubtful(block, least);
       if ((block.unknown || doubtful) && !block.heads_of.empty())
         full.emplace(block.heads_of,
-                     (doubtful ? "a guess: " : "") + block.why + "; and one layer may use what another makes");
+                     (doubtful ? "a guess: " : "") + block.why + "; and one layer may use the output of another");
     }
   }
   ReadStack read;
@@ -126,7 +126,7 @@ ReadStack LeftStack(const Stack& stack) {
     for (const Item& item : kind.items) names.push_back(item.name);
     block.decisions.push_back(Decide(Part::kFull, std::move(names)));
     block.unknown = true;
-    block.why = "config.json has no heads and hidden size for it";
+    block.why = "config.json has no number of heads or no hidden size for these layers";
     AddRow(read, std::move(block), kind.layers);
   }
   return read;
@@ -276,7 +276,7 @@ Draft Settled(const ModuleTree& tree, const Outline& outline, Draft draft) {
 
 // For a comment, so without line ends.
 std::string Reason(const Diagnostic& error) {
-  std::string text = "it has the error " + std::string(InfoOf(error.finding).id) + ", " + error.message;
+  std::string text = "the plan has the error " + std::string(InfoOf(error.finding).id) + ", " + error.message;
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
   return text;
@@ -292,7 +292,7 @@ bool LeaveRefused(const Diagnostics& errors, const WrittenPlan& written, const D
       const bool here =
           error.where.file == kSuggestedFile && lines.first <= error.where.line && error.where.line <= lines.last;
       if (!here && !all) continue;
-      if (!lines.block->unknown) refused.emplace(lines.block, "sharded, " + Reason(error));
+      if (!lines.block->unknown) refused.emplace(lines.block, "if sharded, " + Reason(error));
       for (const Decision& decision : lines.block->decisions) {
         if (decision.part != Part::kRows) continue;
         for (const std::string& name : decision.names) fewer |= draft.whole.insert(PathIn(lines.stack, name)).second;

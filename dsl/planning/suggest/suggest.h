@@ -1,9 +1,9 @@
-// Suggest: a first plan for a model without one, from its module tree and config.json. A block on which names, shapes
-// and config agree is "sure", one with another possible reading is a "guess", and an unrecognized one is replicated; a
-// comment at each rule states which. The plan is a file to edit: `check` has no errors for it, but only a
-// comparison of numbers (`verify`, or in the trainer) shows whether the guesses are right. Which projection a block
-// ends with is read from the data flow of a tree that has it (an exported program's), and inferred from names and
-// shapes else.
+// Suggest: writes a first plan for a model without a plan, from its module tree and config.json. A block on which
+// names, shapes and config agree is "sure", a block with another possible reading is a "guess", and an unrecognized
+// block is replicated; a comment at each rule states which. The plan is a file to edit: `check` has no errors for it,
+// but only a comparison of numbers (`verify`, or in the trainer) shows whether the guesses are right. The output
+// projection of a block is read from the data flow of the tree if it has one (an exported program's), else it is
+// inferred from names and shapes.
 // Stage before: safetensors headers, config.json. Stage after: a plan file.
 #pragma once
 
@@ -26,22 +26,21 @@ struct Suggestion {
   std::string no_sequence;  // why the plan has no option sequence_parallel
 };
 
-// The errors of a plan text, whose places are in a file of the name kSuggestedFile; none if the plan is good.
-// `sequence`: with the option sequence_parallel, which it declares.
+// Returns the errors of the text of a plan; their source locations are in the file kSuggestedFile. Returns none if the
+// plan is valid. `sequence`: with the plan's option sequence_parallel.
 using FindErrors = std::function<Diagnostics(const std::string& text, bool sequence)>;
 inline constexpr const char* kSuggestedFile = "suggested.lua";
 
-// The least certain blocks that are sharded.
+// The least certainty with which a block is sharded.
 enum class Certainty {
-  kGuess,  // as one reading has it, where there are others
-  kSure,   // guesses stay replicated, and their comments say what they would have been
+  kGuess,  // a block with several possible readings is sharded by one of them
+  kSure,   // guesses stay replicated, and their comments have the reading
 };
 
-// `tree` of headers or of a live model. A model without recognized modules is not an error: everything is replicated.
-// With `errors_of`, blocks whose rules have errors are left replicated, with the first error as the reason, until there
-// are none:
-// of what is suggested then, `errors_of` finds errors only where it does so with every module replicated. If only
-// sequence parallelism has errors, it is not offered.
+// `tree` is made from headers or from a live model. A model without recognized modules is not an error: everything is
+// replicated. With `errors_of`, blocks whose rules have errors are replicated, with the first error as the reason,
+// until `errors_of` finds no more errors or nothing is sharded. If only sequence parallelism has errors, the plan does
+// not have the option sequence_parallel.
 Suggestion SuggestPlan(const ModuleTree& tree, const ModelConfig& config, const FindErrors& errors_of = nullptr,
                        Certainty least = Certainty::kGuess);
 

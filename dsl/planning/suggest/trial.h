@@ -1,5 +1,5 @@
-// Trial: a suggested plan's text on so many ranks: what of it no mesh can take is left replicated (suggest.h,
-// FindErrors).
+// Trial: resolves the text of a suggested plan on small meshes, to find the rules that have errors on every mesh; their
+// modules are left replicated (suggest.h, FindErrors).
 // Stage before: suggest.h. Stage after: the choice of a plan, `moonshard suggest`.
 #pragma once
 
@@ -13,16 +13,17 @@
 
 namespace moonshard {
 
-// The most ranks that a suggestion is tried on.
+// The largest number of ranks on which a suggestion is tried.
 inline constexpr int64_t kMostTriedRanks = 8;
 
-// The plan on tp = `ranks`, evaluated and resolved; without a compiled plan where it has errors. Of `inputs` only the
-// config. `sequence`: with its option sequence_parallel.
+// Evaluates and resolves the plan on the mesh tp=`ranks`. The result has no compiled plan if the plan has errors. Of
+// `inputs`, only the config is used. `sequence`: with the plan's option sequence_parallel.
 Resolution TrySuggestion(const std::string& text, const PlanInputs& inputs,
                          const std::shared_ptr<const ModuleTree>& tree, int64_t ranks, bool sequence = false);
 
-// The errors that another number of ranks cannot cure: any on one rank, or, if no number of several ranks is without,
-// those that are not about sizes that the ranks do not divide.
+// Returns the errors that no other number of ranks avoids: the errors on one rank or, if the plan has errors on every
+// number of ranks from 2 to kMostTriedRanks, those errors that are not about sizes or heads that the ranks do not
+// divide.
 Diagnostics ErrorsOnAnyMesh(const std::string& text, const PlanInputs& inputs,
                             const std::shared_ptr<const ModuleTree>& tree, bool sequence);
 

@@ -1,4 +1,4 @@
-// Words: the meaning of module names. Names differ between models in their decoration ("q_proj", "wq", "to_q",
+// Words: reads the meaning of module names. Names differ between models in their decoration ("q_proj", "wq", "to_q",
 // "attention.self.query", "linear_q") more than in their core.
 #pragma once
 
@@ -12,12 +12,12 @@ enum class Word {
   kQuery,
   kKey,
   kValue,
-  kKeyValue,  // both in one
+  kKeyValue,  // key and value in one
   kFused,     // query, key and value in one
-  kOut,       // back from the heads
-  kUp,        // to the wide features: gate, up, fc1, w1, w3
-  kDown,      // back from them
-  kAttention  // only that it belongs to attention: "attention.dense"
+  kOut,       // the output projection of attention
+  kUp,        // to the intermediate features: gate, up, fc1, w1, w3
+  kDown,      // from the intermediate features
+  kAttention  // a part of attention, not known which: "attention.dense"
 };
 
 struct Named {
@@ -25,19 +25,19 @@ struct Named {
   std::string folder;  // the directory of the module: "attention.self" of "attention.self.query"
 };
 
-// Reads a path from its end; components without a meaning ("dense", "proj", "0") are skipped.
+// Reads the path of a module from its last component; components without a meaning ("dense", "proj", "0") are skipped.
 Named ReadName(std::string_view path);
 
-// "input_layernorm", "ln_1", "norm2".
+// Whether a path is that of a norm: "input_layernorm", "ln_1", "norm2".
 bool IsNormName(std::string_view path);
-// Whether a component names a tower for images or sound, which is not the decoder.
+// Whether a path is in a tower for images or audio, which is not the decoder.
 bool IsOtherSense(std::string_view path);
-// Of the other senses, the one that hears.
+// Whether a path is in a tower for audio.
 bool IsHearing(std::string_view path);
 
-// Whether a projection to the gate and the up features makes all of the one, then all of the other. Shapes do not tell.
-// The name `gate_up_proj` says so in every model type of transformers 5.18 but two, which interleave them; of others
-// the type is known.
+// Whether a fused projection to gate and up has all gate features first, then all up features. Shapes do not show the
+// order. A projection named `gate_up_proj` has this order in every model type of transformers 5.18 except two, which
+// interleave the features; for other names the model type decides.
 bool IsGateThenUp(std::string_view path, std::string_view model_type);
 
 }  // namespace moonshard

@@ -1,5 +1,5 @@
-// Write: the text of the suggested plan file. Rules that are the same in several kinds of layers are written once, with
-// the layers in the pattern; each block has a comment with its certainty and the reason.
+// Write: writes the text of the suggested plan file. Rules that are the same in several kinds of layers are written
+// once, with the layers in the pattern; each block has a comment with its certainty and the reason.
 // Stage before: layer.h, ends.h.
 #pragma once
 
@@ -21,10 +21,11 @@ struct ReadStack {
     std::set<int64_t> layers;
   };
   std::vector<Row> rows;
-  // Layers that can be units of fsdp: a tensor that a layer shares with a module outside of it belongs to no unit.
+  // Layers that can be fsdp units. A layer that shares a tensor with a module outside of it cannot.
   std::set<int64_t> units;
-  // Whether the hidden states may be shards of the sequence between its first and its last layer (sequence.h), and then
-  // the blocks of a layer that get all tokens, since what they compute is not understood.
+  // `sequence`: whether the hidden states may be sharded along the sequence between the first and the last layer
+  // (sequence.h). `gathered`: the blocks of a layer that then get all tokens, because their computation is not
+  // understood.
   bool sequence = false;
   struct Gathered {
     std::string block;
@@ -34,18 +35,18 @@ struct ReadStack {
 };
 
 struct Draft {
-  std::string model;       // its class, for the title
-  bool only_sure = false;  // guesses were left replicated
+  std::string model;       // class of the model, for the title
+  bool only_sure = false;  // guesses are left replicated
   ModelNumbers numbers;
   std::vector<ReadStack> stacks;
   Ends ends;
-  bool sequence = false;    // whether the hidden states may be shards of the sequence from the embedding to the head
-  std::string no_sequence;  // why they may not in any stack
-  std::vector<std::string> rest;  // modules outside that stay replicated without a rule
-  std::set<std::string> whole;    // paths, in stacks with a * for the layer, that may not be sharded by rows
+  bool sequence = false;  // whether the hidden states may be sharded along the sequence from the embedding to the head
+  std::string no_sequence;        // why they may not be sharded so in any stack
+  std::vector<std::string> rest;  // modules without a rule, which the default replicates
+  std::set<std::string> whole;    // paths (PathIn) of modules that may not be sharded by rows
 };
 
-// The lines of a text, counted from 1, that a block's comment and rules stand on.
+// The lines of a block's comment and rules in the text, counted from 1.
 struct BlockLines {
   const Block* block = nullptr;  // of the draft
   const Stack* stack = nullptr;  // null: outside of the stacks

@@ -215,10 +215,10 @@ TEST_CASE("blocks of Nemotron-NAS and layers of DeciLM are checked one by one") 
              Catch::Contains("key heads of model.layers.{1}.self_attn: 3 is neither a multiple nor a divisor of 4") &&
                  Catch::Contains("required: one of 1, 3, 6"));
   CHECK_THAT(said("nemotron_nas", blocks(R"({"n_heads_in_group": 5})", "2")),
-             Catch::Contains("layer 1: 12 heads are no groups of 5"));
+             Catch::Contains("layer 1: 12 heads do not divide into groups of 5"));
   CHECK_THAT(said("nemotron_nas", blocks("{}", "2")),
-             Catch::Contains("layer 1: attention is neither heads in groups, nor linear, nor no_op"));
-  CHECK_THAT(said("nemotron_nas", blocks("{}", "3")), Catch::Contains("layer 1: attention is neither"));
+             Catch::Contains("layer 1: attention has none of n_heads_in_group, replace_with_linear and no_op"));
+  CHECK_THAT(said("nemotron_nas", blocks("{}", "3")), Catch::Contains("layer 1: attention has none"));
   CHECK_THAT(said("nemotron_nas", blocks(R"({"no_op": true})", "3")),
              Catch::Contains("config.block_configs has no entry for layer 2 of 3"));
   CHECK_THAT(

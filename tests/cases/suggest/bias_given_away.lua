@@ -11,8 +11,8 @@ return plan {
   at("embed_in", vocab_rowwise {}),
   -- sure: norms over all 64 features of the hidden states
   at("layers.*.input_layernorm", replicated()),
-  -- replicated or by rows: attention stays replicated: the use of heads in attention is unknown; and one layer may
-  -- use what another makes
+  -- replicated or by rows: attention is not sharded between heads: the use of heads in attention is unknown; and one
+  -- layer may use the output of another
   at("layers.*.attention.{dense,query_key_value}", colwise { output = replicate }),
   at("layers.*.attention", replicated()),
   -- sure: 64 features to 256 and back

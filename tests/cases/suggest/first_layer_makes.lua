@@ -10,15 +10,15 @@ return plan {
   -- sure: norms over all 64 features of the hidden states
   at("encoder.block.*.layer.0.layer_norm", replicated()),
   at("encoder.block.*.layer.1.layer_norm", replicated()),
-  -- replicated or by rows: layer.0.SelfAttention stays replicated: the use of heads in rotary_table is unknown; and
-  -- one layer may use what another makes
+  -- replicated or by rows: layer.0.SelfAttention is not sharded between heads: the use of heads in rotary_table is
+  -- unknown; and one layer may use the output of another
   at("encoder.block.0.layer.0.SelfAttention.{k,o,q,v}", colwise { output = replicate }),
   at("encoder.block.*.layer.0.SelfAttention.rotary_table", replicated()),
   -- sure: 64 features to 256 and back
   at("encoder.block.*.layer.1.DenseReluDense.wi", colwise {}),
   at("encoder.block.*.layer.1.DenseReluDense.wo", rowwise {}),
-  -- by rows: layer.0.SelfAttention stays replicated: the use of heads in rotary_table is unknown; and one layer may
-  -- use what another makes
+  -- by rows: layer.0.SelfAttention is not sharded between heads: the use of heads in rotary_table is unknown; and
+  -- one layer may use the output of another
   at("encoder.block.{1,2}.layer.0.SelfAttention.{k,o,q,v}", colwise { output = replicate }),
   -- sure: the norm after the last layer
   at("encoder.final_layer_norm", replicated()),

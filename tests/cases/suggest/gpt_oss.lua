@@ -29,7 +29,7 @@ return plan {
   at("model.layers.*.self_attn.{k,v}_proj", colwise { input = residual, heads = n_kv_heads }),
   at("model.layers.*.self_attn.sinks", shard(0, { heads = n_heads })),
   at("model.layers.*.self_attn.o_proj", rowwise { output = residual }),
-  -- replicated: the experts stay replicated: the stdlib has no block for experts of this form
+  -- replicated: the experts are not sharded: the stdlib has no block for experts of this form
   at("model.layers.*.mlp.{experts,router}", replicated()),
   -- sure: the norm after the last layer
   at("model.norm", replicated()),

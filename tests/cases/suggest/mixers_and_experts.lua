@@ -26,7 +26,7 @@ return plan {
   at("model.layers.*.mamba", gathered),
   -- sure: norms over all 64 features of the hidden states
   at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
-  -- replicated or by rows: mamba stays replicated: the use of features in mamba is unknown
+  -- replicated or by rows: mamba is not sharded by features: the use of features in mamba is unknown
   at("model.layers.*.mamba.{in,out}_proj", colwise { output = replicate }),
   at("model.layers.*.mamba.{conv1d,x_proj}", replicated()),
   -- sure: 64 features to 160 and back

@@ -24,8 +24,8 @@ return plan {
   at("model.layers.*.self_attn", gathered),
   -- sure: norms over all 64 features of the hidden states
   at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
-  -- replicated or by rows: self_attn stays replicated: k_norm is a norm over the features of all heads, which no
-  -- rank would have
+  -- replicated or by rows: self_attn is not sharded between heads: k_norm is a norm over the features of all heads,
+  -- and no rank would have all heads
   at("model.layers.*.self_attn.{k,o,q,v}_proj", colwise { output = replicate }),
   at("model.layers.*.self_attn.{k,q}_norm", replicated()),
   -- sure: 4 experts of 48 features, each sharded

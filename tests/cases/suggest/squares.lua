@@ -13,7 +13,7 @@ return plan {
   -- guess: 64 features to 200 and back; found by shapes alone
   at("net.stage.*.wide.x", colwise {}),
   at("net.stage.*.wide.z", rowwise {}),
-  -- replicated: not recognized by name or shape: replicated on every rank
+  -- replicated: not recognized by name or shape
   at("net.stage.*.mix.{a,b,c,d}", replicated()),
   -- sure: the norm after the last layer
   at("net.last_norm", replicated()),

@@ -23,7 +23,7 @@ return plan {
   at("blocks.*.mlp.fc2", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("norm", replicated()),
-  -- sure: the head of a classifier of 10
+  -- sure: the head of a classifier with 10 classes
   at("head", colwise { output = replicate }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "blocks.*" },

@@ -1,7 +1,7 @@
-"""Which tensors of a checkpoint make each tensor of a Hugging Face model, in the vocabulary of README.md.
+"""The recipes (README.md) by which each tensor of a Hugging Face model is made from tensors of a checkpoint.
 
-transformers renames tensors and converts them (stacks experts, fuses projections) while it loads a checkpoint. Here its
-conversions run on shapes alone, and what they do is read off the operators that they call.
+transformers renames tensors and converts them (stacks experts, fuses projections) while it loads a checkpoint. This
+file runs these conversions on meta tensors, and derives the recipes from the operators that they call.
 """
 
 import json
@@ -22,11 +22,11 @@ aten = torch.ops.aten
 
 
 class Unsupported(Exception):
-    """A conversion does more than README.md has words for."""
+    """A conversion that no recipe of README.md can express."""
 
 
 def conversions(model: torch.nn.Module, folder: pathlib.Path | None) -> dict[str, Any]:
-    """The `weights` of README.md for a model of transformers, whose checkpoint is in `folder` if there is one."""
+    """The `weights` of README.md for a model of transformers; its checkpoint, if there is one, is in `folder`."""
     files, shapes = _checkpoint(folder)
     source = "checkpoint" if shapes else "config"
     own = {name: torch.empty_like(tensor, device="meta") for name, tensor in model.state_dict().items()}
@@ -54,7 +54,7 @@ def _tied(model: torch.nn.Module) -> list[list[str]]:
 
 
 def _checkpoint(folder: pathlib.Path | None) -> tuple[list[str], dict[str, tuple[list[int], torch.dtype]]]:
-    """The safetensors files of a directory, and shape and type of each of their tensors."""
+    """The safetensors files of a directory, and the shape and dtype of each of their tensors."""
     if folder is None:
         return [], {}
     index = folder / "model.safetensors.index.json"
@@ -118,7 +118,7 @@ def _convert(model, own: dict[str, torch.Tensor], shapes: dict) -> tuple[dict[st
             for target, tensor in result.items():
                 tensor = tensor[0] if isinstance(tensor, list) else tensor
                 if target in own and list(tensor.shape) != list(own[target].shape):
-                    raise Unsupported(f"gives {list(tensor.shape)}, not {list(own[target].shape)}")
+                    raise Unsupported(f"the result has shape {list(tensor.shape)}, not {list(own[target].shape)}")
                 made[target] = recorder.recipe_of(tensor)
         except Exception as error:
             operations = ", ".join(type(one).__name__ for one in getattr(transform, "operations", ()))
@@ -129,7 +129,7 @@ def _convert(model, own: dict[str, torch.Tensor], shapes: dict) -> tuple[dict[st
 
 
 class _NoInfo:
-    """Stands where transformers collects errors, and raises them."""
+    """Replaces the object in which transformers collects errors; raises the error instead."""
 
     missing_keys = frozenset()
 
@@ -139,15 +139,15 @@ class _NoInfo:
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes for each tensor how it is made of tensors of the checkpoint."""
+    """Records for each tensor the recipe by which it is made from tensors of the checkpoint."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.recipes: dict[int, tuple[Recipe, torch.Tensor]] = {}  # with the tensor, so that its id stays its own
+        self.recipes: dict[int, tuple[Recipe, torch.Tensor]] = {}  # the tensor keeps its id from being reused
 
     def recipe_of(self, tensor: torch.Tensor) -> Recipe:
         if id(tensor) not in self.recipes:
-            raise Unsupported("a tensor that is not made of the checkpoint's")
+            raise Unsupported("a tensor that is not made from tensors of the checkpoint")
         return self.recipes[id(tensor)][0]
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -228,14 +228,14 @@ _HANDLERS: dict[Any, Callable[..., Recipe]] = {
 
 
 def _simplified(recipe: Recipe) -> Recipe:
-    """A reshape of a reshape is one."""
+    """Merges a reshape of a reshape into one reshape."""
     if "reshape" in recipe and "reshape" in recipe["reshape"]:
         return {**recipe, "reshape": recipe["reshape"]["reshape"]}
     return recipe
 
 
 def _short(recipe: Recipe) -> Recipe:
-    """Stacks of tensors that are numbered from 0 by one name."""
+    """Writes a stack of tensors that are numbered from 0 as one name with `{}` and a count."""
     recipe = {key: _short(value) if isinstance(value, dict) else value for key, value in recipe.items()}
     for word in ("stack", "concatenate"):
         if isinstance(recipe.get(word), list):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes a PyTorch model as a program that moonshard's C++ engine runs, trains and shards by a plan.
+"""Exports a PyTorch model as a program that moonshard's C++ engine runs, trains and shards under a plan.
 
     export_program.py MODEL OUT.pt2 [options]      MODEL: a directory with a Hugging Face config.json
-    export_program.py MODEL OUT --lengths 64 256   a directory of programs, for models that hold for a range of lengths
+    export_program.py MODEL OUT --lengths 64 256   a directory of programs, one for each range of lengths
 
-    from export_program import export              for a module of one's own
+    from export_program import export              for your own module
 
-Weights are neither needed nor written: parameters have a shape and no values, so a model of any size is exported on a
-laptop. README.md beside this file is the format.
+Without --weights, weights are neither needed nor written: parameters have a shape and no values, so a model of any size
+can be exported on a laptop. README.md in this directory specifies the format.
 """
 
 import argparse
@@ -33,12 +33,12 @@ from initial_values import buffer_values, initial_values, reset  # noqa: E402
 from tracing import Trace, dtype_name, input_names, shape_of, trace, without_values  # noqa: E402
 
 FORMAT = 1
-LONGEST = 4096  # up to which size of an input's dim `valid` is worked out
+LONGEST = 4096  # the largest size of an input dim that `valid` covers
 
 
 @dataclasses.dataclass
 class Exported:
-    """What `export` made: the program of torch.export and the description that stands beside it in the archive."""
+    """The result of `export`: the program of torch.export, and the description that the archive stores with it."""
 
     program: torch.export.ExportedProgram
     description: dict[str, Any]
@@ -46,12 +46,13 @@ class Exported:
     def save(self, path: str | pathlib.Path) -> None:
         state = self.program.state_dict
         if not self.description["options"]["weights"]:
-            # All tensors without values are one empty record, of which torch.export.load makes zeros for the first of them:
-            # that is to be the longest.
+            # Tensors without values share one empty record. torch.export.load allocates zeros for the first tensor of a
+            # record, and the others are views of these zeros: so the largest tensor must be the first.
             longest_first = sorted(state.items(), key=lambda one: -one[1].numel() * one[1].element_size())
             state.clear()
             state.update(longest_first)
-        # Under its own name, after which torch names the folder in the archive, and complete before it is at `path`.
+        # Written in a staging directory under its final name, because torch names the directory in the archive after
+        # the file; moved to `path` when the file is complete.
         path = pathlib.Path(path)
         with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=path.absolute().parent) as staging:
             warnings.simplefilter("ignore")
@@ -77,14 +78,14 @@ def export(
 ) -> Exported:
     """Exports `module(*args, **kwargs)` and, with `out`, writes the archive.
 
-    dynamic_shapes   as torch.export has it, by argument name; default: the first two dims of each tensor vary
-    shardable        dims of parameters that plans may shard, by name; True: what `shardable_dims` finds; False: none.
-                     Where tracing with them fails, fewer are tried, down to none, and a note says so
-    train            the mode that is traced: dropout and the like are in the graph
+    dynamic_shapes   as in torch.export, by argument name; default: the first two dims of each tensor are dynamic
+    shardable        dims of parameters that plans may shard, by name; True: those of `shardable_dims`; False: none. If
+                     tracing with these dims fails, it is repeated with fewer, down to none, and a note reports this
+    train            whether the module is traced in training mode, so that the graph has its dropout
     weights          whether the archive holds the values of parameters and buffers
-    constants        further arguments that are no inputs of the program: flags, numbers
-    kinds, extra     for the description: the kind of an input, and keys that replace those made here
-    initialise       fills the own parameters of a module, which is given with its path, as before a training from scratch
+    constants        further arguments, which are constants of the program and not inputs: flags, numbers
+    kinds, extra     for the description: `kinds` returns the kind of an input, `extra` has keys that replace others
+    initialise       sets the initial values of a module's own tensors; called with the module's path and the module
     """
     signature = inspect.signature(module.forward)
     inputs = dict(signature.bind_partial(*args, **(kwargs or {})).arguments)
@@ -124,8 +125,8 @@ def export(
 def shardable_dims(module: torch.nn.Module) -> dict[str, set[int]]:
     """Dims of parameters that a colwise, rowwise or vocabulary plan may shard, by parameter.
 
-    All dims of weights, the vocabulary of embeddings, and stacked experts but for their number. Tracing makes an
-    integer again of each dim that turns out to be fixed, such as the width of the residual stream.
+    These are all dims of weights, the vocabulary dim of embeddings, and the dims of stacked experts except the expert
+    dim. Tracing makes each dim an integer that must equal a fixed size, such as the width of the residual stream.
     """
     found: dict[str, set[int]] = {}
     embeddings = {id(p) for m in module.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
@@ -159,7 +160,7 @@ def _example(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes: list[str]) -> Trace:
-    """Traces with all dims that may be sharded, then without those of norms and the like, then without any."""
+    """Traces with all shardable dims symbolic; if that fails, with fewer: without dims of norms, then without any."""
     if shardable is False:
         tries = [({}, False)]
     elif shardable is True:
@@ -180,7 +181,7 @@ def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, not
             if not cut:
                 raise
             first = str(error).strip().splitlines() or [type(error).__name__]
-            how = ", and sizes of the config that follow them," if follow else ""
+            how = " and the config sizes that depend on them" if follow else ""
             notes.append(
                 f"Tracing with {sum(map(len, cut.values()))} symbolic dims of parameters{how} failed: {first[0]}"
             )
@@ -188,13 +189,13 @@ def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, not
 
 
 def _fixed_dims(traced: Trace, wanted: Mapping[str, set[int]]) -> list[str]:
-    """Dims that were to be symbolic and are not: each is equal to a size of the graph or of another tensor's dim."""
+    """Notes on dims of `wanted` that are not symbolic: each must equal a fixed size of the graph or another tensor."""
     nodes = {node.name: node.meta["val"] for node in traced.program.graph.nodes if node.op == "placeholder"}
     shapes = {spec.target: nodes[spec.arg.name].shape for spec in traced.program.graph_signature.input_specs
               if spec.kind == InputKind.PARAMETER}  # fmt: skip
     fixed = [(name, dim) for name, dims in wanted.items() for dim in sorted(dims)
              if name in shapes and isinstance(to_json(shapes[name][dim]), int)]  # fmt: skip
-    return [f"{name}: dim {dim} is fixed, as it is equal to a size that is not symbolic" for name, dim in fixed]
+    return [f"{name}: dim {dim} is not symbolic, because it must equal a fixed size" for name, dim in fixed]
 
 
 # --- The description --------------------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
     if fixed and len(fixed) < len(tensors):
         notes.append(f"{len(fixed)} parameters have no symbolic dim")
     elif fixed:
-        notes.append("No parameter has a symbolic dim: sizes in the graph do not follow shards")
+        notes.append("No parameter has a symbolic dim: the graph has the sizes of full parameters as constants")
     not_kept = [{"kind": "backward", "name": name} for name in traced.functions]
     not_kept += [{"kind": kind, "name": name} for kind, name in traced.assigned]
     notes += [_NOT_KEPT[one["kind"]].format(one["name"]) for one in not_kept]
@@ -238,9 +239,9 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
 
 
 _NOT_KEPT = {
-    "backward": "Gradients of {} follow from its forward: the backward that it defines is not in the graph",
-    "buffer": "{} is assigned anew by forward: the program leaves it as it is (a write in place would be kept)",
-    "attribute": "{} is changed by forward: the program has the value of the first call",
+    "backward": "{} defines its own backward, which is not in the graph: gradients follow from the operators of its forward",
+    "buffer": "forward assigns a new tensor to {}: the program does not change it (the graph keeps only in-place writes)",
+    "attribute": "forward changes {}: the program has the value of the first call as a constant",
 }
 
 
@@ -327,7 +328,7 @@ def _operators(traced: Trace) -> dict[str, int]:
 
 
 def _valid(traced: Trace) -> dict[str, dict[str, Any]]:
-    """For each symbol of an input, the sizes that hold while all others are as in the example."""
+    """For each symbol of an input, the sizes for which the guards hold if all other symbols are as in the example."""
     example = {name: one["example"] for name, one in traced.symbols.items() if "example" in one}
     found = {}
     for name, one in traced.symbols.items():
@@ -375,7 +376,7 @@ class Options:
 
 
 def export_model(model: pathlib.Path | Any, options: Options, out: pathlib.Path | None = None) -> Exported:
-    """Exports the Hugging Face model in a directory, or of a config of transformers."""
+    """Exports a Hugging Face model, given as a directory or as a config of transformers."""
     import transformers
 
     import checkpoint
@@ -420,7 +421,7 @@ def _dtype(config: Any, options: Options) -> torch.dtype:
 # --- Comparison with eager --------------------------------------------------------------------------------------------
 @dataclasses.dataclass
 class Difference:
-    """The largest difference of each result from the model's own, relative to the largest value."""
+    """The largest difference of each result from the model's result, relative to the largest value of that result."""
 
     shape: str
     results: dict[str, float]
@@ -432,9 +433,9 @@ class Difference:
 
 def check(exported: Exported, real: torch.nn.Module, examples: list[Mapping[str, Any]], constants: Mapping[str, Any],
           gradients: bool = True) -> list[Difference]:  # fmt: skip
-    """Runs the program in Python and the model on each example, with the model's weights and one seed.
+    """Runs the program in Python and the model on each example, with the model's weights and the same seed.
 
-    The results compared are the outputs, buffers that the archive holds and, where there is a loss, all gradients.
+    Compares the outputs, the buffers in the archive and, if there is a loss, all gradients.
     """
     program = exported.program
     own = {**dict(real.named_parameters(remove_duplicate=False)), **dict(real.named_buffers(remove_duplicate=False))}
@@ -491,7 +492,7 @@ def _gradient_differences(runnable, real, loss: torch.Tensor, expected: torch.Te
 
 
 def check_model(model: pathlib.Path | Any, options: Options, exported: Exported) -> list[Difference]:
-    """`check` of a Hugging Face model with the weights of its directory, or random ones, on two batches and lengths."""
+    """`check` of a Hugging Face model with the weights of its directory, or random ones, on up to three input sizes."""
     import hugging_face
 
     folder = pathlib.Path(model) if isinstance(model, (str, pathlib.Path)) else None
@@ -512,7 +513,7 @@ def check_model(model: pathlib.Path | Any, options: Options, exported: Exported)
 
 
 def broken_guards(description: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> list[str]:
-    """The conditions of the export that these inputs break, with parameters of their full size."""
+    """The guards and fixed sizes that these inputs violate, with full parameters."""
     values = {name: one["example"] for name, one in description["symbols"].items() if "example" in one}
     broken = []
     for one in description["inputs"]:
@@ -521,7 +522,7 @@ def broken_guards(description: Mapping[str, Any], inputs: Mapping[str, torch.Ten
             if isinstance(size, str):
                 values[size] = given
             elif size != given:
-                broken.append(f"{one['name']} has the size {size} in dim {dim}, not {given}")
+                broken.append(f"{one['name']}: dim {dim} must have size {size}, not {given}")
     known = [guard for guard in description["guards"] if symbols_in(guard["condition"]) <= set(values)]
     return broken + [guard["text"] for guard in known if not evaluate(guard["condition"], values)]
 
@@ -530,24 +531,24 @@ def broken_guards(description: Mapping[str, Any], inputs: Mapping[str, torch.Ten
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("model", type=pathlib.Path, help="directory with config.json, and weights with --check or --weights")
+    add("model", type=pathlib.Path, help="directory with config.json, and weights for --weights (optional for --check)")
     add("out", type=pathlib.Path, help="the archive, or with --lengths the directory of archives")
-    add("--attention", help="attention implementation of transformers (default: what the model prefers: sdpa or eager)")
-    add("--experts", help="experts implementation: grouped_mm, or batched_mm, which is the default for odd sizes")
-    add("--dtype", help="type of weights and computation (default: that of config.json, else float32)")
-    add("--inputs", nargs="+", metavar="NAME", help="inputs of forward (default: ids and labels, or the like)")
-    add("--cut", nargs="*", metavar="NAME:DIM", help="dims of parameters that plans may shard, by a part of the "
-        "name, as in q_proj.weight:0 (default: all of linear layers, embeddings, experts); alone: none")  # fmt: skip
+    add("--attention", help="attention implementation of transformers (default: as the model prefers, sdpa or eager)")
+    add("--experts", help="experts implementation: grouped_mm, or batched_mm (default: by the size of rows)")
+    add("--dtype", help="dtype of weights and computation (default: that of config.json, else float32)")
+    add("--inputs", nargs="+", metavar="NAME", help="inputs of forward (default: the main input, decoder ids, labels)")
+    add("--cut", nargs="*", metavar="NAME:DIM", help="dims of parameters that plans may shard; NAME is part of "
+        "a name, as in q_proj.weight:0 (default: linear layers, embeddings, experts); no value: none")  # fmt: skip
     add("--eval", action="store_true", help="trace the model in evaluation mode (default: training)")
     add("--weights", action="store_true", help="store the weights in the archive")
-    add("--batch", type=int, default=3, help="rows of the example (default: 3)")
-    add("--sequence", type=int, default=17, help="length of the example (default: 17)")
-    add("--lengths", type=int, nargs="+", metavar="N", help="one archive for each of these lengths of the example")
+    add("--batch", type=int, default=3, help="batch size of the example (default: 3)")
+    add("--sequence", type=int, default=17, help="sequence length of the example (default: 17)")
+    add("--lengths", type=int, nargs="+", metavar="N", help="write one archive for each example length N")
     add(
-        "--check", action="store_true", help="compare outputs and gradients with the model's; needs its memory and time"
+        "--check", action="store_true", help="compare outputs and gradients with the model, which needs its memory"
     )
-    add("--tolerance", type=float, default=1e-5, help="of --check, relative (default: 1e-5)")
-    add("--trust-remote-code", action="store_true", help="run the Python code that a model brings along")
+    add("--tolerance", type=float, default=1e-5, help="relative tolerance of --check (default: 1e-5)")
+    add("--trust-remote-code", action="store_true", help="run Python code of the model directory")
     return parser
 
 
@@ -562,7 +563,7 @@ def _cut(selected: list[str], model: pathlib.Path, options: Options) -> dict[str
         part, _, dim = one.rpartition(":")
         names = [name for name, p in module.named_parameters() if part in name and p.dim() > int(dim)]
         if not names:
-            raise SystemExit(f"--cut {one}: no parameter with such a name has a dim {dim}")
+            raise SystemExit(f"--cut {one}: no parameter whose name contains {part!r} has a dim {dim}")
         for name in names:
             found.setdefault(name, set()).add(int(dim))
     return found
@@ -588,7 +589,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _lengths(description: Mapping[str, Any]) -> list[list[int]]:
-    """The lengths of the main input that hold."""
+    """The valid sequence lengths of the main input."""
     size = description["inputs"][0]["shape"][1]
     return description["valid"][size]["ranges"] if isinstance(size, str) else [[size, size]]
 

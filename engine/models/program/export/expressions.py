@@ -1,4 +1,4 @@
-"""Sizes and conditions as JSON: what README.md calls expressions, made of torch's sympy expressions."""
+"""Sizes and conditions as JSON (the expressions of README.md), converted from torch's sympy expressions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -71,7 +71,7 @@ def symbols_in(expression: Expression) -> set[str]:
 
 
 def to_python(expression: Expression) -> str:
-    """The expression as Python source over the names of its symbols; one that cannot be evaluated is taken as true."""
+    """The expression as Python source in the names of its symbols; `True` if the expression cannot be evaluated."""
     if isinstance(expression, list):
         if _is_text(expression):
             return "True"
@@ -80,5 +80,5 @@ def to_python(expression: Expression) -> str:
 
 
 def evaluate(expression: Expression, values: Mapping[str, int]) -> Any:
-    """The value of an expression, given those of its symbols."""
+    """The value of an expression, given the values of its symbols."""
     return eval(to_python(expression), {"__builtins__": {"min": min, "max": max}}, dict(values))

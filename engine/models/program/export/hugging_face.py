@@ -34,7 +34,7 @@ def load_config(folder: pathlib.Path, trust_remote_code: bool = False) -> transf
 
 
 def model_class(config: transformers.PreTrainedConfig, trust_remote_code: bool = False) -> Any:
-    """The class that the config names, else the one with a head for language modelling."""
+    """The class that the config names, else the first of: causal LM, image and text, seq2seq, speech, base model."""
     for name in config.architectures or ():
         if hasattr(transformers, name):
             return getattr(transformers, name)
@@ -56,7 +56,7 @@ def build(
     folder: pathlib.Path | None = None,
     trust_remote_code: bool = False,
 ) -> PreTrainedModel:
-    """The model on the CPU with the weights in `folder`, or, without one, with random weights."""
+    """The model on the CPU with the weights in `folder`, or with random weights if there is no `folder`."""
     cls, options = model_class(config, trust_remote_code), {"dtype": dtype}
     if attention:
         options["attn_implementation"] = attention
@@ -75,7 +75,7 @@ def build(
 
 
 def _aligned(model: PreTrainedModel) -> bool:
-    """Whether rows of stacked experts have whole multiples of 16 bytes, which grouped_mm demands."""
+    """Whether the rows of stacked experts are multiples of 16 bytes, as grouped_mm requires."""
     stacks = [
         p for module in model.modules() if hasattr(module, "is_transposed") for p in module.parameters(recurse=False)
     ]
@@ -83,11 +83,11 @@ def _aligned(model: PreTrainedModel) -> bool:
 
 
 def build_fake(config: transformers.PreTrainedConfig, dtype: torch.dtype, **options: Any) -> PreTrainedModel:
-    """The model with tensors that have a shape and no values, but for buffers that checkpoints do not hold."""
+    """The model with tensors that have a shape and no values, except buffers that checkpoints do not have."""
     with torch.device("meta"), initialization.meta_device_safe_creation_ops():
         model = build(config, dtype, **options)
     missing = _restore_buffers(model)
-    if missing:  # values that the constructor alone knows: their memory is only touched where it is written
+    if missing:  # values that only the constructor computes; weights are allocated and never written
         with initialization.no_init_weights():
             made = build(config, dtype, **options)
         for name in missing:
@@ -98,7 +98,7 @@ def build_fake(config: transformers.PreTrainedConfig, dtype: torch.dtype, **opti
 
 
 def owner_of(model: PreTrainedModel, path: str) -> PreTrainedModel:
-    """The model, or the model inside of it, whose `_init_weights` is for the module of that path."""
+    """The innermost PreTrainedModel at or above `path`: its `_init_weights` initializes the module at `path`."""
     parts = path.split(".")
     for i in range(len(parts), -1, -1):
         owner = model.get_submodule(".".join(parts[:i]))
@@ -108,7 +108,7 @@ def owner_of(model: PreTrainedModel, path: str) -> PreTrainedModel:
 
 
 def _restore_buffers(model: PreTrainedModel) -> list[str]:
-    """Computes the buffers that checkpoints do not hold, and gives the names of those that have no values then."""
+    """Computes the buffers that checkpoints do not have; returns the names of those that still have no values."""
     own: dict[str, torch.Tensor] = {}
     for path, module in model.named_modules():
         for name in module._non_persistent_buffers_set:
@@ -122,13 +122,13 @@ def _restore_buffers(model: PreTrainedModel) -> list[str]:
             try:
                 owner_of(model, path)._init_weights(module)
             except (NotImplementedError, RuntimeError):
-                continue  # an initialisation that looks at values
+                continue  # an initialization that reads values
     return [name for name, b in own.items()
             if b.numel() and (bool(b.isnan().any()) if b.is_floating_point() else bool((b == 77).all()))]  # fmt: skip
 
 
 def _kept_types(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
-    """What from_pretrained does and from_config does not: some modules stay in float32."""
+    """Keeps some modules in float32, as from_pretrained does and from_config does not."""
     for pattern, kept in model._get_dtype_plan(dtype).items():
         expression = re.compile(pattern.replace("*", ".*"))
         for name, parameter in model.named_parameters():
@@ -138,7 +138,7 @@ def _kept_types(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def randomise(model: torch.nn.Module, seed: int = 0) -> None:
-    """Noise on every floating-point parameter, so that zeros and ones of an initialisation hide nothing."""
+    """Adds noise to every floating-point parameter: initial zeros and ones would hide differences."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -168,12 +168,12 @@ def _sdpa(
 
 
 def _example_of(number: Any) -> Any:
-    """A number of which no guard is to be made."""
+    """The value of a number in the example, without a guard."""
     return number.node.hint if isinstance(number, torch.SymInt) else number
 
 
 def _repeat_kv(hidden_states: torch.Tensor, n_rep: Any) -> torch.Tensor:
-    """transformers' function without its test for 1: a rank with one query head for each key head repeats them once."""
+    """transformers' function, with its test for 1 on the example only: a rank may repeat each key head once."""
     if _example_of(n_rep) == 1:
         return hidden_states
     batch, heads, length, size = hidden_states.shape
@@ -181,8 +181,8 @@ def _repeat_kv(hidden_states: torch.Tensor, n_rep: Any) -> torch.Tensor:
 
 
 def _sdpa_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
-    """transformers' mask for `sdpa`, None where it is None outside of tracing for every length: without padding, window
-    or any other pattern than causal or full attention."""
+    """transformers' mask for `sdpa`. Returns None where transformers makes no mask for any length outside of tracing:
+    for causal or full attention without padding or windows."""
     if kwargs.get("attention_mask") is None and kwargs.get("local_size") is None and not kwargs.get("q_offset"):
         if kwargs.get("allow_is_causal_skip", True) and not kwargs.get("allow_is_bidirectional_skip"):
             return None
@@ -191,12 +191,12 @@ def _sdpa_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     return masking_utils.sdpa_mask(*args, **kwargs)
 
 
-# Patches of transformers' own exporter that this one has no use for: they force a kernel, or equal sizes of images.
+# Patches of transformers' own exporter that are not applied here: they force a kernel, or equal sizes of images.
 _UNNEEDED = ("_patch_sdpa", "_patch_chunked_vision_attention")
 
 
 class Known(torch.Tensor):
-    """A tensor whose values are known while tracing: what is computed of it alone is no part of the graph."""
+    """A tensor whose values are known while tracing: operators on known tensors only are not part of the graph."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -232,12 +232,12 @@ def _on_known(function: Callable) -> Callable:
 
 @contextlib.contextmanager
 def traceable(packed: bool = False) -> Iterator[None]:
-    """Replaces, while tracing, what transformers does otherwise under torch.export than when a model just runs.
+    """Replaces functions of transformers that compute differently under torch.export than in eager mode, while tracing.
 
-    Stacked experts go to an operator of transformers' own, which tracing replaces by PyTorch's: the shape function of
-    the latter takes bfloat16 only.
+    Stacked experts call an operator that transformers defines, and tracing replaces it by PyTorch's operator: the shape
+    function of PyTorch's operator accepts only bfloat16.
 
-    packed: positions are an input, so that they may tell sequences that are packed into one row; else they count up.
+    packed: positions are an input and may separate sequences that are packed into one row; else they are 0, 1, 2, ...
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -261,9 +261,9 @@ def traceable(packed: bool = False) -> Iterator[None]:
             for name in [name for name in vars(module) if name.startswith("get_vision_")]:
                 stack.enter_context(_attribute(module, name, _on_known(getattr(module, name))))
             if "is_torchdynamo_exporting" in vars(module) and "torch_chunk_gated_delta_rule" in vars(module):
-                # Qwen3.5 and its like unroll a loop under export, in place of a triangular solver.
+                # Qwen3.5 and similar models unroll a loop under export, in place of a triangular solver.
                 stack.enter_context(_attribute(module, "is_torchdynamo_exporting", lambda: False))
-            if "torch_compilable_check" in vars(module):  # whether values agree, such as image tokens and features
+            if "torch_compilable_check" in vars(module):  # checks of values, as of the number of image tokens
                 stack.enter_context(_attribute(module, "torch_compilable_check", lambda *_, **__: None))
         stack.enter_context(without_dropped_layers())
         stack.enter_context(_attribute(moe, "_can_use_grouped_mm", lambda *_: False))
@@ -273,10 +273,10 @@ def traceable(packed: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _autocast_regions() -> Iterator[None]:
-    """Keeps in the graph where a model switches autocast off: outside of autocast transformers enters no region there,
-    and the program would compute rotary angles and routers in bfloat16 under autocast.
+    """Keeps the regions in the graph in which a model disables autocast. Without autocast, transformers enters no such
+    region, and the program would compute rotary angles and routers in bfloat16 under autocast.
 
-    The function's code is replaced, as all modules have imported the function by its name.
+    The code of the function is replaced, because other modules import the function by name.
     """
     own = getattr(generic, "maybe_autocast", None)
     if own is None:
@@ -296,14 +296,14 @@ def _autocast(
 
 @contextlib.contextmanager
 def without_dropped_layers() -> Iterator[None]:
-    """Models draw a single number by which they drop a whole layer at random in training: no graph can do that."""
+    """Disables layerdrop: a model draws one number per layer and skips the layer, which a graph cannot express."""
     rand = torch.rand
     with _attribute(torch, "rand", lambda *size, **more: 1.0 if size == ([],) and not more else rand(*size, **more)):
         yield
 
 
 class _CountingUp:
-    """torch for the code that picks rotary frequencies by length: the largest of positions that count up is a size."""
+    """`torch` for code that selects rotary frequencies by length: the largest position is the length minus 1."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -347,8 +347,8 @@ def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 # --- Inputs -----------------------------------------------------------------------------------------------------------
 def default_inputs(model: PreTrainedModel) -> list[str]:
-    """The inputs of an export that names none: the model's main input, the other half of a model of two towers (CLIP), decoder
-    ids where the model has a decoder, and labels where it computes a loss of them."""
+    """The default inputs: the main input, the other input of a two-tower model (CLIP), decoder ids if the model has a
+    decoder, and labels if the model computes a loss from labels."""
     takes = inspect.signature(model.forward).parameters
     names = [model.main_input_name]
     if "pixel_values" in takes and names == ["input_ids"] and type(model).__name__.endswith("Model"):
@@ -359,8 +359,8 @@ def default_inputs(model: PreTrainedModel) -> list[str]:
 
 
 def _labels_of(model: PreTrainedModel) -> str | None:
-    """What labels of the model are for, "tokens" or "rows" (one label a row); None if it takes no labels of which an example is
-    known: those of CTC are as long as their values say."""
+    """Returns "tokens" if the model takes one label per token, "rows" if one label per row; None if it takes no labels,
+    or labels of which no example can be made: the length of CTC labels depends on their values."""
     kind = type(model).__name__
     if re.search(r"For(Sequence|Image|Audio|Video)Classification$", kind):
         return "rows"
@@ -372,7 +372,7 @@ def _labels_of(model: PreTrainedModel) -> str | None:
 def example_inputs(
     model: PreTrainedModel, names: list[str], batch: int, sequence: int, seed: int = 0
 ) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, Any]]]:
-    """Random inputs by name, and which of their dims vary. A decoder's length differs from the encoder's."""
+    """Random inputs by name, and their dynamic dims. A decoder's length differs from the encoder's."""
     config, text = model.config, model.config.get_text_config()
     generator = torch.Generator().manual_seed(seed)
     special = {value for key, value in vars(config).items() if key.endswith("_token_id") and isinstance(value, int)}
@@ -401,7 +401,7 @@ def example_inputs(
             own = torch.ones(batch, decoded if name.startswith("decoder") else sequence, dtype=torch.int64)
             own[-1, : own.shape[1] // 4] = 0
         elif name == "position_ids" and hasattr(getattr(model, "model", None), "get_rope_index"):
-            own, dims = None, {2: Dim.AUTO}  # of the other inputs, below
+            own, dims = None, {2: Dim.AUTO}  # made from the other inputs, below
         elif name == "position_ids":
             own = torch.arange(sequence).expand(batch, sequence).contiguous()
         elif name in ("token_type_ids", "mm_token_type_ids"):
@@ -415,19 +415,19 @@ def example_inputs(
             own, dims = torch.tensor([[1, 4, 4]] * batch), {}
         elif name == "pixel_values":
             vision = getattr(config, "vision_config", config)
-            size = getattr(vision, "image_size", None) or 64  # convolutional models have no size of their own
+            size = getattr(vision, "image_size", None) or 64  # configs of convolutional models have no image size
             height, width = (size, size) if isinstance(size, int) else size
             own = torch.randn(batch, getattr(vision, "num_channels", 3), height, width, generator=generator)
             dims = {0: Dim.AUTO}
         elif name == "input_values":
-            own = torch.randn(batch, 400 + 320 * sequence, generator=generator)  # samples: 320 are one frame of wav2vec 2.0
+            own = torch.randn(batch, 400 + 320 * sequence, generator=generator)  # samples; 320 are a frame of wav2vec 2.0
         if own is None and name != "position_ids":
-            raise ValueError(f"no example is known for the input {name}: export from Python with args of your own")
+            raise ValueError(f"no example can be made for the input {name}: call export() in Python with your inputs")
         if own is not None and own.is_floating_point():
             own = own.to(model.dtype)
         inputs[name], varying[name] = own, dims
     _place_images(config, inputs)
-    if "image_grid_thw" in inputs:  # with so many images, so many rows
+    if "image_grid_thw" in inputs:  # the number of rows follows from the number of images
         varying = {name: {dim: how for dim, how in dims.items() if dim > 0} for name, dims in varying.items()}
     if inputs.get("position_ids", ()) is None:
         types = (inputs["input_ids"] == config.image_token_id).long()
@@ -437,12 +437,12 @@ def example_inputs(
 
 
 def known_inputs(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Takes out of the inputs those by whose values models cut other tensors: they become part of the program."""
+    """Removes and returns the inputs whose values determine how a model splits tensors: constants of the program."""
     return {name: inputs.pop(name).as_subclass(Known) for name in list(inputs) if KINDS.get(name) == "grid"}
 
 
 def _patches(vision: Any, images: int, generator: torch.Generator) -> torch.Tensor:
-    """Pixels of images of 4 x 4 patches each, as the processors of Qwen2-VL and its like flatten them."""
+    """Pixels of images of 4 x 4 patches each, as the processors of Qwen2-VL and similar models flatten them."""
     channels = getattr(vision, "in_channels", None) or getattr(vision, "in_chans", 3)
     width = channels * vision.temporal_patch_size * vision.patch_size**2
     return torch.randn(images * 16, width, generator=generator)
@@ -466,16 +466,16 @@ def kind_of(name: str) -> str:
 
 
 def forward_options(model: PreTrainedModel) -> dict[str, Any]:
-    """Constants of each call: a cache would be an output that training does not need."""
+    """Constant arguments of each call: no cache, which would be an output that training does not need."""
     return {"use_cache": False} if hasattr(model.config, "use_cache") or model.can_generate() else {}
 
 
 def notes(model: PreTrainedModel) -> list[str]:
-    """What the export leaves out of this model."""
+    """Notes on differences between this model and its program."""
     drops = [f"{name}={value}" for name, value in vars(model.config).items() if "layerdrop" in name and value]
     found = [f"Layers are never dropped at random in training: {', '.join(drops)}"] if drops else []
     if getattr(model.config, "quantization_config", None):
-        found.append("The checkpoint is quantized: the program computes with weights that are not")
+        found.append("The checkpoint is quantized: the program computes with unquantized weights")
     return found
 
 

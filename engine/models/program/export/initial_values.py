@@ -1,6 +1,6 @@
-"""What parameters and persistent buffers start as, read off the operators by which a module fills them.
+"""Initial values of parameters and persistent buffers, derived from the operators by which a module initializes them.
 
-The module's own initialisation runs on tensors without values, so it costs no memory.
+The module's own initialization runs on tensors without values, so it needs no memory.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ _SMALL = 4096  # elements
 
 
 def initial_values(module: torch.nn.Module, initialise: Callable[[str, torch.nn.Module], None]) -> dict[str, Any]:
-    """By name of a parameter or persistent buffer: `{"constant": 1.0}`, `{"normal": [mean, deviation]}`, `{"uniform": [low, high]}`, or
-    `{"values": [...]}` of a small tensor that is computed.
+    """Returns, by name of a parameter or persistent buffer, `{"constant": 1.0}`, `{"normal": [mean, deviation]}`,
+    `{"uniform": [low, high]}`, or `{"values": [...]}` for a small tensor whose values are computed.
 
-    `initialise` fills the tensors of a module, of which it is given the path too; it is called for each module, parents
-    last. A tensor that it does not fill, or by large values that it computes, is not in the result.
+    `initialise(path, module)` sets the tensors of one module; it is called for each module, parents last. The result
+    has no entry for a tensor that `initialise` does not set, or for a large tensor whose values are computed.
     """
     found: dict[str, Any] = {}
     names = {id(tensor): name for name, tensor in [*module.named_parameters(), *persistent_buffers(module)]}
@@ -30,27 +30,27 @@ def initial_values(module: torch.nn.Module, initialise: Callable[[str, torch.nn.
             try:
                 with recorder:
                     initialise(path, one)
-            except Exception:  # an initialisation that looks at values
+            except Exception:  # an initialization that reads values
                 continue
             found |= {names[key]: value for key, value in recorder.found.items() if key in names and value}
     return found
 
 
 def persistent_buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """The buffers that checkpoints hold, by name."""
+    """The buffers that checkpoints contain, with their names."""
     return [(f"{path}.{name}" if path else name, buffer) for path, one in module.named_modules()
             for name, buffer in one.named_buffers(recurse=False) if name not in one._non_persistent_buffers_set]  # fmt: skip
 
 
 def buffer_values(module: torch.nn.Module) -> dict[str, Any]:
-    """The values that persistent buffers have now, as `initial_values` has them, but for buffers without values and for
-    large ones with different elements."""
+    """The current values of persistent buffers, in the form of `initial_values`. Buffers without values, and large
+    buffers with different elements, are not in the result."""
     found: dict[str, Any] = {}
     for name, buffer in persistent_buffers(module):
         if isinstance(buffer, FakeTensor) or buffer.is_meta or buffer.is_complex() or buffer.numel() == 0:
             continue
         values = buffer.detach().double().flatten()
-        if not bool(values.isfinite().all()):  # JSON has no such number
+        if not bool(values.isfinite().all()):  # JSON has no infinity and no NaN
             continue
         if bool((values == values[0]).all()):
             found[name] = {"constant": values[0].item()}
@@ -60,7 +60,7 @@ def buffer_values(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def reset(_path: str, module: torch.nn.Module) -> None:
-    """As the modules of torch.nn fill their parameters."""
+    """Initializes the parameters of a module as torch.nn does."""
     if hasattr(module, "reset_parameters"):
         module.reset_parameters()
     elif hasattr(module, "_reset_parameters"):
@@ -68,7 +68,7 @@ def reset(_path: str, module: torch.nn.Module) -> None:
 
 
 class _Recorder(TorchDispatchMode):
-    """The last operator that filled each tensor; None for one that computes."""
+    """Records the initial value by the last operator that wrote each tensor; None for any other operator."""
 
     def __init__(self) -> None:
         super().__init__()

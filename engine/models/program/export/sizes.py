@@ -1,8 +1,8 @@
-"""Sizes that modules of transformers keep as numbers of their config, as sizes of their weights while tracing.
+"""Replaces attributes of transformers' modules that are sizes of the config by sizes of weights while tracing.
 
-`self.num_heads` in a reshape is a constant of the graph, and a rank with a shard has fewer heads. While a module's
-forward is traced with symbolic dims of weights, such a number is replaced by the size that it stands for, so that the
-graph computes it. A rule holds where it gives the number that the module has.
+`self.num_heads` in a reshape would be a constant of the graph, but a rank with a shard has fewer heads. While the
+forward of a module is traced with symbolic dims of weights, such an attribute is replaced by an expression of weight
+dims, so that the graph computes it. A rule applies only if its value equals the attribute of the module.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,19 +26,20 @@ def _sizes(*paths: str, dim: int = 0) -> list[Callable[[Any], Any]]:
 
 
 def _rows_of_keys(m: Any) -> Any:
-    """Of a projection of its own, or of a third of one that makes queries, keys and values for `o_proj`."""
+    """Rows of the key projection: of `k_proj`, or of the key part of a fused `qkv_proj` before `o_proj`."""
     if hasattr(m, "qkv_proj"):
         return (_size(m, "qkv_proj.weight", 0) - _size(m, "o_proj.weight", 1)) // 2
     return _size(m, "k_proj.weight", 0)
 
 
-# How often a key head is repeated. Rows of queries, or what is left of them behind a gate: columns of the output projection.
+# The number of query heads per key head. The rows of the query projection include the rows of a gate, if there is one;
+# the columns of the output projection do not.
 _GROUPS = [lambda m: _size(m, "q_proj.weight", 0) // _rows_of_keys(m), lambda m: _size(m, "o_proj.weight", 1) // _rows_of_keys(m)]
 _HEADS = [*_sizes("dt_bias"), *_heads("q_proj.weight", "q_b_proj.weight", "query.weight", "wq.weight", "q_lin.weight"),
           lambda m: _size(m, "q.weight", 0) // m.key_value_proj_dim, *_heads("c_proj.weight"),
           *_heads("query_key_value.weight", "Wqkv.weight", "W_pack.weight", "qkv.weight", parts=3)]  # fmt: skip
 _WIDTH = [*_sizes("out_proj.weight", dim=1), *_sizes("c_proj.weight"), *_sizes("o_proj.weight", "dense.weight", dim=1)]
-# Attribute and ways to compute it, in an order in which later ones may use earlier ones.
+# Attributes and the expressions that may compute them. A later attribute may use an earlier one.
 RULES: list[tuple[str, list[Callable[[Any], Any]]]] = [
     ("nf", _sizes("weight", dim=1)),
     ("num_heads", _HEADS), ("n_heads", _HEADS), ("num_attention_heads", _HEADS), ("n_head", _HEADS),
@@ -73,11 +74,11 @@ class _ConfigOf:
 
 
 def follow_weights(module: torch.nn.Module) -> dict[str, Any]:
-    """Replaces numbers of a module by sizes of its weights; the result is what was there, for `restore`."""
+    """Replaces attributes of a module by sizes of its weights; returns the replaced attributes, for `restore`."""
     before: dict[str, Any] = {}
     for name, ways in RULES:
         number = module.__dict__.get(name)
-        # A key head for each query head is repeated by no rank: code that tests for that keeps its answer.
+        # With one query head per key head no rank repeats key heads: the number 1 stays, for code that tests for it.
         if type(number) is not int or (name == "num_key_value_groups" and number == 1):
             continue
         size = _followed(module, ways, number)

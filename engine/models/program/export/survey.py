@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""Exports a small model of each type of model that transformers has, and compares its numbers with eager's.
+"""Exports a small model of each model type of transformers, and compares results with eager mode.
 
-    survey.py OUT.tsv [--class C...] [--types T...]          one process a type; OUT.tsv grows line by line
+    survey.py OUT.tsv [--class C...] [--types T...]          one process per type; OUT.tsv grows line by line
                       [--timeout SECONDS]
                       [--engine MOONSHARD] [--keep FOLDER]   also in the engine: on one rank, and sharded on two
-    survey.py --summary OUT.tsv                              the table in numbers, and its exceptions, as Markdown
+    survey.py --summary OUT.tsv                              a summary of the table, and its exceptions, as Markdown
     survey.py --config TYPE FOLDER                           writes the small config.json that the survey uses
 
-A class is the end of the name of a class of transformers, AutoModelFor...: CausalLM (the default), MaskedLM, Seq2SeqLM,
-SpeechSeq2Seq, ImageClassification, SequenceClassification, ZeroShotImageClassification, CTC, AudioClassification,
-ImageTextToText.
+A class is the suffix of the name of an auto class of transformers, AutoModelFor...: CausalLM (the default), MaskedLM,
+Seq2SeqLM, SpeechSeq2Seq, ImageClassification, SequenceClassification, ZeroShotImageClassification, CTC,
+AudioClassification, ImageTextToText.
 
-The columns are: class; type; result (`bits`: the program in Python is equal to the bit; a number: largest relative difference
-of outputs and gradients; else what went wrong); engine: the same of `moonshard eval` with a checkpoint that
-save_pretrained wrote; plan: who wrote the plan, `shipped` or `suggest`; tp2: `moonshard eval --mesh tp=2` with it; share:
-of the parameters' elements in sharded tensors; nodes; how many parameters have a symbolic dim; operators that are not
-PyTorch's own; lengths of the second dim that hold; the reasons.
+The columns are: class; type; result of the program in Python (`bits`: bitwise equal; a number: the largest relative
+difference of outputs and gradients; otherwise the error); engine: the same for `moonshard eval` with a checkpoint that
+save_pretrained wrote; plan: the source of the plan, `shipped` or `suggest`; tp2: the same for `moonshard eval` with
+this plan and --mesh tp=2; share: the fraction of parameter elements in sharded tensors; nodes: the number of nodes;
+symbolic: the number of parameters with a symbolic dim; operators: those that are not PyTorch's own; lengths: the valid
+sizes of the second dim; reason: errors and notes.
 """
 
 import argparse
@@ -57,7 +58,7 @@ SIZES: dict[str, Any] = {
     "bos_token_id": 1, "eos_token_id": 2, "kda_num_heads": 4, "kda_head_dim": 16, "decoder_start_token_id": 1,
     "moe_latent_size": None, "image_size": 64,
 }  # fmt: skip
-# What the sizes above do not fit.
+# Sizes of types that the sizes above do not fit.
 OWN: dict[str, dict[str, Any]] = {
     **{name: {"num_hidden_layers": 4} for name in (
         "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "llama4_text", "jamba", "lfm2", "minimax",
@@ -108,13 +109,13 @@ OWN: dict[str, dict[str, Any]] = {
 # Inputs besides the usual ones.
 INPUTS: dict[str, list[str]] = {
     "git": ["input_ids", "pixel_values", "labels"],
-    # Their encoders subscript the mask, also where there is none.
+    # Their encoders index the mask, also if there is none.
     **{name: ["input_ids", "attention_mask", "decoder_input_ids", "labels"] for name in ("longt5", "switch_transformers")},
 }
 
 
 def class_of(model_type: str, auto: str) -> Any:
-    """The model's class that a class of transformers knows for a type; the first of several."""
+    """The model class that an auto class of transformers has for a type; the first of several."""
     import transformers
 
     model = getattr(transformers, auto)._model_mapping[transformers.CONFIG_MAPPING[model_type]]
@@ -122,8 +123,8 @@ def class_of(model_type: str, auto: str) -> Any:
 
 
 def small_config(model_type: str, auto: str = "AutoModelForCausalLM") -> Any:
-    """The default config of a type with the sizes above, its parts as well; of a part of it if the model takes that. `auto`
-    names the class of transformers that knows the type's model."""
+    """The default config of a type with the sizes above, also in its sub-configs; only a sub-config if the model takes
+    it. `auto` is the auto class of transformers that has the model of the type."""
     import transformers
 
     whole = transformers.CONFIG_MAPPING[model_type]
@@ -140,8 +141,8 @@ def _small(config_class: type) -> Any:
     own = OWN.get(config_class.model_type, {})
     try:
         default = config_class()
-    except ValueError:  # it has parts of any type, and no default for them
-        default = config_class(**copy.deepcopy(own))  # of which it takes fields away
+    except ValueError:  # its sub-configs have any type, and no default
+        default = config_class(**copy.deepcopy(own))  # it removes fields of its argument
     known = {**SIZES, **copy.deepcopy(own)}
     values = {name: value for name, value in known.items() if name in own or _is_number(default, name)}
     for name in default.sub_configs:
@@ -159,7 +160,7 @@ def _small(config_class: type) -> Any:
 
 
 def _is_number(config: Any, name: str) -> bool:
-    """Whether the config has such a number, which can be set."""
+    """Whether the config has a number with this name that can be set."""
     if isinstance(getattr(type(config), name, None), property):
         return False
     try:
@@ -169,7 +170,7 @@ def _is_number(config: Any, name: str) -> bool:
 
 
 def survey_one(task: str, model_type: str, engine: str | None = None, keep: str | None = None) -> dict[str, Any]:
-    """A line of the table: a type's model of the class AutoModelFor`task`."""
+    """One row of the table: the model of a type in the auto class AutoModelFor`task`."""
     import torch
     import transformers
 
@@ -226,8 +227,8 @@ def _number(difference: float) -> str:
 def survey_engine(
     model_type: str, engine: str, folder: pathlib.Path, auto: str = "AutoModelForCausalLM"
 ) -> dict[str, Any]:
-    """Writes a checkpoint, its program and what transformers computes of it to `folder`, where they are not there yet, and has the
-    engine compute it."""
+    """Writes a checkpoint, its program and the results of transformers to `folder`, unless they exist, and compares the
+    results of the engine with them."""
     from safetensors.torch import load_file
 
     if not (folder / "expected.safetensors").exists():
@@ -257,7 +258,7 @@ def survey_engine(
 
 
 def _expect(model_type: str, folder: pathlib.Path, auto: str) -> None:
-    """Writes what the engine is compared with. The file of the expected numbers is the last one."""
+    """Writes the reference of the engine. The file of the expected results is written last."""
     import torch
     from safetensors.torch import save_file
 
@@ -270,7 +271,7 @@ def _expect(model_type: str, folder: pathlib.Path, auto: str) -> None:
         model = hugging_face.build(small_config(model_type, auto), torch.float32)
         hugging_face.randomise(model)
         model.save_pretrained(folder)
-    options = Options(inputs=INPUTS.get(model_type), train=False)  # dropout has numbers of its own
+    options = Options(inputs=INPUTS.get(model_type), train=False)  # the engine draws other random numbers for dropout
     exported = export_model(folder, options, folder / "program.pt2")
     config = hugging_face.load_config(folder)
     real = hugging_face.build(config, torch.float32, folder=folder).eval()
@@ -286,7 +287,7 @@ def _expect(model_type: str, folder: pathlib.Path, auto: str) -> None:
         try:
             if outputs[0] == "loss":
                 results.loss.backward()
-        except AssertionError:  # Reformer has gradients in training alone
+        except AssertionError:  # Reformer has gradients only in training mode
             real.zero_grad()
             results = real.train()(**inputs, **hugging_face.forward_options(real))
             results.loss.backward()
@@ -298,8 +299,8 @@ def _expect(model_type: str, folder: pathlib.Path, auto: str) -> None:
 
 
 def _moonshard(engine: str, verb: str, folder: pathlib.Path, *arguments: str) -> str:
-    """What a verb prints; RuntimeError with its first finding where it fails."""
-    # Sums of several threads are rounded otherwise than those of the one that transformers is given here.
+    """The stdout of a verb. Raises RuntimeError with the first finding if the verb fails."""
+    # One thread, as for transformers here: sums over several threads are rounded differently.
     threads = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([engine, verb, str(folder), *arguments], capture_output=True, text=True, env=threads)
     if done.returncode:
@@ -324,8 +325,8 @@ def _evaluate(engine: str, folder: pathlib.Path, arguments: list[str], expected:
              if name.startswith("grad.") and name not in expected and one.abs().max() > 0]  # fmt: skip
     missing = [name for name in expected if name not in got]
     if extra or missing:
-        raise RuntimeError(f"eval: other gradients than the model's: {[*extra, *missing][:3]}")
-    # A gradient that is zero but for rounding (of a key's bias under softmax) has no digits to compare.
+        raise RuntimeError(f"eval: outputs that only the engine or only the model has: {[*extra, *missing][:3]}")
+    # A gradient that is zero up to rounding (of a key's bias under softmax) has no significant digits to compare.
     largest = max((one.abs().max().item() for name, one in expected.items() if name.startswith("grad.")), default=0.0)
     noise = {name for name, one in expected.items() if name.startswith("grad.") and one.abs().max() < 1e-6 * largest
              and got[name].abs().max() < 1e-6 * largest}  # fmt: skip
@@ -333,7 +334,7 @@ def _evaluate(engine: str, folder: pathlib.Path, arguments: list[str], expected:
 
 
 def _share(described: dict[str, Any]) -> float:
-    """Of the parameters' elements, those that this rank does not hold all of, by what two ranks hold."""
+    """The fraction of parameter elements in tensors of which this rank holds only a shard."""
     whole = sharded = 0
     for module in described["modules"].values():
         for one in module.get("params", {}).values():
@@ -351,28 +352,29 @@ def _elements(shape: list[int]) -> int:
 
 
 # --- The table --------------------------------------------------------------------------------------------------------
-# Exceptions in a few words, where what was raised does not say enough.
+# Reasons of exceptions, where the error message is not sufficient.
 WHY: dict[str, str] = {
-    **{name: "takes the hidden states and the keys and values of another model, no tokens alone" for name in (
+    **{name: "its inputs are hidden states, keys and values of another model, not only tokens" for name in (
         "gemma4_assistant", "gemma4_unified_assistant")},
-    **{name: "takes codes in rows of batch x codebooks, of which no example is made" for name in (
+    **{name: "its inputs are codes in rows of batch x codebooks; the survey makes no such example" for name in (
         "musicgen", "musicgen_melody")},
-    **{name: "loops over the experts that the tokens chose: a graph has no such loop" for name in (
+    **{name: "loops over the experts that the router chose; a graph cannot contain this loop" for name in (
         "dbrx", "longcat_flash")},
-    "blt": "cuts patches of bytes by the values of another model",
+    "blt": "splits bytes into patches by the values of another model",
     "gemma3n": "its image tower needs the package timm; its text model is gemma3n_text",
-    "reformer": "its layers set gradients of their own in the backward, where Python's check does not look; the engine's differ by "
-                "rounding, as the backward computes activations from later ones",
-    "bloom": "its GELU has a backward of its own, and the graph has that of the forward. Its attention stays replicated: the alibi "
-             "bias has batch x heads in one dim, which no layout cuts by heads",
-    "mpt": "attention stays replicated: the alibi bias is made for all heads. A plan that cuts it at the attention, "
-           "`inputs = { [2] = { replicate, shard(0) } }`, is right, and `suggest` does not know it",
-    "phimoe": "in training a factor of its routing has a backward of its own, an estimate, and the graph has that of the forward",
+    "reformer": "its layers set gradients inside their own backward, which the check in Python does not read; the engine's "
+                "gradients differ by rounding, because the backward recomputes activations from later ones",
+    "bloom": "its GELU defines its own backward; the graph has the backward of the operators of its forward. Its attention "
+             "stays replicated: the ALiBi bias has batch x heads in one dim, which no layout shards by heads",
+    "mpt": "attention stays replicated: the ALiBi bias is made for all heads. A plan that shards the bias at the "
+           "attention module, `inputs = { [2] = { replicate, shard(0) } }`, is correct, but `suggest` does not write it",
+    "phimoe": "in training a factor of its routing defines its own backward, an estimate; the graph has the backward of "
+              "the operators of its forward",
 }  # fmt: skip
 
 
 def summary(path: pathlib.Path) -> str:
-    """How many types export, run to the bit and shard, and every exception with its reason, as Markdown."""
+    """How many types export, run bitwise equal and are sharded, and each exception with its reason, as Markdown."""
     header, *lines = path.read_text().splitlines()
     versions = [line[1:].strip() for line in lines if line.startswith("#")]
     rows = [dict(zip(header.split("\t"), line.split("\t"))) for line in lines if not line.startswith("#")]
@@ -386,16 +388,16 @@ def summary(path: pathlib.Path) -> str:
     def of(found: list, of_all: list) -> str:
         return f"{len(found)} of {len(of_all)}"
 
-    out = [*versions, "", "| of the types | |", "|---|---|", f"| export | {of(exported, rows)} |"]
+    out = [*versions, "", "| model types | |", "|---|---|", f"| can be exported | {of(exported, rows)} |"]
     for what, column, among in (("program in Python", "result", exported), ("engine, one rank", "engine", exported)):
         bits = [row for row in among if row[column] == "bits"]
         close = [row for row in among if _class(row[column]) == "within 1e-4"]
-        out.append(f"| {what}: equal to transformers to the bit | {of(bits, among)}; {len(close)} more within 1e-4 |")
+        out.append(f"| {what}: bitwise equal to transformers | {of(bits, among)}; {len(close)} more within 1e-4 |")
     worst = max((float(row["tp2"]) for row in sharded if row["tp2"] != "bits"), default=0.0)
     out += [
         f"| engine, tp=2: within 1e-4 | {of(sharded, exported)}; worst {worst:.0e} |",
-        f"| by a shipped plan, by `suggest` | {shipped}, {len(sharded) - shipped} |",
-        f"| half of the parameters or more are in sharded tensors | {halves} |",
+        f"| of these: with a shipped plan, with a plan of `suggest` | {shipped}, {len(sharded) - shipped} |",
+        f"| of these: at least half of the parameters are in sharded tensors | {halves} |",
     ]
     out += ["", "Exceptions:", "", "| type | what | reason |", "|---|---|---|"]
     for row in sorted(rows, key=lambda row: row["type"]):
@@ -404,7 +406,7 @@ def summary(path: pathlib.Path) -> str:
             reason = WHY.get(row["type"]) or row.get("reason", "").replace("|", "/")
             out.append(f"| {row['type']} | {'; '.join(what)} | {reason} |")
     little = [f"{row['type']} {row['share']}" for row in sharded if float(row["share"]) < LITTLE]
-    out += ["", f"Less than {LITTLE:.0%} in sharded tensors, the rest replicated: " + ", ".join(little or ["none"])]
+    out += ["", f"Less than {LITTLE:.0%} of parameters in sharded tensors, the rest replicated: " + ", ".join(little or ["none"])]
     return "\n".join(out)
 
 
@@ -412,7 +414,7 @@ LITTLE = 0.1
 
 
 def _exceptions(row: dict[str, str]) -> list[str]:
-    """What is not as it should be: equal to the bit in Python and on one rank, within 1e-4 on two, attention cut."""
+    """Deviations from: bitwise equal in Python and on one rank, within 1e-4 on two ranks, attention sharded."""
     if not _is_number_text(row["result"]):
         return [row["result"]]
     what = [f"{name}: {row[column]}" for name, column in (("Python", "result"), ("engine", "engine"))
@@ -447,8 +449,8 @@ def main() -> None:
     parser.add_argument("--class", nargs="+", dest="tasks", metavar="CLASS", default=["CausalLM"])
     parser.add_argument("--types", nargs="+")
     parser.add_argument("--timeout", type=int, default=300)
-    parser.add_argument("--engine", metavar="MOONSHARD", help="the program to run them with")
-    parser.add_argument("--keep", metavar="FOLDER", help="where the models that the engine ran stay")
+    parser.add_argument("--engine", metavar="MOONSHARD", help="the moonshard program, to run the exports too")
+    parser.add_argument("--keep", metavar="FOLDER", help="directory in which to keep the models that the engine ran")
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--config", nargs=2, metavar=("TYPE", "FOLDER"))

@@ -1,7 +1,7 @@
-"""Traces a module with torch.export, and records what the graph alone does not tell: module calls, conditions on sizes.
+"""Traces a module with torch.export, and records module calls and conditions on sizes, which the graph does not have.
 
-`trace` gives the program as torch knows it, with the names of the module itself and with symbolic dims of parameters,
-which torch.export does not offer: parameters are inputs while tracing and become parameters again afterwards.
+`trace` returns an ExportedProgram with the names of the module and with symbolic dims of parameters. torch.export does
+not support these: parameters are inputs while tracing and become parameters again afterwards.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ import sizes
 from expressions import symbols_in, to_json
 
 _TORCH = pathlib.Path(torch.__file__).parent
-# Frames of these files stand for their callers: the methods of SymInt and the handlers that torch.export installs.
+# Frames of these files count as frames of their callers: methods of SymInt, and handlers that torch.export installs.
 _TRANSPARENT = ("__init__.py", "fx/experimental/symbolic_shapes.py", "fx/experimental/sym_node.py", "utils/_sympy/",
                 "fx/experimental/recording.py", "_export/non_strict_utils.py", "utils/_stats.py")  # fmt: skip
-# Code of torch that a model runs as if it were its own. All other code of torch computes shapes of operators.
+# Code of torch that counts as code of the model. All other code of torch computes shapes of operators.
 _LIBRARY = ("nn/", "functional.py", "_tensor.py", "utils/checkpoint.py", "distributions/", "fft/")
-_ASSERTING = ("embedding",)  # functions of torch that look at sizes only to refuse wrong ones
-# Methods of SymNode by which operators in C++ ask; Python's `if` and `bool` go through SymBool.
+_ASSERTING = ("embedding",)  # functions of torch that read sizes only to refuse invalid ones
+# Methods of SymNode that operators in C++ call; Python's `if` and `bool` call SymBool.
 _OF_OPERATORS = ("guard_bool", "guard_or_false", "guard_or_true", "guard_size_oblivious", "statically_known_true")
 _MARK = "moonshard_value"  # the key of Node.meta by which recorded values are found in the finished graph
 
@@ -54,7 +54,7 @@ class Trace:
     guards: list[dict[str, Any]]
     symbols: dict[str, dict[str, Any]]
     functions: list[str]  # autograd functions whose own backward is not in the graph
-    assigned: list[tuple[str, str]]  # what forward assigns anew, which the graph does not keep: "buffer" or "attribute", name
+    assigned: list[tuple[str, str]]  # assignments in forward, not in the graph: ("buffer" or "attribute", name)
 
 
 def shape_of(value: Any) -> list:
@@ -67,9 +67,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def without_values(module: torch.nn.Module) -> Callable[[], None]:
-    """Replaces all tensors that checkpoints hold by ones that have a shape and no values; tied ones stay tied.
+    """Replaces all tensors that checkpoints contain by tensors with a shape and no values; tied tensors stay tied.
 
-    The result puts the tensors back.
+    Returns a function that restores the tensors.
     """
     mode, made, before = FakeTensorMode(allow_non_fake_inputs=True), {}, []
     for one in module.modules():
@@ -95,7 +95,7 @@ def without_values(module: torch.nn.Module) -> Callable[[], None]:
 
 # --- Conditions -------------------------------------------------------------------------------------------------------
 class _Conditions:
-    """Records each condition on sizes that the model itself looked at, with its place, while the model runs."""
+    """Records each condition on sizes that code of the model evaluates while the model runs, with its place."""
 
     def __init__(self) -> None:
         self.active = False
@@ -124,16 +124,16 @@ class _Conditions:
                 self._record(node.expr, result)
             return result
 
-        # The shapes of views as they are given: else a view as [-1, 8] has the sizes s // 8 and s // (s // 8).
+        # Views keep the given sizes: otherwise a view as [-1, 8] has the sizes s // 8 and s // (s // 8).
         views, fake_impls._view_has_unbacked_input = fake_impls._view_has_unbacked_input, lambda *_: True
-        # What torch would propose to users as dims: nothing of it is used, and it is slow and fails on some equations.
+        # torch's suggestions of dynamic dims for users are not needed; they are slow and fail on some equations.
         solve, DimConstraints.solve = DimConstraints.solve, lambda _: None
         apply = torch.autograd.Function.__dict__["apply"]
 
         def applied(cls, *args, **kwargs):
-            if not cls.__name__.startswith("GeneratedBackwardFor"):  # custom operators, which bring it along
+            if not cls.__name__.startswith("GeneratedBackwardFor"):  # custom operators, whose backward is registered
                 self.functions.add(cls.__name__)
-            # Its forward may run without gradients because its own backward runs it again with them.
+            # A forward may disable gradients because its own backward runs it again with gradients.
             no_grad, torch.no_grad = torch.no_grad, contextlib.nullcontext
             try:
                 return apply.__get__(None, cls)(*args, **kwargs)
@@ -159,7 +159,7 @@ class _Conditions:
             self.found[condition] = _place()
 
     def finished(self, program: ExportedProgram, env: ShapeEnv) -> list[dict[str, Any]]:
-        """The conditions that say something, over the symbols that the graph uses."""
+        """The conditions that are not always true, in the symbols of the graph."""
         found = [(condition, place, "model") for condition, place in self.found.items()]
         found += [(condition, place, "operator") for condition, place in _counts_of_results(program)]
         guards = {}
@@ -173,7 +173,7 @@ class _Conditions:
 
 @contextlib.contextmanager
 def _recurrent_shapes() -> Iterator[None]:
-    """Shape functions of the recurrent operators. torch's own run the recurrence, which fixes its length."""
+    """Shape functions of the recurrent operators. torch's own ones run the recurrence, which fixes the length."""
     aten = torch.ops.aten
     before = []
     for op in (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input):
@@ -198,7 +198,7 @@ def _recurrent_results(with_cells: bool, x, hidden, _parameters, _biases, _layer
 
 
 def _counts_of_results(program: ExportedProgram) -> Iterator[tuple[sympy.Basic, str]]:
-    """How many tensors operators that cut a tensor gave, as conditions on the size that they cut."""
+    """The number of results of each `chunk` and `split`, as a condition on the size of the split dim."""
     for graph_module in program.graph_module.modules():
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
             name = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else ""
@@ -215,10 +215,10 @@ def _counts_of_results(program: ExportedProgram) -> Iterator[tuple[sympy.Basic, 
 
 
 def _of_example(env: ShapeEnv, node: Any) -> sympy.Basic | None:
-    """What a condition of a shape function is for the example, or None if torch has to learn from it.
+    """The value of a shape function's condition in the example, or None if torch must evaluate the condition.
 
-    Torch would prove the condition or add it to what it takes for granted, which makes exports ten times slower and
-    tells nothing that the operators do not find out for themselves. It has to know which sizes are equal, though.
+    torch would prove the condition or add it to its assumptions. This makes exports ten times slower and is not needed,
+    because the operators check the condition at run time. torch must learn which sizes are equal, though.
     """
     if not isinstance(node.expr, Boolean) or node.expr.is_Symbol or node.hint is None:  # a Symbol counts as a Boolean
         return None
@@ -232,7 +232,7 @@ def _of_example(env: ShapeEnv, node: Any) -> sympy.Basic | None:
 
 
 def _pin(env: ShapeEnv, product: sympy.Basic, divisor: sympy.Basic) -> None:
-    """Makes an integer of a size that a view by [-1, divisor] takes for one: the rows are to be the other factors."""
+    """Makes the factor of `product` that equals `divisor` an integer: the rows of a view [-1, divisor] are the rest."""
     factors = sympy.Mul.make_args(product)
     for factor in factors:
         if (
@@ -248,7 +248,7 @@ def _pin(env: ShapeEnv, product: sympy.Basic, divisor: sympy.Basic) -> None:
 def _without_common_factors(
     left: sympy.Basic, right: sympy.Basic, numbers: bool = True
 ) -> tuple[sympy.Basic, sympy.Basic]:
-    """Both sides of an equation of sizes, which are positive, divided by the symbols, and the numbers, they share."""
+    """Both sides of an equation of positive sizes, divided by their common symbols and, with `numbers`, integers."""
     factors, others = list(sympy.Mul.make_args(left)), list(sympy.Mul.make_args(right))
     for factor in list(factors):
         if factor in others:
@@ -270,7 +270,7 @@ def _replaced(expression: sympy.Basic, env: ShapeEnv) -> sympy.Basic:
 
 
 def _always(condition: sympy.Basic) -> bool:
-    """Whether the condition holds for all sizes of at least 1, as far as sympy sees it."""
+    """Whether the condition holds for all sizes of at least 1, as far as sympy can show."""
     sizes = {one: sympy.Symbol(f"{one}_", integer=True, nonnegative=True) + 1 for one in condition.free_symbols}
     try:
         return condition.subs(sizes) == sympy.true
@@ -284,7 +284,7 @@ def _in_torch(filename: str) -> str | None:
 
 
 def _of_model() -> bool:
-    """Whether the code that looks at a size is the model's, rather than the shape function of an operator."""
+    """Whether the code that reads a size is code of the model, and not the shape function of an operator."""
     frame, asked_by = sys._getframe(2), None
     while frame is not None:
         name = _in_torch(frame.f_code.co_filename)
@@ -308,7 +308,7 @@ def _model_frame() -> types.FrameType | None:
 
 
 def _cuts_padding() -> bool:
-    """Whether the condition only saves a slice that else changes nothing: `if pad_size > 0: y = y[:, :seq_len]`."""
+    """Whether the condition only skips a slice that has no effect then: `if pad_size > 0: y = y[:, :seq_len]`."""
     frame = _model_frame()
     if frame is None:
         return False
@@ -317,7 +317,7 @@ def _cuts_padding() -> bool:
 
 
 def _asserts() -> bool:
-    """Whether the condition is a check of values, which is left out."""
+    """Whether the condition belongs to an assert, which is not exported."""
     frame = _model_frame()
     return frame is not None and linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("assert ")
 
@@ -336,7 +336,7 @@ def _place() -> str:
 
 # --- Module calls -----------------------------------------------------------------------------------------------------
 class _Calls:
-    """Records what goes into each call of a module and what comes out, as nodes of the graph under construction."""
+    """Records the inputs and outputs of each call of a module, as nodes of the graph under construction."""
 
     def __init__(self, module: torch.nn.Module, follow: bool) -> None:
         self.module = module
@@ -433,8 +433,8 @@ class _Calls:
 
 
 def _find_marks(graph_module: torch.fx.GraphModule, names: dict[int, str]) -> None:
-    """Names of marked nodes; one inside a nested graph gets the name by which the outer graph has its result, if it is one,
-    else its own name behind that of the nested graph."""
+    """Adds the names of marked nodes to `names`, by mark. A node of a nested graph gets its name in the outer graph if
+    it is a result of the nested graph; otherwise its own name, with the name of the nested graph as a prefix."""
     for node in graph_module.graph.nodes:
         if _MARK in node.meta and node.op != "output":
             names.setdefault(node.meta[_MARK], node.name)
@@ -459,7 +459,7 @@ def _find_marks(graph_module: torch.fx.GraphModule, names: dict[int, str]) -> No
 
 # --- Tracing ----------------------------------------------------------------------------------------------------------
 class _Whole(torch.nn.Module):
-    """The module as a function of its inputs and its parameters, which gives a flat tuple of its results."""
+    """The module as a function of its inputs and its parameters, which returns a flat tuple of its results."""
 
     def __init__(
         self,
@@ -491,7 +491,7 @@ class _Whole(torch.nn.Module):
 
 
 def _attributes(module: torch.nn.Module) -> dict[tuple[str, str], Any]:
-    """Buffers, by identity, and attributes that are numbers or texts."""
+    """Buffers, by identity, and attributes that are numbers or strings."""
     found: dict[tuple[str, str], Any] = {}
     for path, one in module.named_modules():
         prefix = f"{path}." if path else ""
@@ -540,9 +540,9 @@ def trace(
 ) -> Trace:
     """Traces `module(**inputs, **fixed)`, with positional arguments where its signature has them.
 
-    `dynamic_shapes` is torch.export's, by input; `cut` names the dims of parameters that are symbolic. Non-strict, so
-    all that Python computes from configs is a constant, and a dim that it pins down becomes an integer; with `follow`
-    not the numbers that sizes.py knows.
+    `dynamic_shapes` is as in torch.export, by input; `cut` names the symbolic dims of parameters. Tracing is
+    non-strict: numbers that Python computes from configs are constants, and a dim that must equal such a number becomes
+    an integer. With `follow`, attributes that have a rule in sizes.py are expressions of weight dims, not constants.
     """
     conditions, calls, outputs, assigned = _Conditions(), _Calls(module, follow), [], []
     whole = _Whole(module, fixed, conditions, outputs, assigned)
@@ -573,7 +573,7 @@ def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
 
 
 def _restore_parameters(program: ExportedProgram, parameters: dict[str, torch.Tensor]) -> None:
-    """Makes parameters of the inputs that stand for them, in place of the module's own placeholders."""
+    """Turns the inputs that replaced parameters back into parameters; the module's own placeholders are removed."""
     signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     inputs = [spec for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]
@@ -642,7 +642,7 @@ def _strip_prefix(program: ExportedProgram, prefix: str) -> None:
 
 
 def _fill_stacks(graph_module: torch.fx.GraphModule, around: Any) -> None:
-    """What a nested graph gives may have lost the call that it is in: it is that of the node which runs the graph."""
+    """Nodes of a nested graph without a module stack get the stack of the node that runs the nested graph."""
     for node in graph_module.graph.nodes:
         if node.op != "call_function":
             continue
@@ -671,7 +671,7 @@ def input_names(inputs: dict[str, Any]) -> list[str]:
 
 
 def _recall(program: ExportedProgram, inputs: dict[str, Any]) -> None:
-    """Lets Python call the program by the names of its inputs, with any size: README.md's guards are not torch's."""
+    """Makes the program callable from Python by the names of its inputs and with any sizes, without torch's guards."""
     root = program.module_call_graph[0]
     specs = program.graph_signature.input_specs
     root.signature.inputs = [spec.arg for spec in specs if spec.kind == InputKind.USER_INPUT]
@@ -686,7 +686,7 @@ def _recall(program: ExportedProgram, inputs: dict[str, Any]) -> None:
 
 
 def _replace_operators(program: ExportedProgram) -> None:
-    """PyTorch's own operators for those that transformers defines in Python, where both compute the same."""
+    """Replaces operators that transformers defines in Python by PyTorch's operators that compute the same."""
     for graph_module in program.graph_module.modules():
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
             if isinstance(node.target, torch._ops.OpOverload):
@@ -697,7 +697,7 @@ _OWN = {"transformers::grouped_mm_fallback": torch.ops.aten._grouped_mm.default}
 
 
 def _symbols(program: ExportedProgram, env: ShapeEnv | None, guards: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Where each symbol is found: the first dim of an input, then of a tensor, that is the symbol alone."""
+    """The source of each symbol: the first dim of an input, else of a tensor, that equals the symbol."""
     found: dict[str, dict[str, Any]] = {}
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     specs = program.graph_signature.input_specs

@@ -171,7 +171,7 @@ TEST_CASE("what shard and merge refuse") {
   REQUIRE(Run({"shard", model, scratch / "out"}).code == 0);
   const Outcome again = Run({"shard", model, scratch / "out"});
   CHECK(again.code == 0);
-  CHECK_THAT(again.err, Contains("it was there already"));
+  CHECK_THAT(again.err, Contains("the complete output already exists"));
   const Outcome other = Run({"shard", model, scratch / "out", "--mesh", "tp=2"});
   CHECK(other.code == 1);
   CHECK_THAT(other.err, Contains("error[MS0409]") && Contains("not empty"));

@@ -167,7 +167,7 @@ TEST_CASE("a mesh of more ranks than one machine can work for is refused with th
   const std::string page = folder / "page.html";
   CheckTooLarge({"explain", kModel, "--mesh", "dp=1048576", "--html", page}, "draw");
   CHECK_FALSE(std::filesystem::exists(page));
-  CheckTooLarge({"shard", kModel, folder / "out", "--mesh", "tp=2,dp=65536"}, "write a file of each rank");
+  CheckTooLarge({"shard", kModel, folder / "out", "--mesh", "tp=2,dp=65536"}, "write one file per rank");
 }
 
 TEST_CASE("the program answers without LibTorch") {

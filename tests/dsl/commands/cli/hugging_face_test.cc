@@ -104,13 +104,13 @@ TEST_CASE("wrong command lines of import and export") {
   const std::vector<Row> rows = {
       {{"import"}, "FILE is required"},
       {{"import", scratch / "absent.json"}, "no such file"},
-      {{"import", kRelease}, "the file holds 6 plans: choose one"},
-      {{"import", kRelease, "--name", "qwen3_mo"}, "no tp_plan 'qwen3_mo' in the file"},
-      {{"import", kRelease, "--name", "qwen3", "--expert-parallel"}, "no ep_plan 'qwen3' in the file"},
+      {{"import", kRelease}, "the file has 6 plans: choose one"},
+      {{"import", kRelease, "--name", "qwen3_mo"}, "the file has no tp_plan 'qwen3_mo'"},
+      {{"import", kRelease, "--name", "qwen3", "--expert-parallel"}, "the file has no ep_plan 'qwen3'"},
       {{"import", scratch.Write("bad.json", "{\n\"a\": \"colwise\",,\n}")}, "bad.json:2: error[MS0405]"},
       {{"export", kModel}, "--form is required"},
       {{"export", kModel, "--form", "jax"}, "jax"},
-      {{"explain", kModel, "--plan", "hf:" + kRelease + "#nothing"}, "no tp_plan 'nothing' in the file"},
+      {{"explain", kModel, "--plan", "hf:" + kRelease + "#nothing"}, "the file has no tp_plan 'nothing'"},
   };
   for (const Row& row : rows) {
     const Outcome done = Run(row.words);

@@ -30,7 +30,7 @@ TEST_CASE("suggest: the plan is on stdout, or in a file that was not there") {
   scratch.Write("my.lua", "-- mine\n");
   const Outcome there = Run({"suggest", kNewcomer, "-o", file});
   CHECK(there.code == 1);
-  CHECK_THAT(there.err, Contains("MS0409") && Contains("is there already") && Contains("--replace"));
+  CHECK_THAT(there.err, Contains("MS0409") && Contains("already exists") && Contains("--replace"));
   CHECK(ReadWholeFile(file) == "-- mine\n");
   CHECK(Run({"suggest", kNewcomer, "-o", file, "--replace"}).code == 0);
   CHECK(ReadWholeFile(file) == said.out);
@@ -78,7 +78,7 @@ TEST_CASE("suggest tells what is wrong in the form that was asked for") {
   const Outcome done = RunExecutable(ExecutablePath(), {"suggest", model, "-o", there, "--format", "github"});
   INFO(done.ToText());
   CHECK(done.code == 1);
-  CHECK_THAT(done.err, Catch::StartsWith("::error ") && Catch::Contains("is there already"));
+  CHECK_THAT(done.err, Catch::StartsWith("::error ") && Catch::Contains("already exists"));
   const Outcome good =
       RunExecutable(ExecutablePath(), {"suggest", model, "-o", scratch / "new.lua", "--format", "json"});
   CHECK(good.code == 0);

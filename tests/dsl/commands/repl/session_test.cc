@@ -93,7 +93,7 @@ TEST_CASE("an unfinished text has an end, and comments begin none") {
   for (int i = 0; i < 2000 && session.unfinished(); ++i) last = session.Feed("1,");
   CHECK_FALSE(session.unfinished());
   CHECK_FALSE(last.good);
-  CHECK_THAT(last.err, Contains("input:100001: error[MS0109]: a text that is not finished after 2000 lines"));
+  CHECK_THAT(last.err, Contains("input:100001: error[MS0109]: the input is not complete after 2000 lines"));
   CHECK(session.Feed("5").out == "5\n");
   CHECK(session.Feed("--[[ a long").unfinished);
   CHECK(session.Feed("comment ]] return 7").out == "7\n");

@@ -106,7 +106,7 @@ TEST_CASE("data that cannot be trained on is said, all of it at once") {
       {"empty.bin", "", {"the file is empty"}},
       {"short.bin", RawTokens<uint16_t>(Counting(4)), {"has 4 tokens, too few for one row", "5 tokens"}},
       {"odd.bin", "12345", {"5 bytes are not a multiple of uint16"}},
-      {"text.txt", "a text of bytes", {"the model's vocabulary is 20", "a vocabulary of 256"}},
+      {"text.txt", "a text of bytes", {"the model's vocabulary is 20", "a vocabulary of at least 256"}},
       {"other.safetensors", TensorFile("ids", "I32", "[6]", RawTokens<int32_t>(Counting(6))), {"no tensor 'tokens'"}},
       {"floats.safetensors",
        TensorFile("tokens", "F32", "[6]", RawTokens<int32_t>(Counting(6))),
@@ -234,7 +234,7 @@ TEST_CASE("a batch that cannot be divided, and a position in other data, are ref
   };
   const Result<Batches> uneven = make(4, {.batch = 6, .micro_batches = 2});
   REQUIRE_FALSE(uneven.ok());
-  CHECK_THAT(ToText(uneven.diagnostics()), Contains("no equal parts for 2") && Contains("a multiple of 4"));
+  CHECK_THAT(ToText(uneven.diagnostics()), Contains("not divisible by 2") && Contains("a multiple of 4"));
 
   Batches data = make(4, {.batch = 4, .seed = 1}).ValueOrThrow();
   data.EndStep();

@@ -222,7 +222,7 @@ TEST_CASE("a program alone: its archive has the config, and new weights are made
                        "2",     "--batch", "2",      "--sequence", "8",      "--save", scratch / "run"};
   const Outcome without = RunHere(words);
   CHECK(without.code != 0);
-  CHECK_THAT(without.err, Contains("error[MS0406]: the program holds no weights") && Contains("--init SEED"));
+  CHECK_THAT(without.err, Contains("error[MS0406]: the program has no weights") && Contains("--init SEED"));
   Words init = words;
   init.insert(init.end(), {"--init", "1"});
   ExpectGood(RunHere(init));
@@ -233,7 +233,7 @@ TEST_CASE("a program alone: its archive has the config, and new weights are made
   ExpectGood(RunHere({"eval", scratch / "trained", "--program", program, "--input", input, "--output", out}));
   const Outcome weightless = RunHere({"eval", program, "--input", input, "--output", out});
   CHECK(weightless.code != 0);
-  CHECK_THAT(weightless.err, Contains("the program holds no weights") && Contains("--program"));
+  CHECK_THAT(weightless.err, Contains("the program has no weights") && Contains("--program"));
 }
 
 // The loss of one row, by eval.

@@ -111,7 +111,7 @@ TEST_CASE("steps are saved as the run goes, the old ones go, and a directory wit
   const Outcome again = RunTraining(words);
   INFO(again.ToText());
   CHECK(again.code == 1);
-  CHECK_THAT(again.err, Contains("holds a run already, saved after step 9") && Contains("--resume"));
+  CHECK_THAT(again.err, Contains("already has a run, saved after step 9") && Contains("--resume"));
   Words over = words;
   over.emplace_back("--resume");
   const Outcome nothing = RunTraining(over);
@@ -148,14 +148,14 @@ TEST_CASE("a run without 'latest' is a run") {
     const Outcome refused = train("4", more);
     INFO(refused.ToText());
     CHECK(refused.code == 1);
-    CHECK_THAT(refused.err, Contains("holds a run already: steps 2, 4") && Contains("--resume"));
+    CHECK_THAT(refused.err, Contains("already has a run: steps 2, 4") && Contains("--resume"));
     CHECK(AllFiles(folder / "run") == before);
   }
   std::ofstream(folder / "run/step_00000004/rank-00000.safetensors", std::ios::app) << "x";
   const Outcome resumed = train("3", {"--resume"});
   INFO(resumed.ToText());
   CHECK(resumed.code == 0);
-  CHECK_THAT(resumed.err, Contains("the newest complete one of 2, 4 is 2") && Contains("resumed after step 2"));
+  CHECK_THAT(resumed.err, Contains("the newest complete step of 2, 4 is 2") && Contains("resumed after step 2"));
   // A directory that a step would replace, and that is none.
   fs::remove(folder / "run/step_00000002/moonshard.json");
   const Outcome bare = train("6", {"--resume"});

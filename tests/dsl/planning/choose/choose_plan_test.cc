@@ -75,7 +75,8 @@ TEST_CASE("an unknown class with the usual names gets the default plan, and it i
       ToText(plan.diagnostics()) ==
       "warning[MS0116]: no plan for the architecture 'NewForCausalLM': the default plan is used\n"
       "    declared: plans/default.lua shards the modules that it recognizes by name and leaves the others replicated\n"
-      "    help: explain shows what it does; verify whether the numbers are the same; --plan names another plan\n");
+      "    help: explain shows what the plan does; verify compares its numbers with those of an unsharded run; --plan "
+      "names another plan\n");
 }
 
 TEST_CASE("a checkpoint's own plan goes before the default one, and it is said") {
@@ -85,10 +86,10 @@ TEST_CASE("a checkpoint's own plan goes before the default one, and it is said")
       JsonValue::Object{{"layers.*.mlp.gate_proj", "colwise"}, {"layers.*.mlp.down_proj", "rowwise"}};
   const Result<Plan> plan = ChoosePlan("", inputs);
   REQUIRE(plan.ok());
-  CHECK(plan.value().chosen == "the checkpoint's own");
+  CHECK(plan.value().chosen == "the checkpoint's own plan");
   CHECK_THAT(plan.value().ToText(), Contains("model.layers.*.mlp.gate_proj") && Contains("config.json:1"));
   CHECK_THAT(ToText(plan.diagnostics()),
-             Contains("no plan for the architecture 'NewForCausalLM': the checkpoint's own is used"));
+             Contains("no plan for the architecture 'NewForCausalLM': the checkpoint's own plan is used"));
 }
 
 TEST_CASE("a checkpoint's own plan with a style that nobody knows is an error, not a reason for another plan") {

@@ -70,24 +70,24 @@ class XForCausalLM(Base):
 
 TEST_CASE("what is said of a text that is no plan") {
   const auto [text, place, said] = GENERATE(table<std::string, std::string, std::string>({
-      {"", "f: error[MS0405]", "holds no tp_plan"},
-      {"{}", "f: error[MS0405]", "holds no tp_plan"},
-      {"import torch\n", "f: error[MS0405]", "holds no tp_plan"},
-      {"{\"a\": \"colwise\"", "f:1: error[MS0405]", "but the text ends"},
+      {"", "f: error[MS0405]", "has no tp_plan"},
+      {"{}", "f: error[MS0405]", "has no tp_plan"},
+      {"import torch\n", "f: error[MS0405]", "has no tp_plan"},
+      {"{\"a\": \"colwise\"", "f:1: error[MS0405]", "but the input ends"},
       {R"({"\ud83c": "colwise"})", "f:1: error[MS0405]", "unpaired UTF-16 surrogate"},
       {R"({"\udf19": "colwise"})", "f:1: error[MS0405]", "unpaired UTF-16 surrogate"},
       {R"({"\ud83c\u0041": "colwise"})", "f:1: error[MS0405]", "unpaired UTF-16 surrogate"},
       {"{\"a\": \"colwise\"\n\"b\": \"rowwise\"}", "f:2: error[MS0405]", "expected ',' or '}'"},
       {"{\"a\": \"colwise}\n", "f:1: error[MS0405]", "not closed on its line"},
       {"{\n\"a\" \"colwise\"}", "f:2: error[MS0405]", "expected ':' after the key"},
-      {"{\n a: \"colwise\"}", "f:2: error[MS0405]", "expected a key, a text in quotes"},
+      {"{\n a: \"colwise\"}", "f:2: error[MS0405]", "expected a key, a string in quotes"},
       {"{\"a\": \"colwise\",\n\"a\": \"rowwise\"}", "f:2: error[MS0405]", "is duplicated in one dict (line 1)"},
       {"{\"a\": Colwise()}", "f:1: error[MS0405]", "'Colwise' is not a literal"},
       {"{\"a\": \"colwise\"} x", "f:1: error[MS0405]", "unexpected text after the value"},
       {"{\"a\": \"\\q\"}", "f:1: error[MS0405]", "the escape \\q"},
       {"{\"tp_plan\": [\"a\"]}", "f:1: error[MS0405]", "tp_plan is a list"},
       {"{\"tp_plan\":\n{\"a\": 3}}", "f:2: error[MS0405]", "the style of 'a' is a number"},
-      {"{\"tp_plan\":\n{\"a\": \"\"}}", "f:2: error[MS0405]", "the style of 'a' is a text"},
+      {"{\"tp_plan\":\n{\"a\": \"\"}}", "f:2: error[MS0405]", "the style of 'a' is a string"},
       {"class X:\n  tp_plan = {\n    'a': colwise}\n", "f:3: error[MS0405]", "'colwise' is not a literal"},
       {"{\"tp_plan\": " + std::string(200, '[') + "}", "f:1: error[MS0405]", "more than 100 levels"},
   }));
@@ -127,9 +127,9 @@ TEST_CASE("which plan of a file a key means") {
   CHECK(Chosen("y_text") == "- + y/YTextConfig");
   CHECK(Chosen("XConfi").find("did you mean 'x/XConfig'?") != std::string::npos);
   CHECK(Chosen("z").find("one of: z/ZTextConfig, z/ZAudioConfig") != std::string::npos);
-  CHECK(Chosen("zz").find("no tp_plan 'zz' in the file") != std::string::npos);
-  CHECK(Chosen("y/ep").find("no ep_plan 'y' in the file") != std::string::npos);
-  CHECK(Chosen("").find("the file holds 7 plans: choose one") != std::string::npos);
+  CHECK(Chosen("zz").find("the file has no tp_plan 'zz'") != std::string::npos);
+  CHECK(Chosen("y/ep").find("the file has no ep_plan 'y'") != std::string::npos);
+  CHECK(Chosen("").find("the file has 7 plans: choose one") != std::string::npos);
   const auto config = [](const char* text) { return ParseJson(text, "config.json").ValueOrThrow(); };
   CHECK(Chosen("", config(R"({"architectures": ["XForOther"], "model_type": "x"})")) == "x/XForOther + x/XConfig");
   CHECK(Chosen("", config(R"({"architectures": ["XForNobody"], "model_type": "x"})")) == "x/XForCausalLM + x/XConfig");

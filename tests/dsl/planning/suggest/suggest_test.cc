@@ -214,7 +214,7 @@ TEST_CASE("blocks whose rules have errors stay replicated, with the error as the
   INFO(without.text);
   CHECK(asked == 3);  // the last time with sequence parallelism
   CHECK(without.full == model.suggestion.full + 1);
-  CHECK_THAT(without.text, Catch::Contains("-- by rows: sharded, it has the error MS0318, it is wrong\n") &&
+  CHECK_THAT(without.text, Catch::Contains("-- by rows: if sharded, the plan has the error MS0318, it is wrong\n") &&
                                Catch::Contains(".{up,down}_proj\", colwise { output = replicate }") &&
                                Catch::Contains("Wqkv") && Catch::Contains("rowwise") &&
                                Catch::Contains("at(\"transformer.blocks.*.ffn\", gathered)"));
@@ -223,7 +223,7 @@ TEST_CASE("blocks whose rules have errors stay replicated, with the error as the
     return error_at(text, sequence ? "gathered)" : "up_proj\", colwise");
   });
   INFO(whole.text);
-  CHECK_THAT(whole.text, Catch::Contains("No sequence parallelism: with it, it has the error MS0318"));
+  CHECK_THAT(whole.text, Catch::Contains("No sequence parallelism: with it, the plan has the error MS0318"));
   const Suggestion neither = SuggestPlan(*model.tree, model.folder.config, [&](const std::string& text, bool) {
     Diagnostics found = error_at(text, "up_proj\", colwise");
     if (found.empty()) found = error_at(text, "{up,down}_proj\", colwise");
