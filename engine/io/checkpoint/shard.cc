@@ -122,7 +122,7 @@ class Sharder : private Conversion {
       Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the model uses only a part of tensor '" + name +
                                                                 "'; merging could not restore the tensor");
       d.path = name;
-      d.help = "shard without --program: this shards the tensors of the checkpoint, with a plan for their names";
+      d.help = "use `moonshard shard` without --program, with a plan for the names of the tensors in the checkpoint";
       found_.push_back(std::move(d));
     }
     for (const auto& [path, recipe] : made) {
@@ -203,7 +203,7 @@ class Sharder : private Conversion {
   bool IsThere() override {
     std::error_code ignored;
     if (!std::filesystem::exists(out() + "/" + kManifestFile, ignored)) return false;
-    const Result<ShardedCheckpoint> opened = ShardedCheckpoint::Open(out());
+    Result<ShardedCheckpoint> opened = ShardedCheckpoint::Open(out());
     if (!opened.ok()) return false;
     const Manifest& known = opened.value().manifest();
     Manifest same = laid_out_.manifest;
@@ -220,7 +220,26 @@ class Sharder : private Conversion {
     // Hashes are what this run does not know yet. They are taken from the manifest that is there, so that the texts
     // compare everything else; SourceIs then compares the hashes with the source's bytes.
     same.source = known.source;
-    return same.ToText() == known.ToText() && SourceIs(known);
+    return same.ToText() == known.ToText() && SourceIs(known) && OutputIs(opened.value());
+  }
+
+  // Whether the files of the output have the bytes that were written.
+  bool OutputIs(ShardedCheckpoint& there) {
+    const Manifest& known = there.manifest();
+    for (const KeptFile& file : known.kept) {
+      if (!HasHash(out() + "/" + file.stored, 0, file.bytes, file.hash)) return false;
+    }
+    for (const ModelFile& file : known.source) {
+      const std::string header = out() + "/" + file.header;
+      const Result<File> opened = File::Open(header);
+      if (!opened.ok() || !HasHash(header, 0, opened.value().bytes(), file.header_hash)) return false;
+    }
+    for (size_t file = 0; file < known.rank_files.size(); ++file) {
+      for (const ShardedTensor& tensor : known.tensors) {
+        if (there.CheckShard(tensor, file)) return false;
+      }
+    }
+    return true;
   }
 
   bool SourceIs(const Manifest& known) {

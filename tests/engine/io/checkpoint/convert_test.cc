@@ -149,17 +149,22 @@ TEST_CASE("what is there already is left, and only that") {
   CHECK(ShardModel(source, plan, sharded).ValueOrThrow().was_there);
   CHECK(MergeSharded(sharded, merged).ValueOrThrow().was_there);
   // Any byte of the source, or of what is there, that is another one.
-  for (const auto& [folder, is_source] : {std::pair(model, true), std::pair(merged, false)}) {
+  struct Place {
+    std::string folder;
+    bool by_shard;  // shard compares its content; otherwise merge
+  };
+  for (const auto& [folder, by_shard] : {Place{model, true}, Place{sharded, true}, Place{merged, false}}) {
+    const std::string to = std::filesystem::path(folder).filename().string() + "/";
     for (const auto& [name, content] : ContentOf(folder)) {
       if (content.empty()) continue;
       INFO(folder << " " << name);
       std::string changed = content;
       changed.back() = static_cast<char>(changed.back() ^ 1);
       std::filesystem::remove(folder + "/" + name);
-      scratch.Write((is_source ? "model/" : "merged/") + name, changed);
-      CHECK_FALSE((is_source ? ShardModel(source, plan, sharded) : MergeSharded(sharded, merged)).ok());
+      scratch.Write(to + name, changed);
+      CHECK_FALSE((by_shard ? ShardModel(source, plan, sharded) : MergeSharded(sharded, merged)).ok());
       std::filesystem::remove(folder + "/" + name);
-      scratch.Write((is_source ? "model/" : "merged/") + name, content);
+      scratch.Write(to + name, content);
     }
   }
   scratch.Write("merged/more", "x");
@@ -341,7 +346,7 @@ TEST_CASE("a model of another form that merging could not give back, or that lac
   refuses(recipes, "error[MS0407]: tensor 'attn.q' of the checkpoint does not match the model's tensor");
   recipes = form.recipes;
   recipes["moe.down"][0].parts[0].parts[1].tensor = "norm.weight";
-  refuses(recipes, "error[MS0407]: the tensors from which 'moe.down' is made do not fit each other");
+  refuses(recipes, "error[MS0407]: the recipe of 'moe.down' cannot be applied to the tensors of the checkpoint");
 }
 
 TEST_CASE("ranks that differ along an axis that cuts nothing share a file") {
