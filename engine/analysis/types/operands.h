@@ -1,7 +1,7 @@
 // Operands: the input of a rule: one operator along one mesh axis, with the types and local sizes of its tensors in the
 // order of the arguments (the tensors of a list one after the other), its other arguments, and the shapes of its
 // results.
-// Stage before: operator_checker.h makes it. Stage after: rules.
+// Stage before: operator_checker.h, which creates the Operands. Stage after: rules.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,14 @@
 
 namespace moonshard {
 
-// One tensor operand. Read before the operator runs, which may change the tensor.
+// One tensor operand. The fields are read before the operator runs, because the operator may change the tensor.
 struct Operand {
   const TensorType* type = nullptr;           // null: the tensor has no type
   c10::intrusive_ptr<c10::BackendMeta> kept;  // keeps `type` alive
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;  // set for as_strided only
   int argument = 0;                      // index in the schema
+  int place = 0;                         // index in the argument, if the argument is a list
   bool needs_gradient = false;
   const void* storage = nullptr;
   const void* tensor = nullptr;  // identity
@@ -36,7 +37,7 @@ struct Operand {
   bool is_mask = false;  // a tensor of booleans
 };
 
-// One result; undefined results are left out.
+// One result of the operator; undefined results are left out.
 struct Product {
   c10::SmallVector<int64_t, 5> sizes;
 };
@@ -45,7 +46,7 @@ using AxisTypes = c10::SmallVector<AxisType, 3>;
 
 class Operands {
  public:
-  // `arguments`: one for each argument of the schema; None for arguments that hold tensors.
+  // `arguments` has one value for each argument of the schema; None for arguments that hold tensors.
   Operands(std::string_view name, const c10::FunctionSchema& schema, c10::ArrayRef<Operand> tensors,
            c10::ArrayRef<AxisType> types, c10::ArrayRef<c10::IValue> arguments, c10::ArrayRef<Product> products)
       : name_(name), schema_(schema), tensors_(tensors), types_(types), arguments_(arguments), products_(products) {}
@@ -58,6 +59,9 @@ class Operands {
   at::IntArrayRef sizes(size_t i) const { return tensors_[i].sizes; }
   at::IntArrayRef strides(size_t i) const { return tensors_[i].strides; }
   int64_t dims(size_t i) const { return static_cast<int64_t>(tensors_[i].sizes.size()); }
+  // The index of tensor `i` in its argument, which is a list: of x[:, ids], the index list [None, ids] has ids at 1.
+  int64_t place(size_t i) const { return tensors_[i].place; }
+  // The sizes and the number of dims of result `i`.
   at::IntArrayRef made(size_t i = 0) const { return products_[i].sizes; }
   int64_t made_dims(size_t i = 0) const { return static_cast<int64_t>(products_[i].sizes.size()); }
   // The index of the first tensor in argument `a` of the schema; -1: the argument holds no tensor.
@@ -71,7 +75,7 @@ class Operands {
   int64_t Dim(size_t a, int64_t dims) const;
   std::vector<int64_t> Ints(size_t a) const;  // empty for None
   bool Flag(size_t a) const;
-  std::vector<bool> Flags(size_t a) const;  // of a list; empty for None
+  std::vector<bool> Flags(size_t a) const;  // of a list of bools; empty for None
   // The index of the argument of this name, which differs between overloads; the schema's number of arguments if there
   // is no such argument.
   size_t Named(std::string_view argument) const;
@@ -88,7 +92,7 @@ class Operands {
   bool Any(TypeKind kind) const;
   bool All(TypeKind kind) const;
 
-  // Reports a fault of the operator with these types and returns the type `faulty`. Only the first fault is kept.
+  // Reports a fault of the operator and returns the type `faulty`. If a rule reports several faults, the first is kept.
   AxisType Fault(std::string message, SuggestedFix suggested_fix = SuggestedFix::kUnknown);
   // Reports that the operator cannot be checked and returns the type `unproven`.
   AxisType Unproven(std::string why);
@@ -111,7 +115,8 @@ class Operands {
   std::string unproven_;
 };
 
-// For messages: `before`, then the dim or the type, then `after`; the name in quotes, then `after`.
+// For messages: Phrase returns `before` with the dim or the type appended, then `after`. Quoted returns the name in
+// quotes, then `after`.
 std::string Phrase(std::string_view before, int64_t dim, std::string_view after = {});
 std::string Phrase(std::string_view before, const AxisType& type);
 std::string Quoted(std::string_view name, std::string_view after);

@@ -51,22 +51,26 @@
 namespace moonshard {
 namespace {
 
+// Calls visit(tensor, place) for each defined tensor; `place` is its index in a list.
 template <class Visit>
-void ForEachTensor(const c10::IValue& value, Visit&& visit) {
+void ForEachTensor(const c10::IValue& value, Visit&& visit, int place = 0) {
   if (value.isTensor()) {
-    if (value.toTensor().defined()) visit(value.toTensor());
+    if (value.toTensor().defined()) visit(value.toTensor(), place);
   } else if (value.isTensorList()) {
+    int at = 0;
     for (const at::Tensor& tensor : value.toTensorList()) {
-      if (tensor.defined()) visit(tensor);
+      if (tensor.defined()) visit(tensor, at);
+      ++at;
     }
   } else if (value.isList()) {
-    for (const c10::IValue& one : value.toListRef()) ForEachTensor(one, visit);
+    int at = 0;
+    for (const c10::IValue& one : value.toListRef()) ForEachTensor(one, visit, at++);
   }
 }
 
 bool HoldsTensors(const c10::IValue& value) {
   bool holds = false;
-  ForEachTensor(value, [&](const at::Tensor&) { holds = true; });
+  ForEachTensor(value, [&](const at::Tensor&, int) { holds = true; });
   return holds;
 }
 
@@ -209,7 +213,7 @@ int OperatorChecker::AxisOfGroup(const Call& call) const {
 }
 
 void OperatorChecker::SetLeaf(const at::Tensor& tensor, TensorType type) {
-  Check(type.size() == axes_.size(), "a type without one entry for each checked axis");
+  Check(type.size() == axes_.size(), "the type does not have one entry for each checked axis");
   if (leaves_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(type)).second) kept_leaves_.push_back(tensor);
 }
 
@@ -251,7 +255,7 @@ bool OperatorChecker::Assume(const at::Tensor& tensor, const TensorType* known) 
 // storage before (an all-reduce in place): without this the type from before the region would still be on it.
 void OperatorChecker::MakeVoid(const c10::Stack& stack, size_t results) const {
   for (size_t r = 0; r < std::min(results, stack.size()); ++r) {
-    ForEachTensor(stack[stack.size() - 1 - r], [&](const at::Tensor& tensor) {
+    ForEachTensor(stack[stack.size() - 1 - r], [&](const at::Tensor& tensor, int) {
       if (!leaves_.contains(tensor.unsafeGetTensorImpl())) SetType(tensor, TensorType(axes_.size()));
     });
   }
@@ -320,7 +324,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
   std::optional<Base> base;
   for (size_t a = 0; a < count; ++a) {
     const c10::IValue& value = stack[stack.size() - count + a];
-    ForEachTensor(value, [&](const at::Tensor& tensor) {
+    ForEachTensor(value, [&](const at::Tensor& tensor, int place) {
       Operand& operand = call.operands.emplace_back();
       bool assumed = false;
       if (const auto leaf = leaves_.find(tensor.unsafeGetTensorImpl()); leaf != leaves_.end()) {
@@ -343,6 +347,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
       if (entry.strided) operand.strides.assign(tensor.strides().begin(), tensor.strides().end());
       if (entry.writes && call.operands.size() == 1) base = BaseOf(tensor);
       operand.argument = static_cast<int>(a);
+      operand.place = place;
       operand.needs_gradient = !tensor.is_inference() && tensor.requires_grad();
       operand.storage = StorageOf(tensor);
       operand.tensor = tensor.unsafeGetTensorImpl();
@@ -364,7 +369,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
   }
   const size_t results = std::min(entry.returns, stack.size());
   for (size_t r = 0; r < results; ++r) {
-    ForEachTensor(stack[stack.size() - results + r], [&](const at::Tensor& tensor) {
+    ForEachTensor(stack[stack.size() - results + r], [&](const at::Tensor& tensor, int) {
       call.outputs.push_back(tensor);
       call.products.emplace_back().sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
     });
@@ -442,7 +447,8 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
   operands.SetSizesCompared(sizes_compared_);
   operands.SetBackward(call.place.backward);
   operands.SetRanks(axes_[axis].ranks);
-  if (entry.collective && AxisOfGroup(call) < 0) return {operands.Unproven("a process group that is not a mesh axis")};
+  if (entry.collective && AxisOfGroup(call) < 0)
+    return {operands.Unproven("the process group is not declared as a mesh axis (TypeOptions::groups)")};
   if (entry.collective && static_cast<size_t>(AxisOfGroup(call)) != axis) return {operands.type(operands.size() - 1)};
   if (entry.rule != nullptr) return (*entry.rule)(operands);
   if (operands.size() > 0 && !entry.random && operands.All(TypeKind::kReplicate)) return {AxisType::Replicate()};
@@ -478,7 +484,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     untyped = source && call.operands[1].type == nullptr;
   }
   if (faulty) return fill(TypeKind::kFaulty);
-  if (untyped && axis == 0) NoteUnproven("a tensor without a layout is an operand of " + entry.name);
+  if (untyped && axis == 0) NoteUnproven(entry.name + " reads a tensor whose layout is not known");
   if (unproven) return fill(TypeKind::kUnproven);
   if (call.outputs.empty() && entry.rule == nullptr) return;
 
@@ -519,7 +525,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     if (!judged->fault().empty() && std::ranges::any_of(types, &AxisType::floating)) {
       one_element_ = true;
       NoteUnproven(entry.name +
-                   ": shards of one element, whose sharded dim is ambiguous; prove the step with more than one element "
+                   ": the sharded dim of shards of one element is ambiguous; prove the step with more than one element "
                    "per rank");
       return fill(TypeKind::kUnproven);
     }
@@ -613,8 +619,9 @@ std::string OperatorChecker::FullMisused(const Entry& entry, const Call& call, c
     }
   }
   if (!full || !shards) return {};
-  return "a replicated tensor that requires a gradient is combined with tensors that differ between ranks, so the "
-         "gradient of the replicated tensor is partial and nothing reduces this gradient; declare the tensor shared";
+  return "a replicated tensor that requires a gradient is combined with tensors that are shared or differ between "
+         "ranks, so the gradient of the replicated tensor is partial and nothing reduces this gradient; declare the "
+         "replicated tensor shared";
 }
 
 // Features that are used alike and features whose gradients are terms, in one tensor: only what keeps them apart is
@@ -625,12 +632,12 @@ std::string OperatorChecker::MixedMisused(const Entry& entry, const Call& call, 
     if (!types[i].is_mixed()) continue;
     if (types[i].is_partial()) {
       return Phrase("a tensor that is partial in its last ", types[i].last,
-                    " features only is used as a whole; reduce these features first");
+                    " features only is used without a split; reduce these features first");
     }
     if (call.place.backward || !call.operands[i].needs_gradient || !c10::GradMode::is_enabled()) continue;
     return Phrase(
         "a tensor that is shared in its last ", types[i].last,
-        " features only is used as a whole; split off these features first, or declare the whole tensor shared");
+        " features only is used without a split; split off these features first, or declare the full tensor shared");
   }
   return {};
 }

@@ -83,7 +83,8 @@ AxisTypes IndexSelect(Operands& o) {
   if (x.is_shard() && x.dim == dim) {
     if (places.is_shard()) {
       if (!places.by_value && !o.backward())
-        return {o.Unproven("it is not known whether the indices into a shard are local")};
+        return {o.Unproven(
+            "it is not known whether the indices into a shard count from the start of the shard or of the full dim")};
       AxisType result = x;  // local indices
       result.length = o.made()[static_cast<size_t>(dim)];
       result.lead = 1;
@@ -125,15 +126,15 @@ AxisTypes IndexAdd(Operands& o) {
       return {o.Fault("partial slices are added at indices that differ between ranks; reduce the slices first",
                       SuggestedFix::kMakeSum)};
     if (x.is_partial() || zeros) return {source};
-    return {
-        o.Fault("a partial tensor is added to a replicated one, which would be counted once per rank; reduce the "
-                "partial tensor first",
-                SuggestedFix::kMakeSum)};
+    return {o.Fault("partial slices are added to a tensor that is neither partial nor zero; reduce the slices first",
+                    SuggestedFix::kMakeSum)};
   }
   if (x.is_partial())
     return {
-        o.Fault("a replicated tensor is added to a partial one and would be counted once per rank; reduce the partial "
-                "tensor first",
+        o.Fault(source.is_replicate()
+                    ? "replicated slices are added to a partial tensor and would be counted once per rank; reduce the "
+                      "partial tensor first"
+                    : "slices that are not partial are added to a partial tensor; reduce the partial tensor first",
                 SuggestedFix::kMakeSum)};
   if (places.is_shard() && source.is_shard() && source.dim == dim) {
     AxisType rows = source;
@@ -143,7 +144,8 @@ AxisTypes IndexAdd(Operands& o) {
       return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
     }
     if (!places.by_value && !o.backward())
-      return {o.Unproven("it is not known whether the indices into a shard are local")};
+      return {o.Unproven(
+          "it is not known whether the indices into a shard count from the start of the shard or of the full dim")};
     if (x.is_shard() && x.dim == dim) return {x};
     if (zeros) {
       AxisType result = source;
@@ -153,7 +155,9 @@ AxisTypes IndexAdd(Operands& o) {
     }
     return {o.Fault("sharded slices are added to a tensor that is not sharded along the same dim")};
   }
-  if (source.is_shard() && source.dim == dim) return {o.Fault("sharded slices are added at global indices")};
+  if (source.is_shard() && source.dim == dim)
+    return {
+        o.Fault("the slices are sharded, but the indices count all slices; each rank needs its shard of the indices")};
   if (source.is_shard()) {
     if (x.is_shard() && x.SameAs(source)) {
       AxisType result = source;
@@ -163,8 +167,22 @@ AxisTypes IndexAdd(Operands& o) {
     if (!x.is_shard() && x.uniform_along(source.dim)) return {source};
     return {o.Fault("shards are added to a tensor that is not sharded along the same dim")};
   }
-  if (x.is_shard()) return {o.Fault("a replicated tensor is added to shards")};
+  if (x.is_shard()) return {o.Fault("replicated slices are added to shards; each rank needs its shard of the slices")};
   return {AxisType::Replicate()};
+}
+
+// The dims of x that the tensors of an index list, operands `first` to `last`, index, in ascending order. A mask of
+// several dims stands for as many dims, which its place does not show: the callers compare numbers of dims.
+c10::SmallVector<int64_t, 4> IndexedDims(const Operands& o, size_t first, size_t last) {
+  c10::SmallVector<int64_t, 4> dims;
+  for (size_t i = first; i < last; ++i) dims.push_back(o.place(i));
+  return dims;
+}
+
+// The dim of the result at which the dims of the indices are placed: where the indexed dims were if they are adjacent,
+// else before all other dims.
+int64_t PlaceOfIndices(c10::ArrayRef<int64_t> indexed) {
+  return indexed.back() - indexed.front() + 1 == static_cast<int64_t>(indexed.size()) ? indexed.front() : 0;
 }
 
 // (x, [indices...]): the indices are broadcast against each other.
@@ -177,27 +195,32 @@ AxisTypes Index(Operands& o) {
     longest = std::max(longest, o.dims(i));
   }
   if (places.empty()) return {x};
-  const AxisType at = Meet(o, places, longest, Dependence::kAny);
+  AxisType at = Meet(o, places, longest, Dependence::kAny);
   if (!at.is_known()) return {at};
   if (x.is(TypeKind::kVarying) || at.is(TypeKind::kVarying) || at.is(TypeKind::kOwnRows)) {
     return {AxisType::Of(TypeKind::kVarying)};
   }
   const auto taken = static_cast<int64_t>(places.size());
-  // Indices of the first dims, as is usual; the list with gaps that has their dims is not visible to rules.
+  const c10::SmallVector<int64_t, 4> indexed = IndexedDims(o, 1, o.size());
+  const int64_t first = PlaceOfIndices(indexed);
+  if (at.is_shard()) at.dim += static_cast<int>(first);
   if (x.is_shard() && o.dims(0) == taken + o.made_dims() - longest) {
-    if (x.dim >= taken) {
+    if (std::ranges::find(indexed, x.dim) == indexed.end()) {
       if (!at.is_replicate()) return {o.Fault("the tensor is sharded, so the indices must be replicated")};
+      const int64_t before = std::ranges::count_if(indexed, [&](int64_t dim) { return dim < x.dim; });
       AxisType result = x;
-      result.dim = static_cast<int>(x.dim - taken + longest);
+      result.dim = static_cast<int>(x.dim - before + (x.dim - before >= first ? longest : 0));
+      result.uniform = 0;
       return {result};
     }
     if (at.is_shard() && !at.by_value && !o.backward()) {
-      return {o.Unproven("it is not known whether the indices into a shard are local")};
+      return {o.Unproven(
+          "it is not known whether the indices into a shard count from the start of the shard or of the full dim")};
     }
     if (at.is_shard()) return {at};  // local indices
     return {o.Fault("global indices are used on a local shard")};
   }
-  if (x.is_shard()) return {o.Unproven("indices into a sharded tensor")};
+  if (x.is_shard()) return {o.Unproven("no rule for a mask of several dims as the index of a sharded tensor")};
   if (x.is_partial())
     return {at.is_replicate()
                 ? AxisTypes{x}
@@ -230,7 +253,11 @@ AxisTypes IndexPut(Operands& o) {
                 SuggestedFix::kMakeSum)};
   }
   if (cut || values.is_shard()) {
-    // Local indices of a shard of the first dim.
+    const c10::SmallVector<int64_t, 4> indexed = IndexedDims(o, 1, last);
+    if (cut && x.is_shard() && std::ranges::find(indexed, x.dim) == indexed.end()) {
+      return {o.Fault("sharded indices write into a tensor that is sharded along a dim that they do not index")};
+    }
+    // Local indices.
     if (cut && (x.is_shard() || zeros)) return {x.is_shard() ? x : AxisType::Shard(0, o.made()[0])};
     if (!cut && values.is_shard()) {
       AxisType result = values;
@@ -241,12 +268,14 @@ AxisTypes IndexPut(Operands& o) {
         return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
       }
     }
-    return {o.Fault("shards are written into a tensor that is not sharded in the same way")};
+    return {o.Fault(cut ? "values are written at sharded indices into a tensor that is neither sharded nor zero"
+                        : "shards are written into a tensor that is not sharded in the same way")};
   }
   if (x.is_shard()) return {o.Fault("a replicated tensor is written into a local shard at global indices")};
-  return {x.is_partial() ? o.Fault("a replicated tensor is written into a partial one; reduce the partial tensor first",
-                                   SuggestedFix::kMakeSum)
-                         : AxisType::Replicate()};
+  return {x.is_partial()
+              ? o.Fault("a replicated tensor is written into a partial tensor; reduce the partial tensor first",
+                        SuggestedFix::kMakeSum)
+              : AxisType::Replicate()};
 }
 
 // (x, dim, indices): elements along dim, for each position of the other dims.
@@ -274,7 +303,7 @@ AxisTypes Gather(Operands& o) {
     if (MeetMaps(o, result, places)) return {result};
     return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
   }
-  if (x.is_shard()) return {o.Fault("global indices are used on a local shard")};
+  if (x.is_shard()) return {o.Fault("the tensor is sharded, so the indices must be sharded in the same way")};
   if (places.is_shard() && places.dim != dim && !x.uniform_along(places.dim)) {
     return {o.Fault("sharded indices are used on a replicated tensor; each rank needs its shard of the tensor",
                     SuggestedFix::kTakeShard)};
@@ -308,8 +337,9 @@ AxisTypes NonZero(Operands& o) {
   if (x.is_replicate()) return {AxisType::Replicate()};
   if (x.is_shard() && x.dim == 0) return {AxisType::Shard(0, o.made()[0])};
   if (x.is_partial())
-    return {o.Fault("the nonzero positions of a partial tensor are not those of the sum; reduce the tensor first",
-                    SuggestedFix::kMakeSum)};
+    return {o.Fault(
+        "the nonzero positions of a partial tensor are not the nonzero positions of the sum; reduce the tensor first",
+        SuggestedFix::kMakeSum)};
   return {AxisType::Of(TypeKind::kVarying)};
 }
 

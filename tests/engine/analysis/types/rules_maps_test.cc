@@ -171,11 +171,33 @@ TEST_CASE("places, rows and targets in shards") {
        [] {
          return Piece(0, {4, 3}).index({OwnPlaces({4})});
        }},
-      {"places of which nothing is known", "unproven: aten::index.Tensor: indices into a shard",
+      {"global places along the sharded dim, behind a full one", "fault: global indices are used on a local shard",
+       [] {
+         return at::index(Piece(1, {3, 4}), c10::List<std::optional<at::Tensor>>({std::nullopt, Places({2})}));
+       }},
+      {"global places along the full dim, behind the sharded one", "shard(0)",
+       [] {
+         return at::index(Piece(0, {4, 3}), c10::List<std::optional<at::Tensor>>({std::nullopt, Places({2})}));
+       }},
+      {"places of several dims between full ones", "shard(3)",
+       [] {
+         return at::index(Piece(2, {3, 5, 4}), c10::List<std::optional<at::Tensor>>({std::nullopt, Places({2, 2})}));
+       }},
+      {"places of dims that are not adjacent", "shard(1)",
+       [] {
+         return at::index(Piece(1, {3, 4, 5}),
+                          c10::List<std::optional<at::Tensor>>({Places({2}), std::nullopt, Places({2})}));
+       }},
+      {"a rank's own places along a dim that is not sharded",
+       "fault: sharded indices write into a tensor that is sharded along a dim that they do not index",
+       [] {
+         return Piece(1, {4, 3}).index_put({OwnPlaces({4})}, at::zeros({4, 3}));
+       }},
+      {"places of which nothing is known", "unproven: aten::index.Tensor: it is not known whether the indices",
        [] {
          return Piece(0, {4, 3}).index({Piece(0, {4}).mul(0).to(at::kLong)});
        }},
-      {"and selected", "unproven: aten::index_select: indices into a shard",
+      {"and selected", "unproven: aten::index_select: it is not known whether the indices",
        [] {
          return Piece(0, {4, 3}).index_select(0, Piece(0, {4}).mul(0).to(at::kLong));
        }},
@@ -209,7 +231,7 @@ TEST_CASE("every few elements of a shard, and orders of all elements") {
        [] {
          return Piece(1, {2, 4}).roll(1);
        }},
-      {"a triangle in shards", "fault: a triangle is taken of a matrix",
+      {"a triangle in shards", "fault: the triangular part of a matrix",
        [] {
          return Piece(1, {4, 4}).tril();
        }},
@@ -226,7 +248,7 @@ TEST_CASE("terms of a sum beside others") {
        [] { return Piece(0, {4}).mean() + Piece(0, {4}).sum(); }},
       {"terms chosen by a condition in shards", "fault: a partial tensor is combined with shards",
        [] { return at::where(Piece(0, {4}).gt(0), Terms({4}), Terms({4})); }},
-      {"a norm's weight", "fault: the weight of a norm is partial",
+      {"a norm's weight", "fault: the weight or bias of a norm is partial",
        [] {
          return at::layer_norm(Same({2, 4}), {4}, Terms({4}), Same({4}));
        }},
