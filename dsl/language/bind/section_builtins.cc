@@ -62,13 +62,16 @@ class SectionReader {
       ReadPatterns(lua_, keys_, "wrap", section_.wrap);
       ReadPatterns(lua_, keys_, "ignore", section_.ignored);
       ReadLevel();
+    }
+    // At level 0 the section is ddp, in which the other keys have no effect.
+    if (section_.shards) {
       ReadReshard();
       ReadPrefetch();
       if (const std::optional<std::string> how = keys_.Text("accumulate")) {
         section_.accumulate_shards = how == "shards";
       }
       keys_.Boolean("offload", section_.offload);
-    } else {
+    } else if (!level_zero_) {
       ReadBucket();
     }
     return keys_.good() && good_;
@@ -90,7 +93,10 @@ class SectionReader {
   void ReadLevel() {
     const std::optional<int64_t> level = keys_.Integer("level");
     if (!level) return;
-    if (*level == 0) section_ = Ddp();
+    if (*level == 0) {
+      section_ = Ddp();
+      level_zero_ = true;
+    }
     if (*level == 1 || *level == 2) section_.reshard = DataParallel::Reshard::kNever;
     section_.accumulate_shards = *level == 2;
   }
@@ -141,6 +147,7 @@ class SectionReader {
   KeyReader keys_;
   DataParallel section_;
   bool good_ = true;
+  bool level_zero_ = false;  // fsdp { level = 0 }
 };
 
 int Section(lua_State* L, const char* builtin) {
@@ -149,7 +156,8 @@ int Section(lua_State* L, const char* builtin) {
     lua_settop(L, 0);
     lua_newtable(L);
   }
-  if (!IsTable(L, 1)) return BadArgument(L, builtin, std::string("it takes a table, ") + builtin + " {}", 1);
+  if (!IsTable(L, 1))
+    return BadArgument(L, builtin, std::string("the argument must be a table, as in ") + builtin + " {}", 1);
   lua_settop(L, 1);
   SectionReader reader(L, builtin);
   if (!reader.Read()) return PushPoison(L);
@@ -193,7 +201,7 @@ bool ReadKept(lua_State* L, int index, Recomputed& section) {
 }
 
 int Recompute(lua_State* L) {
-  const char* const form = "it takes a list of patterns, recompute { \"model.layers.*\" }";
+  const char* const form = "the argument must be a list of patterns, as in recompute { \"model.layers.*\" }";
   if (AnyPoison(L) || (IsTable(L, 1) && HoldsPoison(L, 1))) return PushPoison(L);
   if (!IsTable(L, 1)) return BadArgument(L, "recompute", form, 1);
   lua_settop(L, 1);
@@ -215,7 +223,8 @@ int Recompute(lua_State* L) {
 int MakePrecision(lua_State* L) {
   if (AnyPoison(L) || (IsTable(L, 1) && HoldsPoison(L, 1))) return PushPoison(L);
   if (!IsTable(L, 1)) {
-    return BadArgument(L, "precision", "it takes a table, precision { parameters = \"bfloat16\" }", 1);
+    return BadArgument(L, "precision", "the argument must be a table, as in precision { parameters = \"bfloat16\" }",
+                       1);
   }
   lua_settop(L, 1);
   KeyReader keys(L, 1, "precision");
@@ -236,7 +245,8 @@ int KeepDType(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   std::vector<ModulePattern> patterns;
   if (!AddPattern(L, 1, patterns)) {
-    return BadArgument(L, "keep_dtype", "it takes a pattern and a dtype, keep_dtype(\"model.norm\", \"float32\")", 1);
+    return BadArgument(L, "keep_dtype",
+                       "the first argument must be a pattern, as in keep_dtype(\"model.norm\", \"float32\")", 1);
   }
   const KeyInfo& dtype = KeyOf("precision", "parameters");
   if (!IsAllowed(L, 2, dtype)) {
@@ -262,9 +272,10 @@ int MakeOperatorLike(lua_State* L) {
   for (const int index : {1, 2}) {
     const std::optional<std::string> name = OperatorAt(L, index);
     if (!name) {
-      return BadArgument(
-          L, "operator_like",
-          "it takes two operators with their namespaces, operator_like(\"mylib::rotate\", \"aten::silu\")", index);
+      return BadArgument(L, "operator_like",
+                         "each argument must be an operator with its namespace, as in operator_like(\"mylib::rotate\", "
+                         "\"aten::silu\")",
+                         index);
     }
     (index == 1 ? section.name : section.like) = *name;
   }

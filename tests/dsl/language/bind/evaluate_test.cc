@@ -56,6 +56,16 @@ TEST_CASE("rules") {
   CHECK(Entry("divides(mesh.tp, 8), divides(mesh.pp, 7)") == "");
 }
 
+TEST_CASE("fsdp at level 0 is ddp, whatever its other keys") {
+  const std::string ddp = Entry("ddp {}");
+  CHECK(ddp.starts_with("ddp"));
+  CHECK(Entry("fsdp { level = 0 }") == ddp);
+  CHECK(
+      Entry(
+          "fsdp { level = 0, wrap = \"a\", reshard = true, prefetch = 2, accumulate = \"shards\", offload = true }") ==
+      ddp);
+}
+
 TEST_CASE("sizes that do not fit are named with those that do") {
   CHECK(Entry("fits(2, 8), fits(8, 2), fits(3, 3), fits(1, 7)") == "");
   CHECK_THAT(Entry("fits(4, 6, 'key heads')"),
