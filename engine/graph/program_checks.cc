@@ -23,7 +23,7 @@ class Reporter {
     for (const BoundaryConflict& one : conflicts_.boundaries) Add(KeyOf(one), OfBoundary(one));
     for (const SizeConflict& one : conflicts_.sizes) Add(KeyOf(one), OfSize(one));
     for (size_t i = 0; i < out_.size(); ++i) {
-      if (counts_[i] > 1) out_[i].message += " (and " + std::to_string(counts_[i] - 1) + " more alike)";
+      if (counts_[i] > 1) out_[i].message += " (and " + std::to_string(counts_[i] - 1) + " more of the same kind)";
     }
     return std::move(out_);
   }
@@ -104,10 +104,10 @@ class Reporter {
     } else if (kind == SizeConflict::Kind::kOperands) {
       out = "give both operands the same layout; or gather";
     } else if (origin->kind == ShardOrigin::Kind::kParameter) {
-      out = "export the program with --cut " + cut(*origin);
+      out = "read the size from the tensor in the model's code, and export the program with --cut " + cut(*origin);
       if (other != nullptr && other->kind == ShardOrigin::Kind::kParameter && cut(*other) != cut(*origin))
         out += " " + cut(*other);
-      out += ", so that sizes follow the shard, from a model that reads the size from the tensor; or gather";
+      out += ", so that the size follows the shard; or gather";
     } else {
       out = "gather";
     }
@@ -138,12 +138,16 @@ class Reporter {
       case SizeConflict::Kind::kOperands: d.declared = std::to_string(one.declared); break;
       case SizeConflict::Kind::kTerms: d.declared = "a partial tensor"; break;
     }
-    if (other != nullptr) d.declared += ": " + Text(*other);
+    if (other != nullptr) d.declared += (one.kind == SizeConflict::Kind::kInteger ? "; " : ", because ") + Text(*other);
     d.required = one.kind == SizeConflict::Kind::kCrossesShards
-                     ? "all of the dim on every rank, or packed shards of its parts"
+                     ? "the full dim on every rank, or packed shards of its parts"
                  : one.kind == SizeConflict::Kind::kTerms ? "the reduced tensor"
                                                           : std::to_string(one.required);
-    if (origin != nullptr) (one.kind == SizeConflict::Kind::kTerms ? d.declared : d.required) += ": " + Text(*origin);
+    if (origin != nullptr) {
+      const bool full = one.kind == SizeConflict::Kind::kCrossesShards || one.kind == SizeConflict::Kind::kFollowsShard;
+      (one.kind == SizeConflict::Kind::kTerms ? d.declared : d.required) +=
+          (full ? "; " : ", because ") + Text(*origin);
+    }
     d.help = Fix(one.kind, origin, other);
     const SourceSpan second = LineOf(other);
     if (second.known() && !(second == d.where)) d.related.push_back(second);
@@ -161,21 +165,21 @@ class Reporter {
     Diagnostic d = MakeDiagnostic(
         Finding::kFlowDoesNotFit,
         one.terms
-            ? place + (one.input ? " arrives" : " is made") + " as partial, but is declared to be " + layout +
-                  (one.node < 0 ? "" : ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes it partial")
-            : place + (one.input ? " arrives" : " is made") + " with " + Size(one.local, one.full) +
+            ? place + (one.input ? " arrives" : " is computed") + " as partial, but is declared to be " + layout +
+                  (one.node < 0 ? "" : ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes the tensor partial")
+            : place + (one.input ? " arrives" : " is computed") + " with " + Size(one.local, one.full) +
                   " elements along dim " + std::to_string(one.dim) + " on each rank, but is declared to be " + layout,
         SourceOf(plan_, layouts));
     d.path = PathOf(one.module);
     d.declared = layout + (one.terms ? "" : ": " + Size(one.declared, one.full) + " on a rank");
     d.required = one.terms ? "partial" : Size(one.local, one.full) + " on a rank";
-    if (origin != nullptr) d.required += ": " + Text(*origin);
+    if (origin != nullptr) d.required += ", because " + Text(*origin);
     d.help =
         one.input
             ? "declare the layout in which the input arrives, or change the module that outputs the tensor so that "
               "the output leaves as " +
                   layout
-            : "declare the layout in which the forward makes the output";
+            : "declare the layout in which the forward computes the output";
     const SourceSpan second = LineOf(origin);
     if (second.known() && !(second == d.where)) d.related.push_back(second);
     return d;
@@ -188,12 +192,13 @@ class Reporter {
                                       " of the program depends on a partial tensor that is not reduced over the ranks");
     const ShardOrigin* origin = Origin(one.origin);
     d.where = LineOf(origin);
-    if (one.node >= 0) d.message += ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes the partial tensor";
+    if (one.node >= 0) d.message += ": " + NodeText(static_cast<uint32_t>(one.node)) + " computes the partial tensor";
     if (origin != nullptr) d.declared = Text(*origin);
     d.required =
-        "a module that makes the partial tensor and declares { partial, replicate } or { partial, shard(dim) }";
+        "a module that computes the partial tensor and declares output = { partial, replicate } or { partial, "
+        "shard(dim) }";
     d.help =
-        "declare the output of the module that makes the partial tensor, or gather the tensor that is summed: "
+        "declare the output of the module that computes the partial tensor, or gather the tensor that is summed: "
         "output = replicate";
     return d;
   }
@@ -263,11 +268,11 @@ void AddTornCalls(const ExportedProgram& program, const CompiledPlan& plan, Diag
       continue;
     }
     if (!reported.insert(PathClassOf(path)).second) continue;
-    Diagnostic d =
-        MakeDiagnostic(Finding::kFlowDoesNotFit,
-                       "the operators of a call of " + Quote(path) +
-                           " are not contiguous in the graph, so its inputs and outputs are not redistributed",
-                       SourceOf(plan, layouts));
+    Diagnostic d = MakeDiagnostic(
+        Finding::kFlowDoesNotFit,
+        "the operators of a call of " + Quote(path) +
+            " are not contiguous in the graph, so the inputs and outputs of the call are not redistributed",
+        SourceOf(plan, layouts));
     d.path = path;
     d.required = "a rule without redistribution, or a call whose operators are contiguous";
     d.help = "declare the redistributions at the module that calls " + Quote(path) + ", or at the modules inside it";
@@ -281,17 +286,36 @@ Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram&
   return Reporter(conflicts, program, plan).Report();
 }
 
+namespace {
+
+// Adds the findings of one archive's graph. Returns a summary: numbers of nodes and of unknown results.
+std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan, Diagnostics& found) {
+  const SizeConflicts conflicts = FindSizeConflicts(program, plan);
+  for (Diagnostic& one : ToDiagnostics(conflicts, program, plan)) found.push_back(std::move(one));
+  AddRepeatedArguments(program, plan, found);
+  AddTornCalls(program, plan, found);
+  std::string made = std::to_string(conflicts.nodes) + " nodes";
+  for (const auto& [name, count] : conflicts.unknown) {
+    made += (made.ends_with(" nodes") ? "; unknown results: " : ", ") + name + " (" + std::to_string(count) + ")";
+  }
+  return made;
+}
+
+}  // namespace
+
 void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program) {
   tree.SetFlow(std::make_shared<const DataFlow>(DataFlowOf(*program)));
   tree.AddCheck({"sizes", [program = std::move(program)](const CompiledPlan& plan, Diagnostics& found) {
-                   const SizeConflicts conflicts = FindSizeConflicts(*program, plan);
-                   for (Diagnostic& one : ToDiagnostics(conflicts, *program, plan)) found.push_back(std::move(one));
-                   AddRepeatedArguments(*program, plan, found);
-                   AddTornCalls(*program, plan, found);
-                   std::string made = std::to_string(conflicts.nodes) + " nodes";
-                   for (const auto& [name, count] : conflicts.unknown) {
-                     made += (made.ends_with(" nodes") ? "; unknown results: " : ", ") + name + " (" +
-                             std::to_string(count) + ")";
+                   std::string made = CheckGraph(*program, plan, found);
+                   for (const auto& other : program->others) {
+                     Diagnostics more;
+                     made += "; " + CheckGraph(*other, plan, more);
+                     for (Diagnostic& one : more) {
+                       const auto same = [&](const Diagnostic& known) {
+                         return known.path == one.path && known.message == one.message;
+                       };
+                       if (std::ranges::none_of(found, same)) found.push_back(std::move(one));
+                     }
                    }
                    return made;
                  }});

@@ -35,7 +35,7 @@ Result<DecoderSpec> ReadDecoderSpec(const JsonValue& config, const std::string& 
   Diagnostics diagnostics;
   ConfigReader fields(config, file_name, "", diagnostics);
   if (!config.is_object()) {
-    fields.Refuse("", std::string("the config is of kind ") + config.KindName(), "an object");
+    fields.Refuse("", std::string("the config has the JSON type ") + config.KindName(), "an object");
     return diagnostics;
   }
   const auto [name, is_class] = NameIn(config);
@@ -84,16 +84,20 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
 namespace {
 
 Diagnostic NotTaken(const Program& program, const std::string& name, const std::string& required) {
-  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the program does not take '" + name + "'");
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the program has no input '" + name + "'");
   d.path = program.exported().file;
   d.required = required;
-  d.help = "export the model with --inputs input_ids " + name + " labels";
+  d.help = "export the model with --inputs input_ids " + name +
+           " labels, or export it to a directory, which has a program for each set of inputs";
   return d;
 }
 
 }  // namespace
 
 bool IsCausalLm(const ExportedProgram& program) {
+  for (const auto& other : program.others) {
+    if (!IsCausalLm(*other)) return false;
+  }
   std::map<std::string, int> count;
   for (const ProgramInput& input : program.inputs) {
     if (input.value >= 0 || input.kind == "ids") ++count[input.kind];
@@ -129,17 +133,18 @@ Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program) {
                        const std::optional<at::Tensor>& positions) {
     const auto counted = [&] { return at::arange(ids.size(1), ids.options()).expand_as(ids); };
     if (mask && !takes_mask && !mask->all().item<bool>()) {
-      throw PlanError({NotTaken(*program, "attention_mask", "a mask without padding, or none")});
+      throw PlanError({NotTaken(*program, "attention_mask", "a mask without padding, or no mask")});
     }
     if (positions && !takes_positions && !positions->expand_as(ids).equal(counted())) {
-      throw PlanError({NotTaken(*program, "position_ids", "positions 0, 1, 2, ... of each row, or none")});
+      throw PlanError({NotTaken(*program, "position_ids", "positions 0, 1, 2, ... in each row, or no positions")});
     }
     std::vector<at::Tensor> given;
     for (const ProgramInput& input : program->inputs()) {
+      const bool optional = input.value < 0 && !program->exported().others.empty();
       if (input.kind == "mask") {
-        given.push_back(mask ? *mask : at::ones_like(ids));
+        given.push_back(mask ? *mask : (optional ? at::Tensor() : at::ones_like(ids)));
       } else if (input.kind == "positions") {
-        given.push_back(positions ? *positions : counted());
+        given.push_back(positions ? *positions : (optional ? at::Tensor() : counted()));
       } else {
         given.push_back(input.kind == "labels" ? labels : ids);
       }

@@ -189,7 +189,9 @@ OwnLoss OwnLossOf(const ExportedProgram& program) {
   const at::Tensor scores = at::arange(c10::multiply_integers(shape)).to(at::kDouble).mul(0.7).sin().mul(2).view(shape);
   at::Tensor targets = at::arange(c10::multiply_integers(of_labels)).mul(7).add(3).remainder(shape[2]).view(of_labels);
   if (targets.size(1) > 3) targets[0][3] = -100;
-  const at::Tensor given = scores.to(program::ScalarTypeOfProgram(program.values[*logits].dtype));
+  const std::optional<c10::ScalarType> type = program::ScalarTypeOfProgram(program.values[*logits].dtype);
+  if (!type) return OwnLoss::kOfMore;
+  const at::Tensor given = scores.to(*type);
   run->eval();
   const double own = run->forward({{"logits", given}, {"labels", targets}})["loss"].item<double>();
   const double next_tokens = CausalLmLoss(given, targets).item<double>();
@@ -205,7 +207,7 @@ std::optional<Diagnostic> OwnLossDiffers(const ExportedProgram& program) {
   Diagnostic d =
       MakeDiagnostic(Finding::kNotSupported, "the program's own loss is not the cross-entropy of the next token");
   d.declared = own == OwnLoss::kOther
-                   ? "a loss of the logits and labels with another value"
+                   ? "a loss of the logits and labels whose value differs from that cross-entropy"
                    : "a loss that depends on more than the logits and labels, for example on auxiliary terms";
   return d;
 }

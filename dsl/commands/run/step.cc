@@ -66,7 +66,7 @@ std::optional<Diagnostic> OutsideVocabulary(const std::string& name, const at::T
 
 c10::ScalarType TypeOfInput(const ProgramInput& input) {
   const std::optional<int> serialized = SerializedDType(input.dtype);
-  return serialized ? program::ScalarTypeOfProgram(*serialized) : at::kLong;
+  return serialized ? program::ScalarTypeOfProgram(*serialized).value_or(at::kLong) : at::kLong;
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelF
     if (name == ToString(*DTypeOf(type))) return type;
   }
   if (name != "auto") {
-    throw PlanError({BadStepInput("parameters cannot be computed in '" + name + "'", "--dtype",
+    throw PlanError({BadStepInput("parameters cannot have the dtype '" + name + "'", "--dtype",
                                   "auto, float32, bfloat16, float16 or float64")});
   }
   const std::vector<StoredTensor>& tensors = folder.checkpoint.tensors();
@@ -132,7 +132,7 @@ std::map<std::string, at::Tensor> TakeNamed(const std::map<std::string, at::Tens
     const auto found = tensors.find(input.name);
     if (found == tensors.end()) {
       if (input.value >= 0)
-        errors.push_back(BadStepInput("the input has no '" + input.name + "'", path, TextOfInput(input)));
+        errors.push_back(BadStepInput("the input file has no '" + input.name + "'", path, TextOfInput(input)));
       continue;
     }
     const at::Tensor& tensor = found->second;
@@ -152,7 +152,11 @@ std::map<std::string, at::Tensor> TakeNamed(const std::map<std::string, at::Tens
   }
   for (const auto& [name, tensor] : tensors) {
     if (std::ranges::find(names, name) != names.end()) continue;
-    errors.push_back(BadStepInput("the program does not take '" + name + "'", path, "the inputs " + Join(names, ", ")));
+    errors.push_back(
+        BadStepInput("the program does not take '" + name + "'", path, "only the inputs " + Join(names, ", ")));
+    errors.back().help =
+        "export the model with these inputs in --inputs, or export it to a directory, which has a program for each set "
+        "of inputs";
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
   return out;
@@ -172,7 +176,7 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
   const auto take = [&](const std::string& name, bool needed) -> std::optional<at::Tensor> {
     const auto found = tensors.find(name);
     if (found == tensors.end()) {
-      if (needed) errors.push_back(BadStepInput("the input has no '" + name + "'", path, "int64 [B, T]"));
+      if (needed) errors.push_back(BadStepInput("the input file has no '" + name + "'", path, "int64 [B, T]"));
       return std::nullopt;
     }
     const at::Tensor& tensor = found->second;
@@ -190,9 +194,9 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
     if (std::ranges::find(known, name) == known.end()) others.push_back(name);
   }
   if (ids && !others.empty()) {
-    errors.push_back(
-        BadStepInput("the model does not take " + JoinFirst(others, 8), path, "only " + Join(known, ", ")));
-    if (model.program) errors.back().help = "export the model with these among its --inputs";
+    errors.push_back(BadStepInput("the input file has names that are no inputs of the model: " + JoinFirst(others, 8),
+                                  path, "only " + Join(known, ", ")));
+    if (model.program) errors.back().help = "export the model with these inputs in --inputs";
   }
   const std::optional<at::Tensor> labels = take("labels", false);
   inputs.attention_mask = take("attention_mask", false);
@@ -214,7 +218,7 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
   if (ids && (micro_batches < 1 || ids->size(0) % micro_batches != 0)) {
     errors.push_back(BadStepInput("a batch of " + std::to_string(ids->size(0)) + " is not divisible by " +
                                       std::to_string(micro_batches) + " micro-batches",
-                                  "--micro-batches", "a number that divides the batch"));
+                                  "--micro-batches", "a number by which the batch is divisible"));
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
   inputs.ids = *ids;
@@ -236,7 +240,7 @@ class InputMaker {
   std::map<std::string, at::Tensor> Make() {
     const at::Generator generator = at::detail::createCPUGenerator(/*seed=*/7);
     std::map<std::string, at::Tensor> out;
-    for (const ProgramInput& input : program_.inputs()) {
+    for (const ProgramInput& input : program_.exported().inputs) {
       std::vector<int64_t> shape;
       for (const SizeExpression& size : input.shape) shape.push_back(size.Evaluate(sizes_).value_or(1));
       out[input.name] = MakeOne(input, shape, generator).to(TypeOfInput(input)).to(device_);
@@ -256,11 +260,11 @@ class InputMaker {
   // The batch is what the first dim of the ids is, in other inputs too; every other dim of an input that has an element
   // for each token is a length.
   void Resize(std::pair<int64_t, int64_t> tokens) {
-    const auto ids = std::ranges::find(program_.inputs(), "ids", &ProgramInput::kind);
-    if (ids == program_.inputs().end() || ids->shape.empty()) return;
+    const auto ids = std::ranges::find(program_.exported().inputs, "ids", &ProgramInput::kind);
+    if (ids == program_.exported().inputs.end() || ids->shape.empty()) return;
     const std::optional<int64_t> batch = ids->shape.front().Evaluate(sizes_);
     std::map<std::string, const ProgramInput*> by_name;
-    for (const ProgramInput& input : program_.inputs()) by_name[input.name] = &input;
+    for (const ProgramInput& input : program_.exported().inputs) by_name[input.name] = &input;
     for (const auto& [name, symbol] : program_.exported().symbols) {
       const auto input = by_name.find(symbol.input);
       if (input == by_name.end()) continue;
@@ -299,13 +303,13 @@ class InputMaker {
   void PlaceImages(std::map<std::string, at::Tensor>& inputs) const {
     const std::optional<JsonValue>& config = program_.exported().config;
     const JsonValue* token = config ? config->Find("image_token_id") : nullptr;
-    const auto pixels = std::ranges::find(program_.inputs(), "pixels", &ProgramInput::kind);
-    const auto ids = std::ranges::find(program_.inputs(), "ids", &ProgramInput::kind);
-    if (token == nullptr || !token->is_int() || ids == program_.inputs().end()) return;
+    const auto pixels = std::ranges::find(program_.exported().inputs, "pixels", &ProgramInput::kind);
+    const auto ids = std::ranges::find(program_.exported().inputs, "ids", &ProgramInput::kind);
+    if (token == nullptr || !token->is_int() || ids == program_.exported().inputs.end()) return;
     at::Tensor& of_ids = inputs.at(ids->name);
     if (of_ids.is_meta()) return;
     of_ids.masked_fill_(of_ids == token->AsInt(), (token->AsInt() + 1) % vocabulary_);
-    if (pixels != program_.inputs().end() && of_ids.dim() == 2 && of_ids.size(1) > 2)
+    if (pixels != program_.exported().inputs.end() && of_ids.dim() == 2 && of_ids.size(1) > 2)
       of_ids.select(1, 1).fill_(token->AsInt());
   }
 
@@ -384,7 +388,7 @@ namespace {
 at::Tensor LossIn(const ProgramOutputs& outputs, const Program& program) {
   if (outputs.Has("loss")) return outputs["loss"];
   throw PlanError({BadStepInput("the program returns no 'loss'", program.exported().file,
-                                "a program that was exported with its labels: --inputs ... labels")});
+                                "a program that was exported with its labels, as in --inputs input_ids labels")});
 }
 
 StepResult RunByName(Program& program, const Inputs& inputs, const StepOptions& options) {
@@ -425,6 +429,18 @@ StepResult RunOwnLoss(const CausalLm& model, const Inputs& inputs, const StepOpt
   return result;
 }
 
+// For a step that computes the loss from the logits, because these are sharded or the batch is in micro-batches: throws
+// PlanError if the model computes another loss.
+void RequireCausalLmLoss(const ShardedModel& sharded, const FullLogits& full) {
+  if (!sharded.model.own_loss) return;
+  std::optional<Diagnostic> differs = OwnLossDiffers(*sharded.program);
+  if (!differs) return;
+  differs->path = full.moves() ? "logits" : "--micro-batches";
+  differs->required = full.moves() ? "a plan that gathers the logits: output = replicate at the head"
+                                   : "--micro-batches 1: the model computes its loss over the full batch";
+  throw PlanError({*std::move(differs)});
+}
+
 }  // namespace
 
 at::Tensor LossOf(const ShardedModel& model, const Inputs& inputs) {
@@ -433,6 +449,7 @@ at::Tensor LossOf(const ShardedModel& model, const Inputs& inputs) {
   if (model.model.own_loss && !full.moves()) {
     return model.model.own_loss(inputs.ids, inputs.labels, inputs.attention_mask, inputs.position_ids).second;
   }
+  RequireCausalLmLoss(model, full);
   return CausalLmLoss(full(model.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids)), inputs.labels);
 }
 
@@ -443,14 +460,7 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
   const CausalLm& model = sharded.model;
   const FullLogits full(*sharded.applied, sharded.vocabulary);
   if (model.own_loss && !full.moves() && options.micro_batches == 1) return RunOwnLoss(model, inputs, options);
-  if (model.own_loss) {
-    if (std::optional<Diagnostic> differs = OwnLossDiffers(*sharded.program)) {
-      differs->path = full.moves() ? "logits" : "--micro-batches";
-      differs->required = full.moves() ? "a plan that gathers the logits: output = replicate at the head"
-                                       : "--micro-batches 1: the loss of the model is that of the whole batch";
-      throw PlanError({*std::move(differs)});
-    }
-  }
+  RequireCausalLmLoss(sharded, full);
   result.loss_of = "next tokens";
   const int64_t micro_batches = options.micro_batches;
   const int64_t rows = inputs.ids.size(0) / micro_batches;

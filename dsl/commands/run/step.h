@@ -1,6 +1,6 @@
 // Step: one forward and backward of a model under a plan; shared by eval, verify and explain --memory. A causal
-// language model takes tokens, and its loss is computed here unless the model returns its own loss; any other program
-// takes its inputs by name and returns its own loss.
+// language model takes tokens, and its loss is computed here unless the model returns a loss. Any other exported
+// program takes its inputs by name, and must return the loss if a step needs one.
 #pragma once
 
 #include <map>
@@ -24,15 +24,16 @@ namespace moonshard {
 MeshOptions MeshOptionsOf(const RunOptions& run);
 // The number of experts in the config; 1 without experts.
 int64_t ExpertsOf(const ModelConfig& config);
-// The dtype of computation: the requested dtype, else that of the program, of the config, or of the checkpoint; nullopt
-// if none of them has one. Throws PlanError (kBadInput) for a dtype that parameters cannot have.
+// The dtype of the parameters: the requested dtype, else that of the program, of the config, or of the checkpoint;
+// nullopt if none of them has one. Throws PlanError (kBadInput) for a dtype that parameters cannot have.
 std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelFolder& folder);
 
-// MakeSharded makes a reference model, or the program in the dtype `type`, without storage and shards it; LoadWeights
-// fills it. `trains`: whether the gradients of a step are used, in which case the plan must reduce them over dp
+// MakeSharded makes the reference model or the program in the dtype `type` and shards it. The parameters have no values
+// yet, except those whose values the program's archive contains. LoadWeights then loads the checkpoint. `trains`:
+// whether the gradients of a step are used, in which case the plan must reduce them over dp
 // (ApplyOptions::independent_replicas). Collective over the mesh. Throws PlanError.
 struct ShardedModel {
-  CausalLm model;                    // for a program with inputs by name: only the module and recipes are set
+  CausalLm model;                    // of a program with inputs by name: only architecture, module and recipes
   std::shared_ptr<Program> by_name;  // a program that is not a causal language model; else nullptr
   std::shared_ptr<const ExportedProgram> program;  // the program that the model was made from; null: a reference model
   std::shared_ptr<AppliedPlan> applied;
@@ -41,14 +42,15 @@ struct ShardedModel {
 ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
                          std::optional<c10::ScalarType> type, bool trains = true);
 
-// Loads the weights: from the checkpoint of the folder, by the recipes of the program if there is one, or none if the
-// program itself has the weights. Returns the findings of LoadCheckpoint. Throws PlanError (kMissingTensor) if neither
-// has weights.
+// Loads the weights from the checkpoint of the folder. For a program, its recipes say how each parameter is computed
+// from the tensors of the checkpoint (WeightRecipes). Does nothing if the folder has no checkpoint and the program
+// contains the weights. Returns the findings of LoadCheckpoint. Throws PlanError (kMissingTensor) if neither the folder
+// nor the program has weights.
 Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder);
 
-// The model with its weights, made twice: under the plan on the mesh, and unsharded on every rank, that is, on a mesh
-// of one rank, where every redistribution is the identity and the same modules are called. Both are in evaluation mode,
-// since dropout would differ. Collective over the mesh. Throws PlanError.
+// The model with its weights, twice: sharded by the plan on the mesh, and unsharded on every rank. The unsharded model
+// is the same plan applied on a mesh of one rank, so both call the same modules, and its redistributions do nothing.
+// Both are in evaluation mode, since dropout would differ. Collective over the mesh. Throws PlanError.
 struct SideBySide {
   ShardedModel sharded;
   ShardedModel alone;
@@ -56,7 +58,8 @@ struct SideBySide {
 SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
                           std::optional<c10::ScalarType> type);
 
-// The input tensors of one step, on one device: those of a causal language model, or all in `named`.
+// The input tensors of one step, on one device. A causal language model uses the first four fields; a program with
+// inputs by name uses only `named`.
 struct Inputs {
   at::Tensor ids;     // int64 [B, S]
   at::Tensor labels;  // int64 [B, S]; the ids if the file has no labels
@@ -64,22 +67,24 @@ struct Inputs {
   std::optional<at::Tensor> position_ids;        // [B or 1, S]
   std::map<std::string, at::Tensor> named = {};  // inputs of ShardedModel::by_name, in their dtypes
 };
-// Reads the inputs from a file. Throws PlanError: the errors of ReadTensorFile; all errors of the inputs (kBadInput).
+// Reads the inputs from a file. Throws PlanError with the errors of ReadTensorFile, or with all errors of the inputs
+// (kBadInput).
 Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t micro_batches, c10::Device device);
 
-// The largest number of tokens in a generated input whose values are computed; a comparison needs no more.
+// The largest number of tokens in a generated input on a device other than meta; a comparison needs no more.
 inline constexpr int64_t kMostGeneratedTokens = int64_t{1} << 17;
 
-// Reads the inputs from `path` or, if it is "", generates them. A causal language model gets ids [B, S] of `tokens`
-// ("B,S"; "": 2 sequences of 13 tokens, which few meshes divide, or the nearest sizes that the program accepts). A
-// program with inputs by name gets every input by its kind and shape: ids within the vocabulary, floating-point numbers
-// from a seed, and sizes as in the example that was exported or, for batch and lengths, those of `tokens`. On the meta
-// device there are no values; on other devices there are at most kMostGeneratedTokens tokens. Throws PlanError: as
-// ReadInputs; for an invalid `tokens`; kNotSupported for an input that cannot be generated (a grid).
+// Reads the inputs from `path` or, if it is "", generates them. `tokens` is "B,S", and a causal language model gets ids
+// of shape [B, S]. If it is "", the shape is [2, 13], because few mesh sizes divide 13, or the nearest shape that the
+// program accepts. A program with inputs by name gets every input by its kind and shape: ids within the vocabulary, and
+// floating-point numbers from a seed. Its sizes are those of the exported example, except that batch and lengths are
+// those of `tokens`, if given. On the meta device there are no values; on other devices there are at most
+// kMostGeneratedTokens tokens. Throws PlanError: as ReadInputs; for an invalid `tokens`; kNotSupported for an input
+// that cannot be generated (a grid).
 Inputs MadeUpInputs(const std::string& path, const std::string& tokens, const ShardedModel& model, c10::Device device);
 
-// Gathers logits that the plan left sharded along the vocabulary, for the loss and the output file. Uses a process
-// group of its own, so that these collectives are not counted with those of the step.
+// Gathers logits that are sharded along the vocabulary, for the loss and the output file. Uses its own AxisGroup (over
+// the same process group), so that these collectives are not counted as collectives of the step.
 class FullLogits {
  public:
   FullLogits(const AppliedPlan& applied, int64_t vocabulary);
@@ -92,12 +97,12 @@ class FullLogits {
 
 struct StepOptions {
   bool grads = true;
-  int64_t micro_batches = 1;  // number of equal parts of the batch, with accumulated gradients
+  int64_t micro_batches = 1;  // number of micro-batches; their gradients are accumulated
 };
 
 struct StepResult {
-  // The outputs of the model, by name: logits float32 [B, S, V] and loss float32 []. For a program with inputs by name:
-  // all of its outputs, floating-point ones in float32.
+  // The outputs of the model, by name: logits float32 [B, S, V] and loss float32 []. For a program with inputs by name,
+  // these are all of its outputs, floating-point ones in float32.
   std::vector<std::pair<std::string, at::Tensor>> outputs;
   // "model": the loss that the model returned. "next tokens": the mean cross-entropy of the next tokens, computed from
   // the logits. "": there is no loss.
@@ -108,11 +113,13 @@ struct StepResult {
   const at::Tensor& loss() const;  // from `outputs`; undefined if there is none
 };
 // Runs a step. Throws PlanError: kBadInput for gradients of a program without a loss; kNotSupported for micro-batches
-// of a program with inputs by name, or of a program whose own loss is not the mean over the next tokens.
+// of a program with inputs by name, and for micro-batches or sharded logits of a program whose own loss is not
+// CausalLmLoss (OwnLossDiffers).
 StepResult RunStep(const ShardedModel& model, const Inputs& inputs, const StepOptions& options);
 
-// Returns the loss of one forward, with its autograd graph; `inputs` may be on the meta device. Throws PlanError
-// (kBadInput) for a program without a loss.
+// Returns the loss of one forward, with its autograd graph; `inputs` may be on the meta device. Throws PlanError:
+// kBadInput for a program with inputs by name that returns no loss; kNotSupported for sharded logits of a program whose
+// own loss is not CausalLmLoss.
 at::Tensor LossOf(const ShardedModel& model, const Inputs& inputs);
 
 }  // namespace moonshard

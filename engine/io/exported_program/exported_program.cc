@@ -34,7 +34,7 @@ std::optional<Diagnostic> ReadEntry(const std::string& file, const char* entry, 
   } catch (const json_fields::Fault& fault) {
     Diagnostic d = MakeDiagnostic(Finding::kBadProgram, (at.empty() ? "" : at + ": ") + fault.message);
     d.path = file + ": " + entry;
-    d.help = "export the model again (`moonshard export-script` prints the path of the script)";
+    d.help = "export the model again with moonshard's script (`moonshard export-script` prints its path)";
     return d;
   }
   return std::nullopt;
@@ -112,8 +112,9 @@ Result<ExportedProgram> InDType(const ExportedProgram& program, const std::strin
     d.declared = program.dtype.empty() ? "an export without a recorded dtype" : "an export in " + program.dtype;
     if (program.dtype == "float32")
       d.declared += ", in which a cast to the model's dtype and a cast to float32 are the same";
-    d.required =
-        "an export in bfloat16, which can be computed in every dtype: export the model again with --dtype bfloat16";
+    d.required = LargestOf(dtype) ? "an export in bfloat16, which can be computed in every dtype: export the model "
+                                    "again with --dtype bfloat16"
+                                  : "bfloat16, float16, float32 or float64";
     return d;
   }
   ExportedProgram out = program;
@@ -148,17 +149,22 @@ Diagnostics NotKeptByTraining(const ExportedProgram& program) {
     Diagnostic d;
     switch (one.kind) {
       case NotKept::Kind::kBackward:
-        d = MakeDiagnostic(Finding::kNotSupported,
-                           "the program does not have the backward that '" + one.name + "' defines");
-        d.help = "training uses the gradients of the operators in its forward instead";
+        d = MakeDiagnostic(
+            Finding::kNotSupported,
+            "the program does not have the backward that the autograd function '" + one.name + "' defines");
+        d.help = "training uses the gradients of the operators in the forward of this function instead";
         break;
       case NotKept::Kind::kBuffer:
         d = MakeDiagnostic(Finding::kNotSupported, "the program does not update the buffer '" + one.name + "'");
-        d.help = "forward assigns a new tensor to the buffer: write in place (copy_, add_) and export the model again";
+        d.help =
+            "the model's forward assigns a new tensor to the buffer: write to the buffer in place (copy_, add_), and "
+            "export again";
         break;
       case NotKept::Kind::kAttribute:
         d = MakeDiagnostic(Finding::kNotSupported, "the program does not update the attribute '" + one.name + "'");
-        d.help = "the program keeps its first value: make the attribute a buffer, write in place, and export again";
+        d.help =
+            "the program keeps the value that the attribute had at export: make the attribute a buffer, write to the "
+            "buffer in place, and export again";
         break;
     }
     d.severity = Severity::kWarning;

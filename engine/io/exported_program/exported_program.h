@@ -1,7 +1,7 @@
 // ExportedProgram: a model exported by torch.export (.pt2), as plain data: the graph of operators, the parameters and
-// constants that it uses, and for each operator the module call to which it belongs. Reading a program computes nothing
-// and makes no tensor, so that `explain`, `check`, `suggest` and the REPL accept a program in place of a model
-// directory.
+// constants of the graph, and for each operator the module call to which the operator belongs. Reading a program runs
+// no operator and allocates no tensor. Therefore `explain`, `check`, `suggest` and the REPL accept a program in place
+// of a model directory.
 //
 //   model.pt2 (a zip)   models/model.json        graph, signature, guards: torch's schema, major version 8
 //                       data/weights/...         values of parameters, absent if the program was exported without them
@@ -53,8 +53,8 @@ struct SizeExpression {
     kAnd,
     kOr,
     kNot,
-    kSelect,  // condition, then, else
-    kText,    // `text`: none of the above; has no value
+    kSelect,  // condition, value if true, value if false
+    kText,    // `text`: an expression of another kind; has no value
   };
   Op op = Op::kNumber;
   int64_t number = 0;
@@ -62,8 +62,9 @@ struct SizeExpression {
   std::vector<SizeExpression> operands;
   bool operator==(const SizeExpression&) const = default;
 
-  // Returns the value for these values of symbols; a condition is 0 or 1. Returns nullopt if a symbol has no value, the
-  // expression contains kText, a divisor is 0 or the result is not an int64.
+  // Returns the value of the expression for these values of the symbols; the value of a condition is 0 or 1. Returns
+  // nullopt if a symbol has no value, the expression contains kText, a divisor is 0 or the result does not fit into
+  // int64.
   std::optional<int64_t> Evaluate(const std::map<std::string, int64_t, std::less<>>& symbols) const;
   // Adds the symbols in the expression to `names`.
   void AddSymbols(std::set<std::string>& names) const;
@@ -95,8 +96,9 @@ struct ProgramArgument {
     kList,          // `elements`
   };
   Kind kind = Kind::kNone;
-  // Of kList: its elements are tensors (kNone: an absent tensor), floats, or, if both are false, ints, bools or
-  // strings. Numbers may be kValue. An empty list of ints may also be an empty list of tensors.
+  // For kList: whether the elements are tensors (an element of kind kNone is an absent tensor), and whether they are
+  // floats. If both flags are false, the elements are ints, bools or strings, and an empty list may also be a list of
+  // tensors. An element of a list of numbers may be of kind kValue.
   bool of_tensors = false;
   bool of_floats = false;
   uint32_t value = 0;
@@ -106,18 +108,18 @@ struct ProgramArgument {
   std::vector<ProgramArgument> elements;
 };
 
-// One call of a module: its path, and the number of the call among the calls of the module, from 0.
+// One call of a module: the path of the module, and the number of the call among the calls of this module, from 0.
 struct ModuleCall {
   std::string path;
-  std::string kind;  // the last part of the class: "LlamaDecoderLayer"
+  std::string kind;  // the class without its Python module: "LlamaDecoderLayer"
   int32_t occurrence = 0;
   bool operator==(const ModuleCall&) const = default;
 };
 
 struct ProgramNode {
   enum class Kind : uint8_t {
-    kOperator,       // of the dispatcher: `target` "aten::linear", `overload` "" or "Tensor"
-    kArithmetic,     // of Python, on numbers: `target` "add", "floordiv", "sym_max"
+    kOperator,       // an operator of the dispatcher: `target` "aten::linear", `overload` "" or "Tensor"
+    kArithmetic,     // a Python operation on numbers: `target` "add", "floordiv", "sym_max"
     kEnterGradMode,  // sets the gradient mode until kLeave; inputs: on or off
     kEnterAutocast,  // sets autocast until kLeave; inputs: device type, dtype or none, on or off, cache casts or not
     kLeave,
@@ -134,8 +136,8 @@ struct ProgramNode {
   std::string place;   // line of the model's source, "modeling_llama.py:245"; "": not recorded
 };
 
-// A flat list of nodes: the graph of an operator that only sets a mode is inlined between kEnterGradMode or
-// kEnterAutocast and kLeave.
+// A flat list of nodes. If a higher-order operator only sets a mode, the nodes of its nested graph are in this list,
+// between kEnterGradMode or kEnterAutocast and kLeave.
 struct ProgramGraph {
   std::vector<ProgramNode> nodes;
   std::vector<ProgramArgument> outputs;
@@ -161,14 +163,15 @@ struct ProgramTensor {
   int dtype = 0;                         // number in the schema of torch.export
   std::vector<int64_t> shape;            // full
   std::vector<SizeExpression> symbolic;  // the shape with symbols; empty: no dim varies
-  // Entry of the archive with the values, "data/constants/tensor_0"; "": the archive does not have them, a checkpoint
-  // does.
+  // Entry of the archive with the values, "data/constants/tensor_0"; "": the values are not in the archive but in a
+  // checkpoint.
   std::string entry;
   std::vector<int64_t> strides;
-  int64_t storage_offset = 0;         // elements
-  int entry_dtype = 0;                // of the values in the archive; differs from `dtype` after InDType
-  int32_t tied_to = -1;               // index of the first tensor of its tie; -1: not tied, or the first
-  std::vector<WeightRecipe> recipes;  // the first one whose tensors all exist is used; none: the tensor of its own name
+  int64_t storage_offset = 0;  // elements
+  int entry_dtype = 0;         // of the values in the archive; differs from `dtype` after InDType
+  int32_t tied_to = -1;        // index of the first of the tied tensors; -1: not tied, or the first itself
+  // The first recipe whose tensors all exist is used; without such a recipe, the checkpoint tensor of the same name.
+  std::vector<WeightRecipe> recipes;
   std::optional<ProgramInitial> initial;
 };
 
@@ -222,8 +225,8 @@ struct ProgramOutput {
 struct NotKept {
   enum class Kind : uint8_t {
     kBackward,   // the backward of an autograd function: the program differentiates the operators in its forward
-    kBuffer,     // a buffer that forward reassigns: the program does not update it
-    kAttribute,  // an attribute that forward changes: the program uses its value in the first call
+    kBuffer,     // a buffer to which forward assigns a new tensor: the program does not update it
+    kAttribute,  // an attribute that forward changes: the program has its first value as a constant
   };
   Kind kind = Kind::kBackward;
   std::string name;
@@ -249,8 +252,9 @@ struct ExportedProgram {
   bool autocast_regions = false;    // the graph switches autocast off where the model does
   std::string dtype;                // of the model's computation, "bfloat16"; "": not recorded
   std::optional<JsonValue> config;  // config.json of the model
-  // For a directory of archives: the ranges of sequence lengths of this archive, as its index lists them, and the other
-  // archives of the index. The archives have the same modules, parameters and buffers, and different graphs.
+  // For a directory of archives. `lengths`: the ranges of sequence lengths that the index lists for this archive.
+  // `others`: the other archives of the index. All archives have the same modules, parameters and buffers, but
+  // different graphs.
   std::vector<std::pair<int64_t, int64_t>> lengths;
   std::vector<std::shared_ptr<const ExportedProgram>> others;
 };
@@ -267,11 +271,11 @@ Result<ExportedProgram> ParseProgram(std::string_view model, std::string_view re
 
 inline constexpr size_t kMaxProgramNodes = 4'000'000;
 
-// Returns the program as if it was exported in another dtype ("float32", "bfloat16", "float16" or "float64"). It
+// Returns the program as if it was exported in another dtype ("float32", "bfloat16", "float16" or "float64"). InDType
 // changes parameters, buffers, constants, inputs, casts to the model's dtype, and numbers that are the largest or
-// smallest of the dtype (masks). Casts to float32 that the model has in every dtype stay. In an export in float32 the
-// two kinds of casts cannot be distinguished. Errors (kNotSupported): an export in float32, an export without a
-// recorded dtype, another `dtype`.
+// smallest of the dtype (in masks). Casts to float32 that the model has in every dtype stay. In an export in float32,
+// these casts cannot be distinguished from casts to the model's dtype. Errors (kNotSupported): an export in float32, an
+// export without a recorded dtype, a `dtype` that is not listed above.
 Result<ExportedProgram> InDType(const ExportedProgram& program, const std::string& dtype);
 
 // Returns a batch size and a sequence length that the program accepts, by the shapes and ranges of all its archives.
@@ -288,8 +292,8 @@ Diagnostics NotKeptByTraining(const ExportedProgram& program);
 // Returns the recipes of the tensors that have recipes, by name of the tensor.
 WeightRecipes RecipesOf(const ExportedProgram& program);
 
-// Returns the module tree of the program: every module, with its parameters, its persistent and its other buffers, and
-// ties, in the form of the tree of a live model.
+// Returns the module tree of the program, as the tree of a live model: every module with its parameters and buffers
+// (persistent or not), and the ties.
 ModuleTree ProgramTree(const ExportedProgram& program);
 
 }  // namespace moonshard

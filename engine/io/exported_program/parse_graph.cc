@@ -40,7 +40,8 @@ ProgramArgument ValueArgument(uint32_t value) {
 
 // {"as_int": 3}: its one key and the value.
 std::pair<std::string_view, const JsonValue*> OnlyField(const JsonValue& union_value) {
-  if (!union_value.is_object() || union_value.AsObject().size() != 1) Fail("an argument is not an object of one field");
+  if (!union_value.is_object() || union_value.AsObject().size() != 1)
+    Fail("an argument is not an object with exactly one field");
   const auto& [key, value] = *union_value.AsObject().begin();
   return {key, &value};
 }
@@ -311,7 +312,7 @@ class GraphParser {
     const JsonValue& inner = Required(inside, "graph");
     const JsonValue::Array& formal = List(inner, "inputs");
     if (formal.size() != inputs.size() - own - 1)
-      Fail("'" + what + "' does not get as many values as its graph has inputs");
+      Fail("'" + what + "' passes more or fewer values than its graph has inputs");
     constexpr int kDeepest = 16;
     if (++depth_ > kDeepest) Fail("graphs are nested more than " + std::to_string(kDeepest) + " deep");
     Scope names;
@@ -335,7 +336,7 @@ class GraphParser {
     const JsonValue::Array& made = List(inner, "outputs");
     size_t next = 0;
     const auto bind = [&](const std::string& name) {
-      if (next >= made.size()) Fail("'" + what + "' has more results than its graph");
+      if (next >= made.size()) Fail("'" + what + "' has more results than its graph has outputs");
       Define(scope, name, OneValue(made[next++], names));
     };
     for (const JsonValue& output : List(json, "outputs")) {
@@ -483,7 +484,7 @@ class GraphParser {
       if (const size_t mark = parts[0].rfind('@'); mark != std::string::npos) {
         for (const char digit : parts[0].substr(mark + 1)) {
           if (digit < '0' || digit > '9' || call.occurrence > 100'000'000)
-            Fail("'" + entry + "' does not have a valid number of the call");
+            Fail("'" + entry + "' does not have a valid call number");
           call.occurrence = call.occurrence * 10 + (digit - '0');
         }
       }

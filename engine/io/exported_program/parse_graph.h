@@ -25,8 +25,8 @@ using json_fields::Text;
 using json_fields::TextOf;
 
 // The values of each name in the graphs. A name in a nested graph has the path of this graph as a prefix:
-// `submod_1/linear_3`. The name of a node that only returned its input when it was traced also has the value of the
-// input: the place of the use determines which of the two values is meant.
+// `submod_1/linear_3`. If a node only returned its input when the model was traced, its name has two values: its output
+// and its input. Uses in the module call of the node have the output; uses outside have the input.
 using Names = std::map<std::string, std::vector<uint32_t>, std::less<>>;
 
 // Fills the graph, values, stacks, inputs and tensors of `program`; ParseRecord completes them. Returns the values of

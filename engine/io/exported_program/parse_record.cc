@@ -71,7 +71,10 @@ SizeExpression ExpressionOf(const JsonValue& json, int depth = 0) {
     out.op = known->op;
     for (size_t i = 1; i < list.size(); ++i) out.operands.push_back(ExpressionOf(list[i], depth + 1));
   } else {
-    Fail("an expression is a value of type " + std::string(json.KindName()));
+    Fail(
+        "an expression must be an integer, a boolean, the name of a symbol, or an array [operator, operand, ...] whose "
+        "first element is a string; got a value of type " +
+        std::string(json.KindName()));
   }
   return out;
 }
@@ -198,7 +201,7 @@ class RecordParser {
     for (ProgramTensor& tensor : program_.tensors) {
       std::string name = tensor.name;
       at_ = "tensor '" + name + "'";
-      if (!of_graph.try_emplace(std::move(name), std::move(tensor)).second) Fail("it is an input of the graph twice");
+      if (!of_graph.try_emplace(std::move(name), std::move(tensor)).second) Fail("the graph has this input twice");
     }
     program_.tensors.clear();
     at_ = "'tensors'";
@@ -228,7 +231,8 @@ class RecordParser {
         }
       }
       if (tensor.value >= 0 && tensor.shape != shape) {
-        Fail("the graph has the shape " + ShapeToString(tensor.shape) + ", the record " + ShapeToString(shape));
+        Fail("the shape is " + ShapeToString(tensor.shape) + " in the graph, but " + ShapeToString(shape) +
+             " in the record");
       }
       tensor.shape = std::move(shape);
       const std::optional<int> dtype = SerializedDType(Text(json, "dtype"));
@@ -332,8 +336,8 @@ class RecordParser {
       if (input.value >= 0) {
         const ProgramValue& value = program_.values[static_cast<size_t>(input.value)];
         if (value.kind == ProgramValue::Kind::kTensor && value.sizes.size() != input.shape.size()) {
-          Fail("the graph has " + std::to_string(value.sizes.size()) + " dims, the record " +
-               std::to_string(input.shape.size()));
+          Fail("the input has " + std::to_string(value.sizes.size()) + " dims in the graph, but " +
+               std::to_string(input.shape.size()) + " in the record");
         }
       }
       program_.inputs.push_back(std::move(input));

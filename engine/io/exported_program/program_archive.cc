@@ -21,10 +21,8 @@ namespace {
 Diagnostic BadArchive(const std::string& path, const std::string& message, const std::string& help = "") {
   Diagnostic d = MakeDiagnostic(Finding::kBadProgram, message);
   d.path = path;
-  d.help =
-      help.empty()
-          ? "export the model again, with torch.export.save (`moonshard export-script` prints the path of the script)"
-          : help;
+  d.help = help.empty() ? "export the model again with moonshard's script (`moonshard export-script` prints its path)"
+                        : help;
   return d;
 }
 
@@ -100,7 +98,7 @@ Diagnostics ProgramArchive::ListEntries(uint64_t file_bytes) {
     name.erase(0, name.find('/') == std::string::npos ? 0 : name.find('/') + 1);
     if (entry.comp_method != ZIP_CM_STORE || entry.encryption_method != ZIP_EM_NONE) {
       errors.push_back(BadArchive(path_, "entry '" + name + "' is compressed or encrypted",
-                                  "pack it again without compression, as torch.export.save does"));
+                                  "write the archive without compression, as torch.export.save does"));
     } else if (entry.size > file_bytes) {
       errors.push_back(BadArchive(path_, "entry '" + name + "' declares more bytes than the file has"));
     } else if (!entries_.emplace(name, Entry{static_cast<uint64_t>(i), entry.size, entry.crc}).second) {
@@ -210,13 +208,13 @@ std::optional<Diagnostic> FindValues(const ProgramArchive& archive, const std::s
       if (!dtype) json_fields::Fail("its values have a dtype that is not supported");
       const auto held = static_cast<int64_t>(*bytes) * 8 / BitsOf(*dtype);
       if (!empty && (last >= held || offset > held - 1 - last)) {
-        json_fields::Fail("its values are longer than entry '" + path + "'");
+        json_fields::Fail("its values need more bytes than entry '" + path + "' has");
       }
       // A dim of stride 0 says an element many times; the tensor that is made of it has a place for each.
       constexpr int64_t kMostRepeated = int64_t{1} << 26;
       if (!empty && elements > held) {
         if (elements > kMostRepeated - repeated) {
-          json_fields::Fail("its values repeat " + std::to_string(held) + " elements to " + std::to_string(elements) +
+          json_fields::Fail("its strides repeat " + std::to_string(held) + " elements to " + std::to_string(elements) +
                             "; the limit for all tensors together is " + std::to_string(kMostRepeated));
         }
         repeated += elements;
@@ -305,7 +303,7 @@ std::vector<IndexEntry> ReadIndexEntries(const JsonValue& json) {
     IndexEntry entry;
     entry.file = json_fields::Text(program, "file");
     if (entry.file.find('/') != std::string::npos || !entry.file.ends_with(".pt2")) {
-      json_fields::Fail("'" + entry.file + "' is not an archive in the directory");
+      json_fields::Fail("'" + entry.file + "' is not the name of a .pt2 file in the directory of the index");
     }
     for (const JsonValue& range : json_fields::List(program, "ranges")) {
       if (!range.is_array() || range.AsArray().size() != 2) json_fields::Fail("a range is not a pair of numbers");
@@ -333,7 +331,6 @@ std::string DifferenceOf(const ExportedProgram& a, const ExportedProgram& b) {
   };
   if (!std::ranges::equal(own(a), own(b), same_tensor)) return "its parameters or buffers differ";
   const auto same_name = [](const auto& x, const auto& y) { return x.name == y.name; };
-  if (!std::ranges::equal(a.inputs, b.inputs, same_name)) return "its inputs differ";
   if (!std::ranges::equal(a.outputs, b.outputs, same_name)) return "its outputs differ";
   return a.dtype == b.dtype ? "" : "its dtype differs";
 }
@@ -354,7 +351,7 @@ Result<ExportedProgram> ReadProgramPath(const std::string& path) {
   const auto bad = [&](const std::string& message) {
     Diagnostic d = MakeDiagnostic(Finding::kBadProgram, message);
     d.path = index.string();
-    d.help = "export the directory again, with the option --lengths of the exporter";
+    d.help = "export the model again into this directory";
     return d;
   };
   std::vector<IndexEntry> entries;
@@ -373,7 +370,8 @@ Result<ExportedProgram> ReadProgramPath(const std::string& path) {
       continue;
     }
     const std::string difference = DifferenceOf(*first, program.value());
-    if (!difference.empty()) return bad("'" + entry.file + "' is of another model: " + difference);
+    if (!difference.empty())
+      return bad("'" + entry.file + "' does not match the first archive of the index: " + difference);
     first->others.push_back(std::make_shared<const ExportedProgram>(std::move(program).value()));
   }
   return *std::move(first);

@@ -24,7 +24,7 @@ class ProgramArchive {
   // file, is truncated, or has duplicate, compressed or encrypted entries.
   static Result<ProgramArchive> Open(const std::string& path);
 
-  // The same from the bytes of such a file; `path` is the name of the file in messages.
+  // As Open, for the bytes of a file; `path` is the name of the file in messages.
   static Result<ProgramArchive> FromBytes(std::string bytes, const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -49,12 +49,12 @@ class ProgramArchive {
   Diagnostics ListEntries(uint64_t file_bytes);
 
   std::string path_;
-  std::shared_ptr<Zip> zip_;  // not thread-safe: reading moves its position
+  std::shared_ptr<Zip> zip_;  // not thread-safe: reading an entry moves the position in the file
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
-// Returns whether a path is a program and not a model directory: its name ends in ".pt2", or it is a directory with the
-// index of such files (kProgramIndex).
+// Returns whether a path is a program and not a model directory: a name that ends in ".pt2", or a directory with an
+// index of .pt2 files (kProgramIndex).
 bool IsProgramPath(const std::string& path);
 
 // Returns the program in an archive, with the entries of its values (ProgramTensor::entry). Errors: those of Read and
@@ -62,8 +62,8 @@ bool IsProgramPath(const std::string& path);
 // tensors have different values.
 Result<ExportedProgram> ReadProgram(const ProgramArchive& archive);
 
-// The index of a directory of archives for different sequence lengths: the name and the ranges of lengths of each
-// archive.
+// The index of a directory of archives for different sequence lengths or inputs: the name and the ranges of lengths of
+// each archive.
 inline constexpr const char* kProgramIndex = "index.json";
 
 // Returns the program in a file, or the programs in a directory: the first program of the index, with the other

@@ -108,7 +108,7 @@ c10::IValue OfIntegers(int code, int64_t a, int64_t b) {
     case kFloor: return a;
     case kFloat: return static_cast<double>(a);
     case kSqrt: return std::sqrt(static_cast<double>(a));
-    default: TORCH_CHECK(false, "an operation that is not defined for integers");
+    default: TORCH_CHECK(false, "the operation is not defined for integers");
   }
 }
 
@@ -140,7 +140,7 @@ c10::IValue OfReals(int code, double a, double b) {
     case kSqrt: return std::sqrt(a);
     case kCeil: return Rounded(std::ceil(a));
     case kFloor: return Rounded(std::floor(a));
-    default: TORCH_CHECK(false, "an operation that is not defined for floats");
+    default: TORCH_CHECK(false, "the operation is not defined for floats");
   }
 }
 

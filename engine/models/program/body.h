@@ -32,7 +32,7 @@ struct Operand {
   uint32_t index = 0;
 };
 
-// A list that is made for each call, because an element is a register or a parameter.
+// A list that is built in each call, because some elements are registers or parameters.
 struct ListOperand {
   enum class Of : uint8_t { kTensors, kOptionalTensors, kInts, kFloats, kBools };
   Of of = Of::kInts;
@@ -55,7 +55,7 @@ struct Instruction {
   static constexpr uint32_t kNowhere = UINT32_MAX;
   Kind kind = Kind::kOperator;
   bool outputs_in_list = false;
-  bool in_training = false;  // in evaluation mode skipped; its result is its first operand
+  bool in_training = false;  // skipped in evaluation mode: the result is the first operand
   std::optional<c10::OperatorHandle> op;
   std::vector<Operand> operands;
   std::vector<uint32_t> outputs;  // registers; kNowhere: the output is dropped
@@ -75,7 +75,7 @@ struct ChildCall {
   int32_t occurrence = 0;
 };
 
-// A tensor of a call. `position`: of the argument that is the tensor or contains it; among results, of the result.
+// A tensor of a call. `position`: the position of the argument that is or contains the tensor, or of the result.
 struct Place {
   uint32_t position = 0;
   uint32_t index = 0;  // of the body's input or output

@@ -24,6 +24,12 @@ struct Misfit {
   std::string message;
 };
 
+c10::ScalarType ScalarTypeIn(int64_t serialized) {
+  const std::optional<c10::ScalarType> type = ScalarTypeOfProgram(serialized);
+  if (!type) throw Misfit{"dtype " + std::to_string(serialized) + " of the schema of torch.export is not supported"};
+  return *type;
+}
+
 const c10::Type* WithoutOptional(const c10::Type* type) {
   while (type != nullptr && type->kind() == c10::TypeKind::OptionalType) type = type->containedType(0).get();
   return type;
@@ -31,7 +37,7 @@ const c10::Type* WithoutOptional(const c10::Type* type) {
 
 c10::Layout LayoutOf(int64_t serialized) {
   constexpr int64_t kStrided = 7;
-  if (serialized != kStrided) throw Misfit{"a layout that is not strided"};
+  if (serialized != kStrided) throw Misfit{"the layout of a tensor is not strided, which is not supported"};
   return c10::Layout::Strided;
 }
 
@@ -41,7 +47,7 @@ c10::MemoryFormat MemoryFormatOf(int64_t serialized) {
     case 2: return c10::MemoryFormat::ChannelsLast;
     case 3: return c10::MemoryFormat::ChannelsLast3d;
     case 4: return c10::MemoryFormat::Preserve;
-    default: throw Misfit{"a memory format that is not known"};
+    default: throw Misfit{"an argument is an unknown memory format"};
   }
 }
 
@@ -87,7 +93,7 @@ class BodyCompiler {
         AddOutput(output.value);
         continue;
       }
-      errors_.push_back(Error("an output of the program is a constant or a parameter", ""));
+      errors_.push_back(Error("an output of the program is a constant or a parameter, which is not supported", ""));
     }
     for (uint32_t i = 0; i < body_.inputs; ++i) {
       if (body_.tensor_inputs[i]) body_.arguments.push_back({i, i});
@@ -182,8 +188,7 @@ class BodyCompiler {
         return Constant(argument.integer != 0, "b" + std::to_string(argument.integer));
       case Kind::kString: return Constant(argument.text, "s" + argument.text);
       case Kind::kScalarType:
-        return Constant(static_cast<int64_t>(ScalarTypeOfProgram(argument.integer)),
-                        "t" + std::to_string(argument.integer));
+        return Constant(static_cast<int64_t>(ScalarTypeIn(argument.integer)), "t" + std::to_string(argument.integer));
       case Kind::kLayout:
         return Constant(static_cast<int64_t>(LayoutOf(argument.integer)), "y" + std::to_string(argument.integer));
       case Kind::kMemoryFormat:
@@ -191,7 +196,7 @@ class BodyCompiler {
       case Kind::kDevice: text_ += "d"; return {Operand::Kind::kDevice, false, false, 0};
       case Kind::kList: return MakeList(argument, type);
     }
-    throw Misfit{"an argument of an unknown kind"};
+    throw Misfit{"an argument has an unknown kind"};
   }
 
   static std::string TextOfReal(double number) {
@@ -377,7 +382,8 @@ class BodyCompiler {
     if (of == nullptr || dim == nullptr || of->kind != Kind::kValue || dim->kind != Kind::kInt) return false;
     const auto dims = static_cast<int64_t>(program_.values[of->value].sizes.size());
     instruction.dim = dim->integer < 0 ? dim->integer + dims : dim->integer;
-    if (instruction.dim < 0 || instruction.dim >= dims) throw Misfit{"the size of a dim that the tensor does not have"};
+    if (instruction.dim < 0 || instruction.dim >= dims)
+      throw Misfit{"the node reads the size of a dim that the tensor does not have"};
     text_ += "d" + std::to_string(instruction.dim);
     if (const int32_t tensor = tensor_of_value_[of->value]; tensor >= 0) {
       instruction.kind = Instruction::Kind::kParameterSize;
@@ -483,13 +489,11 @@ c10::IValue WrappedNumber(const c10::Scalar& number) {
   return tensor;
 }
 
-c10::ScalarType ScalarTypeOfProgram(int64_t serialized) {
+std::optional<c10::ScalarType> ScalarTypeOfProgram(int64_t serialized) {
   if (serialized == *SerializedDType("complex32")) return c10::kComplexHalf;
   if (serialized == *SerializedDType("complex128")) return c10::kComplexDouble;
   const std::optional<DType> dtype = DTypeFromExported(static_cast<int>(serialized));
-  const std::optional<c10::ScalarType> type = dtype ? ScalarTypeOf(*dtype) : std::nullopt;
-  if (!type) throw Misfit{"a dtype that is not supported (" + std::to_string(serialized) + ")"};
-  return *type;
+  return dtype ? ScalarTypeOf(*dtype) : std::nullopt;
 }
 
 Result<CompiledProgram> CompileProgram(const ExportedProgram& program) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,24 +31,25 @@ struct CompiledProgram {
   size_t nodes = 0;
 };
 
-// Errors (kBadProgram), the first 20 that are found, each with its node and module: an operator that is not registered,
-// an argument that the operator's schema does not have or that has another type, unknown arithmetic, an output of the
-// program that no node computes.
+// Returns the bodies of a program; `program.others` is not compiled. Errors (kBadProgram), the first 20 that are found,
+// each with the node and the module: an operator that is not registered, an argument that the operator's schema does
+// not have or that has another type, unknown arithmetic, an output of the program that no node computes.
 Result<CompiledProgram> CompileProgram(const ExportedProgram& program);
 
-// The code of an arithmetic operation on numbers, such as "floordiv"; -1 if the name is not known.
+// Returns the code of an arithmetic operation on numbers, such as "floordiv"; -1 for an unknown name.
 int ArithmeticCode(const std::string& name);
-// Whether the operation takes one number; the others take two.
+// Returns whether the operation has one operand; all other operations have two.
 bool TakesOne(int code);
 // Computes the operation as Python does. Throws c10::Error for an integer result outside of int64 and for an integer
 // division by zero.
 c10::IValue Arithmetic(int code, const c10::IValue& a, const c10::IValue& b);
 
-// A number as Python passes it in place of a tensor: a tensor without dims, which does not determine the dtype in type
-// promotion.
+// Returns a number as Python passes it in place of a tensor: a tensor without dims, which does not determine the dtype
+// in type promotion.
 c10::IValue WrappedNumber(const c10::Scalar& number);
 
-// The scalar type for a dtype's number in torch's serialization. Throws for a dtype that is not supported.
-c10::ScalarType ScalarTypeOfProgram(int64_t serialized);
+// Returns the scalar type for the number of a dtype in the schema of torch.export, or nullopt if the dtype is not
+// supported.
+std::optional<c10::ScalarType> ScalarTypeOfProgram(int64_t serialized);
 
 }  // namespace moonshard::program

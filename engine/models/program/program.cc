@@ -24,12 +24,14 @@ Diagnostic ProgramError(Finding finding, std::string message, std::string path) 
   return d;
 }
 
+std::string DirectoryOf(const std::string& file) { return file.substr(0, file.rfind('/')); }
+
 std::string TextOf(const std::vector<std::pair<int64_t, int64_t>>& ranges) {
   std::vector<std::string> parts;
   for (const auto& [first, last] : ranges) {
     parts.push_back(first == last ? std::to_string(first) : std::to_string(first) + " to " + std::to_string(last));
   }
-  return parts.empty() ? "none that the exporter tried" : Join(parts, ", ");
+  return parts.empty() ? "none of those that the exporter tried" : Join(parts, ", ");
 }
 
 }  // namespace
@@ -37,8 +39,10 @@ std::string TextOf(const std::vector<std::pair<int64_t, int64_t>>& ranges) {
 Diagnostic NoAutocastRegions(const ExportedProgram& program) {
   Diagnostic d = ProgramError(Finding::kNotSupported,
                               "the program does not record where the model switches autocast off", program.file);
-  d.declared = "autocast; rotary angles and router scores, which the model computes in float32, would be in bfloat16";
-  d.required = "an archive that this version's exporter wrote, or no autocast";
+  d.declared =
+      "a call under autocast: values that the model computes in float32, such as rotary angles and router scores, "
+      "would be computed in bfloat16";
+  d.required = "a call without autocast, or an archive that the exporter of this version wrote";
   d.help = "export the model again";
   return d;
 }
@@ -144,7 +148,15 @@ class ProgramBuilder {
 
   static std::optional<Diagnostic> MakeTensor(const ProgramTensor& tensor, const ProgramArchive& archive,
                                               at::Tensor& made) {
-    const c10::ScalarType type = program::ScalarTypeOfProgram(tensor.dtype);
+    const std::optional<c10::ScalarType> known = program::ScalarTypeOfProgram(tensor.dtype);
+    const std::optional<c10::ScalarType> stored = program::ScalarTypeOfProgram(tensor.entry_dtype);
+    if (!known || (!tensor.entry.empty() && !stored)) {
+      return ProgramError(Finding::kBadProgram,
+                          "the tensor '" + tensor.name + "' has a dtype that is not supported (" +
+                              std::to_string(known ? tensor.entry_dtype : tensor.dtype) + ")",
+                          archive.path());
+    }
+    const c10::ScalarType type = *known;
     if (tensor.entry.empty()) {
       made = at::empty(tensor.shape, at::TensorOptions().dtype(type).device(c10::kMeta));
     } else {
@@ -153,9 +165,8 @@ class ProgramBuilder {
       made = at::empty(tensor.shape, type);
       if (made.numel() > 0) {
         std::string& data = bytes.value();
-        const c10::ScalarType stored = program::ScalarTypeOfProgram(tensor.entry_dtype);
-        const auto offset = static_cast<size_t>(tensor.storage_offset) * c10::elementSize(stored);
-        made.copy_(at::from_blob(data.data() + offset, tensor.shape, tensor.strides, stored));
+        const auto offset = static_cast<size_t>(tensor.storage_offset) * c10::elementSize(*stored);
+        made.copy_(at::from_blob(data.data() + offset, tensor.shape, tensor.strides, *stored));
       }
     }
     if (tensor.kind == ProgramTensor::Kind::kParameter && (at::isFloatingType(type) || at::isComplexType(type))) {
@@ -229,9 +240,20 @@ Program::Program(std::shared_ptr<const ExportedProgram> exported, std::shared_pt
 void Program::AddGraph(std::shared_ptr<const ExportedProgram> exported, int32_t root) {
   Graph graph;
   graph.root = root;
-  std::map<std::string, size_t, std::less<>> inputs;
+  std::map<std::string, size_t, std::less<>> inputs;  // the index in inputs()
   std::map<std::string, size_t, std::less<>> tensors;
-  for (size_t i = 0; i < exported->inputs.size(); ++i) inputs[exported->inputs[i].name] = i;
+  for (const ProgramInput& input : exported->inputs) {
+    auto known = std::ranges::find(inputs_, input.name, &ProgramInput::name);
+    if (known == inputs_.end()) {
+      known = inputs_.insert(known, input);
+      if (!graphs_.empty()) known->value = -1;
+    }
+    graph.slots.push_back(static_cast<size_t>(known - inputs_.begin()));
+    inputs[input.name] = graph.slots.back();
+  }
+  for (ProgramInput& input : inputs_) {
+    if (!inputs.contains(input.name)) input.value = -1;
+  }
   for (size_t i = 0; i < exported->tensors.size(); ++i) tensors[exported->tensors[i].name] = i;
   for (const auto& [name, symbol] : exported->symbols) {
     const bool of_input = !symbol.input.empty();
@@ -263,7 +285,7 @@ Result<std::shared_ptr<Program>> Program::FromProgram(std::shared_ptr<const Expo
 
 Result<std::shared_ptr<Program>> Program::FromArchive(const ProgramArchive& archive,
                                                       std::shared_ptr<const ExportedProgram> program) {
-  Check(program->others.empty(), "a program of several archives in FromArchive");
+  Check(program->others.empty(), "FromArchive requires a program without other archives");
   return ProgramBuilder({archive}, std::move(program)).Build();
 }
 
@@ -281,7 +303,7 @@ std::string Program::Summary() const {
 
 std::vector<std::string> Program::InputNames() const {
   std::vector<std::string> names;
-  for (const ProgramInput& input : exported_->inputs) names.push_back(input.name);
+  for (const ProgramInput& input : inputs_) names.push_back(input.name);
   return names;
 }
 
@@ -301,24 +323,27 @@ std::vector<std::pair<int64_t, int64_t>> UnionOf(std::vector<std::pair<int64_t, 
   return out;
 }
 
-Diagnostics CheckShapes(const ExportedProgram& program, const std::vector<at::Tensor>& inputs,
+// `slots`: parallel to the program's inputs, indices in `inputs`.
+Diagnostics CheckShapes(const ExportedProgram& program, const std::vector<size_t>& slots,
+                        const std::vector<at::Tensor>& inputs,
                         const std::map<std::string, int64_t, std::less<>>& symbols) {
   Diagnostics errors;
-  for (size_t i = 0; i < inputs.size(); ++i) {
+  for (size_t i = 0; i < slots.size(); ++i) {
     const ProgramInput& input = program.inputs[i];
-    if (!inputs[i].defined()) continue;
-    bool fits = static_cast<size_t>(inputs[i].dim()) == input.shape.size();
+    const at::Tensor& given = inputs[slots[i]];
+    if (!given.defined()) continue;
+    bool fits = static_cast<size_t>(given.dim()) == input.shape.size();
     std::vector<std::string> wanted;
     for (size_t d = 0; d < input.shape.size(); ++d) {
       const std::optional<int64_t> size = input.shape[d].Evaluate(symbols);
-      fits = fits && (!size || inputs[i].size(static_cast<int64_t>(d)) == *size);
+      fits = fits && (!size || given.size(static_cast<int64_t>(d)) == *size);
       wanted.push_back(input.shape[d].op == SizeExpression::Op::kSymbol ? input.shape[d].text
                                                                         : (size ? std::to_string(*size) : "?"));
     }
     if (fits) continue;
     Diagnostic d =
-        ProgramError(Finding::kBadInput,
-                     "the input '" + input.name + "' has the shape " + ShapeToString(inputs[i].sizes()), program.file);
+        ProgramError(Finding::kBadInput, "the input '" + input.name + "' has the shape " + ShapeToString(given.sizes()),
+                     program.file);
     d.required = "[" + Join(wanted, ", ") + "]";
     errors.push_back(std::move(d));
   }
@@ -372,8 +397,42 @@ Diagnostics Program::CheckSizes(const Graph& graph, const std::vector<at::Tensor
       symbols[source.symbol] = inputs[source.index].size(source.dim);
     }
   }
-  Diagnostics errors = CheckShapes(*graph.exported, inputs, symbols);
+  Diagnostics errors = CheckShapes(*graph.exported, graph.slots, inputs, symbols);
   return errors.empty() ? CheckGuards(*graph.exported, symbols) : errors;
+}
+
+bool Program::Takes(const Graph& graph, const std::vector<at::Tensor>& inputs) const {
+  std::vector<bool> taken(inputs.size(), false);
+  for (size_t i = 0; i < graph.slots.size(); ++i) {
+    const size_t slot = graph.slots[i];
+    taken[slot] = true;
+    if (!inputs[slot].defined() && graph.exported->inputs[i].value >= 0) return false;
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined() && !taken[i]) return false;
+  }
+  return true;
+}
+
+Diagnostic Program::NoGraphTakes(const std::vector<at::Tensor>& inputs) const {
+  std::vector<std::string> given;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined()) given.push_back(inputs_[i].name);
+  }
+  std::vector<std::string> sets;
+  for (const Graph& graph : graphs_) {
+    std::vector<std::string> names;
+    for (const ProgramInput& input : graph.exported->inputs) names.push_back(input.name);
+    if (std::string set = Join(names, ", "); std::ranges::find(sets, set) == sets.end()) sets.push_back(std::move(set));
+  }
+  Diagnostic d = ProgramError(
+      Finding::kBadInput,
+      sets.size() == 1 ? "the program does not take these inputs" : "no archive of the program takes these inputs",
+      sets.size() == 1 ? exported_->file : DirectoryOf(exported_->file));
+  d.declared = given.empty() ? "no inputs" : Join(given, ", ");
+  d.required = Join(sets, "; or ");
+  d.help = "export the model with --inputs " + Join(given, " ");
+  return d;
 }
 
 // Each set of sizes is looked at once: a training step compares a few integers.
@@ -390,8 +449,11 @@ const Program::Graph& Program::GraphFor(const std::vector<at::Tensor>& inputs) {
   }
   const std::lock_guard lock(mutex_);
   if (const auto known = checked_.find(key); known != checked_.end()) return graphs_[known->second];
-  Diagnostics first;
+  std::optional<Diagnostics> first;
+  size_t taking = 0;
   for (size_t i = 0; i < graphs_.size(); ++i) {
+    if (!Takes(graphs_[i], inputs)) continue;
+    ++taking;
     Diagnostics errors = CheckSizes(graphs_[i], inputs);
     if (errors.empty()) {
       constexpr size_t kRemembered = 1024;
@@ -399,9 +461,10 @@ const Program::Graph& Program::GraphFor(const std::vector<at::Tensor>& inputs) {
       checked_.emplace(std::move(key), i);
       return graphs_[i];
     }
-    if (i == 0) first = std::move(errors);
+    if (!first) first = std::move(errors);
   }
-  if (graphs_.size() == 1) throw PlanError(std::move(first));
+  if (!first) throw PlanError({NoGraphTakes(inputs)});
+  if (taking == 1) throw PlanError(*std::move(first));
   throw PlanError({NoGraphHolds(inputs)});
 }
 
@@ -411,12 +474,15 @@ Diagnostic Program::NoGraphHolds(const std::vector<at::Tensor>& inputs) const {
     if (inputs[i].defined()) shapes.push_back(this->inputs()[i].name + " " + ShapeToString(inputs[i].sizes()));
   }
   std::vector<std::pair<int64_t, int64_t>> lengths;
+  size_t taking = 0;
   for (const Graph& graph : graphs_) {
+    if (!Takes(graph, inputs)) continue;
+    ++taking;
     lengths.insert(lengths.end(), graph.exported->lengths.begin(), graph.exported->lengths.end());
   }
   Diagnostic d = ProgramError(Finding::kProgramGuard,
-                              "none of the " + std::to_string(graphs_.size()) + " archives is valid for these sizes",
-                              exported_->file.substr(0, exported_->file.rfind('/')));
+                              "none of the " + std::to_string(taking) + " archives is valid for these sizes",
+                              DirectoryOf(exported_->file));
   d.declared = Join(shapes, ", ");
   d.required = "valid lengths, with the other sizes as exported: " + TextOf(UnionOf(std::move(lengths)));
   d.help = "export the model for these sizes too (--lengths of the exporter)";
@@ -433,23 +499,24 @@ void Program::SetDevice(const at::Device& device) {
 }
 
 ProgramOutputs Program::forward(std::vector<at::Tensor> inputs) {
-  if (inputs.size() != exported_->inputs.size()) {
+  if (inputs.size() != inputs_.size()) {
     const std::vector<std::string> names = InputNames();
-    Diagnostic d = ProgramError(Finding::kBadInput, "the program is given " + std::to_string(inputs.size()) + " inputs",
-                                exported_->file);
+    Diagnostic d =
+        ProgramError(Finding::kBadInput, "the call passes " + std::to_string(inputs.size()) + " inputs to the program",
+                     exported_->file);
     d.required = std::to_string(names.size()) + ": " + Join(names, ", ");
     throw PlanError({std::move(d)});
   }
+  const Graph& graph = GraphFor(inputs);
   const at::DeviceType device =
       inputs.empty() || !inputs[0].defined() ? shared()->device.type() : inputs[0].device().type();
-  if (!exported_->autocast_regions && at::autocast::is_autocast_available(device) &&
+  if (!graph.exported->autocast_regions && at::autocast::is_autocast_available(device) &&
       at::autocast::is_autocast_enabled(device)) {
-    throw PlanError({NoAutocastRegions(*exported_)});
+    throw PlanError({NoAutocastRegions(*graph.exported)});
   }
-  const Graph& graph = GraphFor(inputs);
   if (!inputs.empty() && inputs[0].defined()) SetDevice(inputs[0].device());
   std::vector<c10::IValue> values;
-  for (at::Tensor& input : inputs) values.emplace_back(std::move(input));
+  for (const size_t slot : graph.slots) values.emplace_back(std::move(inputs[slot]));
   inputs.clear();
   std::vector<at::Tensor> tensors;
   for (c10::IValue& value : Call(graph.root, std::move(values), c10::GradMode::is_enabled()))
@@ -462,7 +529,7 @@ ProgramOutputs Program::forward(std::vector<at::Tensor> inputs) {
 ProgramOutputs Program::forward(const std::map<std::string, at::Tensor>& inputs) {
   std::vector<at::Tensor> given;
   Diagnostics errors;
-  for (const ProgramInput& input : exported_->inputs) {
+  for (const ProgramInput& input : inputs_) {
     const auto found = inputs.find(input.name);
     given.push_back(found == inputs.end() ? at::Tensor() : found->second);
     if (found == inputs.end() && input.value >= 0) {
@@ -471,9 +538,7 @@ ProgramOutputs Program::forward(const std::map<std::string, at::Tensor>& inputs)
     }
   }
   for (const auto& [name, tensor] : inputs) {
-    const bool known = std::any_of(exported_->inputs.begin(), exported_->inputs.end(),
-                                   [&, &name = name](const ProgramInput& input) { return input.name == name; });
-    if (known) continue;
+    if (std::ranges::find(inputs_, name, &ProgramInput::name) != inputs_.end()) continue;
     Diagnostic d = ProgramError(Finding::kBadInput, "the program has no input '" + name + "'", exported_->file);
     d.help = DidYouMean(name, InputNames());
     errors.push_back(std::move(d));

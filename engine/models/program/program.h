@@ -12,10 +12,11 @@
 // arguments.
 //
 // A program is valid for the sizes that its guards allow; other sizes are an error (kProgramGuard). A directory of
-// archives, each exported for other lengths, is one program: each call runs the first archive that is valid for the
-// sizes of its inputs. All archives share the modules, and so the parameters and their shards.
+// archives, each exported for other lengths or other inputs (with a padding mask, with positions), is one program: each
+// call runs the first archive that takes exactly the given inputs and is valid for their sizes. All archives share the
+// modules, and so the parameters and their shards.
 //
-// Stage before: engine/io/exported_program. Stages after: engine/runtime/apply, or a host.
+// Stage before: engine/io/exported_program. Stages after: engine/runtime/apply, or a C++ application.
 #pragma once
 
 #include <concepts>
@@ -43,7 +44,7 @@ class ProgramOutputs {
 
   const std::vector<std::string>& names() const { return names_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
-  // The tensor with this name ("logits"). Throws PlanError (kBadArgument) if there is none.
+  // Returns the tensor with this name ("logits"). Throws PlanError (kBadArgument) if no output has this name.
   const at::Tensor& operator[](std::string_view name) const;
   bool Has(std::string_view name) const;
 
@@ -52,7 +53,7 @@ class ProgramOutputs {
   std::vector<at::Tensor> tensors_;
 };
 
-// The error (kNotSupported) of a call under autocast if ExportedProgram::autocast_regions is false.
+// Returns the error (kNotSupported) of a call under autocast if ExportedProgram::autocast_regions is false.
 Diagnostic NoAutocastRegions(const ExportedProgram& program);
 
 class Program : public ProgramModule {
@@ -62,7 +63,7 @@ class Program : public ProgramModule {
   // computation (InDType); "": as exported. Throws PlanError: the errors of ReadProgramPath, InDType and
   // program::CompileProgram; kNotSupported for an input that is a number.
   static std::shared_ptr<Program> Open(const std::string& path, const std::string& dtype = {});
-  // `program`: of ReadProgramPath. Reads the values from the program's archives. Errors as Open.
+  // `program`: a result of ReadProgramPath. Reads the values from the program's archives. Errors: those of Open.
   static Result<std::shared_ptr<Program>> FromProgram(std::shared_ptr<const ExportedProgram> program);
   // `program` was read from `archive` and has no other archives (ExportedProgram::others).
   static Result<std::shared_ptr<Program>> FromArchive(const ProgramArchive& archive,
@@ -70,30 +71,35 @@ class Program : public ProgramModule {
 
   Program(std::shared_ptr<const ExportedProgram> exported, std::shared_ptr<ProgramShared> shared);
 
-  // Runs the program. `inputs`: one tensor for each of inputs(), in order. Throws PlanError: kBadInput for a wrong
-  // number of inputs or a wrong shape; kProgramGuard for sizes that violate a guard, with the valid sizes;
-  // NoAutocastRegions under autocast.
+  // Runs the program. `inputs`: one tensor for each of inputs(), in order; an undefined tensor is an input that is not
+  // given. Throws PlanError: kBadInput for a wrong number of inputs, a wrong shape, or a set of inputs that no archive
+  // takes; kProgramGuard for sizes that violate a guard, with the valid sizes; NoAutocastRegions under autocast.
   ProgramOutputs forward(std::vector<at::Tensor> inputs);
   template <class... Tensors>
   requires(sizeof...(Tensors) > 0 && (std::convertible_to<const Tensors&, at::Tensor> && ...)) ProgramOutputs
       forward(const Tensors&... inputs) {
     return forward(std::vector<at::Tensor>{at::Tensor(inputs)...});
   }
-  // The same with inputs by name; inputs that the graph does not use may be left out. Throws also kBadInput for a
+  // As above, with inputs by name; inputs that the graph does not use may be left out. Also throws kBadInput for a
   // missing or unknown name.
   ProgramOutputs forward(const std::map<std::string, at::Tensor>& inputs);
 
-  const std::vector<ProgramInput>& inputs() const { return exported_->inputs; }
+  // The inputs of all archives: the inputs of the first archive in its order, then the other inputs.
+  // ProgramInput::value is -1 for an input that a call may leave out; `shape` has the symbols of the first archive that
+  // has the input.
+  const std::vector<ProgramInput>& inputs() const { return inputs_; }
   const ExportedProgram& exported() const { return *exported_; }
-  // How parameters are computed from the tensors of a checkpoint with other names or shapes (NameRules::recipes).
+  // Returns how parameters are computed from the tensors of a checkpoint with other names or shapes
+  // (NameRules::recipes).
   WeightRecipes recipes() const;
   void AddKnowledge(ModuleTree& tree) const override;
-  // One line about the compiled graph, for reports and tests: numbers of nodes, modules and distinct calls; torn calls.
+  // Returns one line about the compiled graph, for reports and tests: the numbers of nodes, modules and distinct calls,
+  // and the names of torn modules (CallTree::torn).
   std::string Summary() const;
 
  private:
   friend class ProgramBuilder;
-  // The source of a symbol's value: a dim of an input, or of a tensor of the program.
+  // The source of a symbol's value: a dim of an input or of a tensor of the program.
   struct SymbolSource {
     std::string symbol;
     bool of_input = false;
@@ -106,12 +112,17 @@ class Program : public ProgramModule {
   struct Graph {
     std::shared_ptr<const ExportedProgram> exported;
     std::vector<SymbolSource> sources;
-    int32_t root = 0;  // the call of the root module that runs the graph
+    std::vector<size_t> slots;  // parallel to exported->inputs: the index in inputs()
+    int32_t root = 0;           // the call of the root module that runs the graph
   };
 
   void AddGraph(std::shared_ptr<const ExportedProgram> exported, int32_t root);
   std::vector<std::string> InputNames() const;
-  // Returns the first graph that is valid for these sizes. Throws PlanError if there is none.
+  // Whether the graph has all inputs that are given, and all inputs that the graph uses are given.
+  bool Takes(const Graph& graph, const std::vector<at::Tensor>& inputs) const;
+  // The error (kBadInput) of a set of inputs that no graph takes.
+  Diagnostic NoGraphTakes(const std::vector<at::Tensor>& inputs) const;
+  // Returns the first graph that takes these inputs and is valid for their sizes. Throws PlanError if there is none.
   const Graph& GraphFor(const std::vector<at::Tensor>& inputs);
   // Returns the errors of these sizes; empty if the graph is valid for them.
   Diagnostics CheckSizes(const Graph& graph, const std::vector<at::Tensor>& inputs) const;
@@ -120,10 +131,11 @@ class Program : public ProgramModule {
   void SetDevice(const at::Device& device);
 
   std::shared_ptr<const ExportedProgram> exported_;  // the first archive
+  std::vector<ProgramInput> inputs_;
   std::vector<Graph> graphs_;
   std::vector<at::Tensor> constants_;
   std::mutex mutex_;  // protects `checked_` and the device: calls may run on several threads
-  std::map<std::vector<int64_t>, size_t> checked_;  // by sizes of inputs and of sharded dims: the valid graph
+  std::map<std::vector<int64_t>, size_t> checked_;  // sizes of inputs and sharded dims -> index of the valid graph
   size_t distinct_bodies_ = 0;
   std::vector<std::string> torn_;
 };

@@ -94,7 +94,7 @@ std::vector<c10::IValue> ProgramModule::CallThrough(const BoundBody& bound, std:
       for (c10::IValue& value : outputs) {
         if (value.isTensor()) value = made[next++];
       }
-      Check(next == made.size(), "a CallRunner that returned another number of tensors");
+      Check(next == made.size(), "the CallRunner returned another number of tensors than the call");
     }
     call.Leave(SlotsOf(body.results, outputs));
     return outputs;

@@ -1,7 +1,7 @@
 // ProgramModule: one module of an exported program: a torch::nn::Module with the parameters and children of the
 // original, and calls that a plan can intercept. A call runs the compiled body of that call (body.h).
 //
-// Part of program.h: the Program is the root module and makes the others.
+// Part of program.h: the Program is the root module and constructs the other modules.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ namespace moonshard {
 
 // What the modules of one program share.
 struct ProgramShared {
-  // The local shape of each tensor of the program, by index. Only dims that the plan shards over tp are not full.
+  // The local shape of each tensor of the program, by index. All dims have the full size, except those that the plan
+  // shards over tp.
   std::vector<std::vector<int64_t>> shapes;
   // By the index of a tied tensor: the indices of all tensors that are tied with this tensor, and its own index.
   std::map<uint32_t, std::shared_ptr<std::vector<uint32_t>>> ties;
@@ -41,9 +42,9 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   const std::string& path() const { return path_; }
   std::string_view Kind() const override { return kind_; }
 
-  // Runs one of the module's calls, with the steps of the boundary if a plan has set one. `inputs`: of the call's body;
-  // moved from. Returns the outputs of the body. `gradients`: whether gradients were enabled when the program was
-  // called; only then a region of the graph that enables gradients has an effect.
+  // Runs one of the module's calls, with the steps of the boundary if a plan has set a boundary. `inputs`: the inputs
+  // of the call's body; moved from. Returns the outputs of the body. `gradients`: whether gradients were enabled when
+  // the program was called; only then a region of the graph that enables gradients has an effect.
   std::vector<c10::IValue> Call(int32_t occurrence, std::vector<c10::IValue> inputs, bool gradients);
 
   bool HoldBack(std::string_view parameter) override;
@@ -64,7 +65,7 @@ class ProgramModule : public torch::nn::Module, public Hookable {
     std::shared_ptr<const program::Body> body;
     std::vector<at::Tensor> parameters;    // parallel to body->parameters: the registered tensors
     std::vector<ProgramModule*> children;  // parallel to body->children; owned by the tree
-    int32_t first_call = 0;                // of the body's graph; added to the occurrences that the body names
+    int32_t first_call = 0;                // added to the occurrences in the body: those of earlier graphs come first
   };
 
   // Whether the graph has no call of this module.
@@ -81,7 +82,7 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   // occurrence that a graph does not have.
   std::vector<BoundBody> bodies_;
   bool torn_ = false;      // the nodes of some call belong to the call around it (CallTree::torn)
-  std::string held_back_;  // ".bias", the name in bodies; "": no parameter
+  std::string held_back_;  // the parameter that is held back, by its name in bodies (".bias"); "": none
   std::optional<nn::LocalRows> local_rows_;
   at::Tensor local_table_;  // the table that has these rows
 };

@@ -133,8 +133,10 @@ struct Frame {
 
 // A size of the graph that a plan made local, as where a fused projection is taken apart, leaves no key heads.
 void CheckHeads(const at::Tensor& query, const at::Tensor& key) {
-  TORCH_CHECK(key.dim() < 3 || key.size(-3) > 0 || query.size(-3) == 0, "attention with ", query.size(-3),
-              " query heads but no key heads: a size that is an integer in the graph must be local under this plan");
+  TORCH_CHECK(
+      key.dim() < 3 || key.size(-3) > 0 || query.size(-3) == 0, "attention has ", query.size(-3),
+      " query heads but no key heads on this rank: a size that is an integer in the graph must be the local size "
+      "under this plan");
 }
 
 }  // namespace
@@ -176,7 +178,7 @@ void BodyRunner::CallOperator(const ProgramModule& module, const Instruction& in
 std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const ProgramModule::BoundBody& bound,
                                          std::vector<c10::IValue> inputs, bool gradients) {
   const Body& body = *bound.body;
-  Check(inputs.size() == body.inputs, "a body with another number of inputs than the call");
+  Check(inputs.size() == body.inputs, "the call passes another number of inputs than the body has");
   inputs.resize(body.registers);
   Frame frame{
       body, bound.parameters, module.is_training(), module.shared_->device, module.held_back_, std::move(inputs)};

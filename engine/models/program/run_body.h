@@ -15,8 +15,8 @@ namespace moonshard {
 // Runs the bodies of a ProgramModule.
 class BodyRunner {
  public:
-  // `inputs`: of the body, in the body's order. `gradients`: as in ProgramModule::Call. Returns the outputs. Adds the
-  // names of the node, the operator and the module to the message of an operator's c10::Error.
+  // `inputs`: the inputs of the body, in the body's order. `gradients`: as in ProgramModule::Call. Returns the outputs.
+  // If an operator throws c10::Error, the names of the node, the operator and the module are added to the message.
   static std::vector<c10::IValue> Run(const ProgramModule& module, const ProgramModule::BoundBody& bound,
                                       std::vector<c10::IValue> inputs, bool gradients);
 

@@ -9,7 +9,8 @@ of the loss. Weights are random, norms and biases too. Everything is float32 on 
 attention that was exported. The case `dtypes`
 is a program exported in bfloat16, with what transformers computes of it in each dtype; `modes` a module of one's own whose
 operators compute otherwise in training, with its weights in the archives; `sizes` one that computes with its sizes;
-`lengths` recurrence and attention of torch.nn.
+`lengths` recurrence and attention of torch.nn. OUT/llama/inputs is a directory of programs for different sets of inputs,
+with files for each set.
 
 OUT/deepseek_v3/program_float64.pt2 is exported in float64, which grouped_mm does not take, for curves of training.
 The cases `modes`, `sizes` and `lengths` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
@@ -354,6 +355,28 @@ def make_with_weights(out: pathlib.Path, case: str) -> None:
     slim(program, bare=True)
 
 
+def make_input_sets(out: pathlib.Path, case: str) -> None:
+    """A directory of programs, one for each set of inputs, and what the model computes with each set: padded rows, rows of two
+    sequences (positions that begin again), and both."""
+    folder = out / case / "inputs"
+    export_program.main([str(out / case), str(folder), "--dtype", "float32"])
+    for program in json.loads((folder / "index.json").read_text())["programs"]:
+        slim(folder / program["file"], bare=True)
+        real = hugging_face.build(hugging_face.load_config(out / case), torch.float32, folder=out / case)
+        inputs, _ = hugging_face.example_inputs(real, program["inputs"], 3, 12, seed=3)
+        if "position_ids" in inputs:
+            inputs["position_ids"] = (torch.arange(12) % 7).expand(3, 12).contiguous()
+        results = real(**inputs, **hugging_face.forward_options(real))
+        results.loss.backward()
+        expected = {name: results[name].detach() for name in ("loss", "logits")}
+        query = "model.layers.0.self_attn.q_proj.weight"
+        expected[f"grad.{query}"] = real.get_parameter(query).grad
+        name = program["file"].removesuffix(".pt2")
+        save_file(inputs, folder / f"{name}.inputs.safetensors")
+        save_file(expected, folder / f"{name}.expected.safetensors")
+        print(case, name, float(results.loss), flush=True)
+
+
 def make_double(out: pathlib.Path, case: str) -> None:
     program = out / case / "program_float64.pt2"
     export_program.export_model(out / case, export_program.Options(dtype="float64", experts="batched_mm"), program)
@@ -378,7 +401,7 @@ def make_reference(out: pathlib.Path, name: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "dtypes", "modes", "sizes", "lengths", *(f"reference/{name}" for name in REFERENCE)):
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "sizes", "lengths", *(f"reference/{name}" for name in REFERENCE)):
         try:
             if case == "sizes":
                 make_sizes(OWN_MODULES / "sizes" if out == HERE else out / "sizes")
@@ -394,6 +417,8 @@ def main() -> None:
                     make_double(out, case)
             elif case.endswith("/with_weights"):
                 make_with_weights(out, case.removesuffix("/with_weights"))
+            elif case.endswith("/inputs"):
+                make_input_sets(out, case.removesuffix("/inputs"))
             elif case.endswith("/float64"):
                 make_double(out, case.removesuffix("/float64"))
             else:

@@ -2,7 +2,8 @@
 """Exports a PyTorch model as a program that moonshard's C++ engine runs, trains and shards under a plan.
 
     export_program.py MODEL OUT.pt2 [options]      MODEL: a directory with a Hugging Face config.json
-    export_program.py MODEL OUT --lengths 64 256   a directory of programs, one for each range of lengths
+    export_program.py MODEL OUT [options]          a directory of programs: with and without mask, positions, ...
+    export_program.py MODEL OUT --lengths 64 256   also one for each range of lengths
 
     from export_program import export              for your own module
 
@@ -15,6 +16,7 @@ import dataclasses
 import inspect
 import json
 import pathlib
+import re
 import sys
 import tempfile
 import warnings
@@ -27,6 +29,7 @@ import torch
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from torch.export.graph_signature import InputKind  # noqa: E402
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # noqa: E402
 
 from expressions import evaluate, symbols_in, to_json, to_python  # noqa: E402
 from initial_values import buffer_values, initial_values, reset  # noqa: E402
@@ -179,13 +182,26 @@ def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, not
             return traced
         except Exception as error:
             if not cut:
-                raise
+                raise (_of_values(error) or error) from error
             first = str(error).strip().splitlines() or [type(error).__name__]
             how = " and the config sizes that depend on them" if follow else ""
             notes.append(
                 f"Tracing with {sum(map(len, cut.values()))} symbolic dims of parameters{how} failed: {first[0]}"
             )
     raise AssertionError("one trace has no symbolic dims of parameters")
+
+
+class ExportError(ValueError):
+    """The model cannot be exported as it is: where, and why."""
+
+
+def _of_values(error: Exception) -> ExportError | None:
+    """Where the model computes a size or a branch from the values of a tensor, if that is what stopped the trace."""
+    if not isinstance(error, GuardOnDataDependentSymNode):
+        return None
+    calls = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', str(error).rpartition("raised this error:")[2])
+    place = "{}:{}: `{}`".format(*calls[-1]) if calls else str(error).strip().splitlines()[0]
+    return ExportError(f"the model takes a branch or a size from the values of a tensor, and a graph has neither: {place}")
 
 
 def _fixed_dims(traced: Trace, wanted: Mapping[str, set[int]]) -> list[str]:
@@ -507,7 +523,10 @@ def check_model(model: pathlib.Path | Any, options: Options, exported: Exported)
     if exported.description["fixed"]:
         sizes = [(options.batch, length) for _, length in sizes]
     examples = [hugging_face.example_inputs(real, names, *size, seed=i)[0] for i, size in enumerate(sizes)]
-    examples = [one for one in examples if not broken_guards(exported.description, one)]
+    broken = [broken_guards(exported.description, one) for one in examples]
+    examples = [one for one, why in zip(examples, broken) if not why]
+    if not examples:
+        raise ExportError(f"no example fits the program, so nothing can be compared: {broken[0][0]}")
     with hugging_face.without_dropped_layers():
         return check(exported, real, examples, hugging_face.forward_options(real))
 
@@ -532,11 +551,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("model", type=pathlib.Path, help="directory with config.json, and weights for --weights (optional for --check)")
-    add("out", type=pathlib.Path, help="the archive, or with --lengths the directory of archives")
+    add("out", type=pathlib.Path, help="the archive (.pt2), or a directory of archives: for each set of inputs and each length")
     add("--attention", help="attention implementation of transformers (default: as the model prefers, sdpa or eager)")
     add("--experts", help="experts implementation: grouped_mm, or batched_mm (default: by the size of rows)")
     add("--dtype", help="dtype of weights and computation (default: that of config.json, else float32)")
-    add("--inputs", nargs="+", metavar="NAME", help="inputs of forward (default: the main input, decoder ids, labels)")
+    add("--inputs", nargs="+", metavar="NAME", action="append", help="inputs of forward; repeated, for a directory: one "
+        "archive for each set (default: the main input, decoder ids, labels; for a directory also with mask and "
+        "positions)")  # fmt: skip
     add("--cut", nargs="*", metavar="NAME:DIM", help="dims of parameters that plans may shard; NAME is part of "
         "a name, as in q_proj.weight:0 (default: linear layers, embeddings, experts); no value: none")  # fmt: skip
     add("--eval", action="store_true", help="trace the model in evaluation mode (default: training)")
@@ -561,6 +582,8 @@ def _cut(selected: list[str], model: pathlib.Path, options: Options) -> dict[str
     found: dict[str, set[int]] = {}
     for one in selected:
         part, _, dim = one.rpartition(":")
+        if not part or not dim.isdecimal():
+            raise SystemExit(f"--cut {one}: required: NAME:DIM, as in q_proj.weight:0")
         names = [name for name, p in module.named_parameters() if part in name and p.dim() > int(dim)]
         if not names:
             raise SystemExit(f"--cut {one}: no parameter whose name contains {part!r} has a dim {dim}")
@@ -571,26 +594,55 @@ def _cut(selected: list[str], model: pathlib.Path, options: Options) -> dict[str
 
 def main(arguments: list[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    options = Options(given.attention, given.experts, given.dtype, given.inputs, True, not given.eval, given.weights,
+    options = Options(given.attention, given.experts, given.dtype, None, True, not given.eval, given.weights,
                       given.batch, given.sequence, given.trust_remote_code)  # fmt: skip
     if given.cut is not None:
         options.shardable = _cut(given.cut, given.model, options) if given.cut else False
-    if not given.lengths:
+    try:
+        return _export_all(given, options)
+    except ExportError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _export_all(given: argparse.Namespace, options: Options) -> int:
+    if given.out.suffix == ".pt2":
+        if given.lengths or len(given.inputs or ()) > 1:
+            raise ExportError(f"{given.out} is one archive: several lengths or sets of inputs need a directory as OUT")
+        options.inputs = given.inputs[0] if given.inputs else None
         return 0 if _export_one(given, options, given.out)[1] else 1
+    sets = given.inputs or _input_sets(given.model, options)
     given.out.mkdir(parents=True, exist_ok=True)
     programs, agree = [], True
-    for length in given.lengths:
-        file = f"{length}.pt2"
-        exported, good = _export_one(given, dataclasses.replace(options, sequence=length), given.out / file)
-        agree &= good
-        programs.append({"file": file, "example": length, "ranges": _lengths(exported.description)})
+    for length in given.lengths or [given.sequence]:
+        for names in sets:
+            own = [] if names == sets[0] else ["+".join(sorted(set(names) - set(sets[0]))) or str(sets.index(names))]
+            file = "-".join(([str(length)] if given.lengths else [] if own else ["default"]) + own) + ".pt2"
+            try:
+                exported, good = _export_one(given, dataclasses.replace(options, sequence=length, inputs=names), given.out / file)
+            except Exception as error:
+                if given.inputs or not own:
+                    raise
+                print(f"{given.out / file}: not written: {str(error).strip().splitlines()[0]}")
+                continue
+            agree &= good
+            programs.append({"file": file, "inputs": names, "example": length, "ranges": _lengths(exported.description)})
     (given.out / "index.json").write_text(json.dumps({"format": FORMAT, "programs": programs}, indent=1) + "\n")
     return 0 if agree else 1
 
 
+def _input_sets(model: pathlib.Path, options: Options) -> list[list[str]]:
+    import hugging_face
+
+    config = hugging_face.load_config(model, options.trust_remote_code)
+    return hugging_face.input_sets(
+        hugging_face.build_fake(config, _dtype(config, options), trust_remote_code=options.trust_remote_code)
+    )
+
+
 def _lengths(description: Mapping[str, Any]) -> list[list[int]]:
     """The valid sequence lengths of the main input."""
-    size = description["inputs"][0]["shape"][1]
+    size = next(iter(description["inputs"][0]["shape"][1:]), 1)
     return description["valid"][size]["ranges"] if isinstance(size, str) else [[size, size]]
 
 

@@ -69,6 +69,9 @@ def build(
     else:
         make = cls.from_config if not issubclass(cls, PreTrainedModel) else cls._from_config
         model = _kept_types(make(config, **options), dtype)
+    if getattr(model.config, "apply_spec_augment", False):
+        model.config.apply_spec_augment = False  # draws its masks with numpy
+        model.without_spec_augment = True
     if not experts and getattr(model.config, "_experts_implementation", None) == "grouped_mm" and not _aligned(model):
         model.set_experts_implementation("batched_mm")
     return model
@@ -358,6 +361,24 @@ def default_inputs(model: PreTrainedModel) -> list[str]:
     return [*names, "labels"] if "labels" in takes and _labels_of(model) else names
 
 
+def input_sets(model: PreTrainedModel) -> list[list[str]]:
+    """The sets of inputs for a directory of programs: the default inputs, and these with a padding mask, with positions, and
+    with token types, as far as the model takes them. What is not among the inputs of a call, the model makes itself, and
+    often in another way than from values that mean the same: so each set is a program."""
+    names, takes = default_inputs(model), inspect.signature(model.forward).parameters
+    if names[0] != "input_ids":
+        return [names]
+    more = [["attention_mask"]] if "attention_mask" in takes else []
+    if model.config.is_encoder_decoder:
+        more += [[*one, "decoder_attention_mask"] for one in more if "decoder_attention_mask" in takes]
+    elif "position_ids" in takes and not hasattr(getattr(model, "model", None), "get_rope_index"):
+        more += [["position_ids"], *([*one, "position_ids"] for one in more)]
+    if "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 0) > 1:
+        more += [["token_type_ids"], *([*one, "token_type_ids"] for one in more)]
+    place = names.index("labels") if "labels" in names else len(names)
+    return [names, *([*names[:place], *one, *names[place:]] for one in more)]
+
+
 def _labels_of(model: PreTrainedModel) -> str | None:
     """Returns "tokens" if the model takes one label per token, "rows" if one label per row; None if it takes no labels,
     or labels of which no example can be made: the length of CTC labels depends on their values."""
@@ -398,7 +419,8 @@ def example_inputs(
         elif name in ("labels", "decoder_input_ids"):
             own = ids(decoded)
         elif name in ("attention_mask", "decoder_attention_mask"):
-            own = torch.ones(batch, decoded if name.startswith("decoder") else sequence, dtype=torch.int64)
+            frames = inputs[names[0]].shape[1] if names[0] in ("input_features", "input_values") else sequence
+            own = torch.ones(batch, decoded if name.startswith("decoder") else frames, dtype=torch.int64)
             own[-1, : own.shape[1] // 4] = 0
         elif name == "position_ids" and hasattr(getattr(model, "model", None), "get_rope_index"):
             own, dims = None, {2: Dim.AUTO}  # made from the other inputs, below
@@ -406,9 +428,11 @@ def example_inputs(
             own = torch.arange(sequence).expand(batch, sequence).contiguous()
         elif name in ("token_type_ids", "mm_token_type_ids"):
             own = torch.zeros(batch, sequence, dtype=torch.int64)
-        elif name == "input_features":
+        elif name == "input_features" and hasattr(config, "num_mel_bins"):  # Whisper's, of a fixed length
             length = 2 * getattr(config, "max_source_positions", sequence)
             own, dims = torch.randn(batch, config.num_mel_bins, length, generator=generator), {0: Dim.AUTO}
+        elif name == "input_features" and _frame_width(config):
+            own = torch.randn(batch, 8 * sequence, _frame_width(config), generator=generator)
         elif name == "pixel_values" and hasattr(config, "vision_config") and "image_grid_thw" in names:
             own, dims = _patches(config.vision_config, batch, generator), {}
         elif name == "image_grid_thw":
@@ -419,6 +443,8 @@ def example_inputs(
             height, width = (size, size) if isinstance(size, int) else size
             own = torch.randn(batch, getattr(vision, "num_channels", 3), height, width, generator=generator)
             dims = {0: Dim.AUTO}
+        elif name == "input_values" and hasattr(config, "frequency_stride"):  # a spectrogram, of a fixed length
+            own, dims = torch.randn(batch, config.max_length, config.num_mel_bins, generator=generator), {0: Dim.AUTO}
         elif name == "input_values":
             own = torch.randn(batch, 400 + 320 * sequence, generator=generator)  # samples; 320 are a frame of wav2vec 2.0
         if own is None and name != "position_ids":
@@ -434,6 +460,16 @@ def example_inputs(
         inputs["position_ids"] = model.model.get_rope_index(
             inputs["input_ids"], image_grid_thw=inputs.get("image_grid_thw"), mm_token_type_ids=types)[0]  # fmt: skip
     return inputs, varying
+
+
+def _frame_width(config: Any) -> int:
+    """Numbers of a frame of audio that an encoder takes as rows of frames; 0: unknown."""
+    parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
+    for part in parts:
+        for name in ("num_mel_bins", "feature_projection_input_dim"):
+            if isinstance(getattr(part, name, None), int):
+                return getattr(part, name)
+    return getattr(config, "input_feat_per_channel", 0) * getattr(config, "input_channels", 1)
 
 
 def known_inputs(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -474,6 +510,8 @@ def notes(model: PreTrainedModel) -> list[str]:
     """Notes on differences between this model and its program."""
     drops = [f"{name}={value}" for name, value in vars(model.config).items() if "layerdrop" in name and value]
     found = [f"Layers are never dropped at random in training: {', '.join(drops)}"] if drops else []
+    if getattr(model, "without_spec_augment", False):
+        found.append("SpecAugment, which masks frames at random in training, is not in the program")
     if getattr(model.config, "quantization_config", None):
         found.append("The checkpoint is quantized: the program computes with unquantized weights")
     return found

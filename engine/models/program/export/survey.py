@@ -95,6 +95,8 @@ OWN: dict[str, dict[str, Any]] = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2]},
         "full_attention": None}},
     "xmod": {"default_language": "en_XX"},
+    "whisper": {"max_source_positions": 32}, "audio-spectrogram-transformer": {"max_length": 128},
+    "wav2vec2-bert": {"vocab_size": 64}, "wav2vec2-conformer": {"vocab_size": 64},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4},
              "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2}},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
@@ -111,6 +113,8 @@ INPUTS: dict[str, list[str]] = {
     "git": ["input_ids", "pixel_values", "labels"],
     # Their encoders index the mask, also if there is none.
     **{name: ["input_ids", "attention_mask", "decoder_input_ids", "labels"] for name in ("longt5", "switch_transformers")},
+    **{name: ["input_features", "attention_mask"] for name in ("parakeet_ctc", "lasr_ctc")},
+    **{name: ["input_features", "attention_mask", "decoder_input_ids", "labels"] for name in ("canary", "cohere_asr")},
 }
 
 

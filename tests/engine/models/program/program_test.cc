@@ -92,6 +92,15 @@ JsonValue Condition(const std::string& op, const std::string& symbol, int64_t nu
   return JsonValue::Array{JsonValue(op), JsonValue(symbol), JsonValue(number)};
 }
 
+TEST_CASE("a tensor of a dtype that LibTorch's operators do not take is an error") {
+  const ProgramArchive archive = ProgramArchive::Open((kFixtures / "llama" / "program.pt2").string()).ValueOrThrow();
+  auto program = std::make_shared<ExportedProgram>(ReadProgram(archive).ValueOrThrow());
+  program->tensors.front().dtype = 200;
+  const Result<std::shared_ptr<Program>> made = Program::FromArchive(archive, program);
+  REQUIRE_FALSE(made.ok());
+  CHECK_THAT(ToText(made.diagnostics()), Contains("MS0412") && Contains("has a dtype that is not supported (200)"));
+}
+
 TEST_CASE("a directory of archives is one program, whose calls take the archive that holds") {
   const ScratchFolder scratch;
   const std::string length = LengthOf("mixtral");
@@ -138,9 +147,9 @@ TEST_CASE("a directory of archives is one program, whose calls take the archive 
   const auto refused = [&] { return WordsOf([&] { Program::Open(scratch / ""); }); };
   std::filesystem::copy(kFixtures / "llama" / "program.pt2", scratch / "other.pt2");
   index(R"(, {"file": "other.pt2", "example": 9, "ranges": [[9, 19]]})");
-  CHECK_THAT(refused(), Contains("'other.pt2' is of another model: its modules differ"));
+  CHECK_THAT(refused(), Contains("'other.pt2' does not match the first archive of the index: its modules differ"));
   index(R"(, {"file": "../other.pt2", "example": 9, "ranges": [[9, 19]]})");
-  CHECK_THAT(refused(), Contains("'../other.pt2' is not an archive in the directory"));
+  CHECK_THAT(refused(), Contains("'../other.pt2' is not the name of a .pt2 file in the directory of the index"));
   index(R"(, {"file": "no.pt2", "example": 9, "ranges": [[9, 19]]})");
   CHECK_THAT(refused(), Contains("no.pt2"));
   scratch.Write("index.json", R"({"format": 2, "programs": []})");

@@ -1,5 +1,5 @@
 -- A first plan for GPT2LMHeadModel, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 -- No sequence parallelism: the use of transformer.wpe is unknown with the sequence
 local transformer <const> = require "transformer"
 local opt <const> = options { loss_parallel = false }
@@ -16,7 +16,7 @@ local function turned_colwise(layout)
   }
 end
 
--- The same, with sharded input features.
+-- Linear layers whose weight is stored as [in, out]: input features are sharded.
 local turned_rowwise <const> = style {
   name = "turned_rowwise",
   params = { weight = shard(0) },
@@ -27,7 +27,7 @@ local turned_rowwise <const> = style {
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 48 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 48 rows are the vocabulary; ids whose row is on another rank give zeros
   at("transformer.wte", vocab_rowwise {}),
   -- replicated: not recognized
   at("transformer.wpe", replicated()),
@@ -43,7 +43,7 @@ return plan {
   at("transformer.h.*.mlp.c_proj", turned_rowwise),
   -- sure: the norm after the last layer
   at("transformer.ln_f", replicated()),
-  -- sure: the head: logits of 48 tokens
+  -- sure: the head: logits over the 48 tokens of the vocabulary
   at("lm_head", colwise { output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "transformer.h.*" },

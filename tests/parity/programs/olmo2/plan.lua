@@ -1,12 +1,12 @@
 -- A first plan for Olmo2ForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 -- No sequence parallelism: not everything in a layer is understood
 local opt <const> = options { loss_parallel = false }
 local logits <const> = opt.loss_parallel and shard(-1) or replicate
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 48 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 48 rows are the vocabulary; ids whose row is on another rank give zeros
   at("model.embed_tokens", vocab_rowwise {}),
   -- replicated: not recognized
   at("model.rotary_emb", replicated()),
@@ -20,7 +20,7 @@ return plan {
   at("model.layers.*.mlp.down_proj", rowwise {}),
   -- sure: the norm after the last layer
   at("model.norm", replicated()),
-  -- sure: the head: logits of 48 tokens
+  -- sure: the head: logits over the 48 tokens of the vocabulary
   at("lm_head", colwise { output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.layers.*" },

@@ -1,5 +1,5 @@
 -- A first plan for T5ForConditionalGeneration, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 -- No sequence parallelism: there is more than one stack of layers
 local transformer <const> = require "transformer"
 local opt <const> = options { loss_parallel = false }
@@ -8,7 +8,7 @@ local n_heads <const> = config.num_heads
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 48 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 48 rows are the vocabulary; ids whose row is on another rank give zeros
   at("shared", vocab_rowwise {}),
   at("encoder.embed_tokens", vocab_rowwise {}),
   at("decoder.embed_tokens", vocab_rowwise {}),
@@ -52,7 +52,7 @@ return plan {
   -- sure: the norm after the last layer
   at("decoder.final_layer_norm", replicated()),
   at("encoder.final_layer_norm", replicated()),
-  -- sure: the head: logits of 48 tokens
+  -- sure: the head: logits over the 48 tokens of the vocabulary
   at("lm_head", colwise { output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = { "decoder.block.*", "encoder.block.*" } },
