@@ -10,7 +10,7 @@ local heads <const> = config:get("num_attention_heads", config:get("n_head", con
 local hidden <const> = config:get("hidden_size", config:get("n_embd", false))
 
 -- Checkpoints of the model without a head have no prefix.
-local layers <const> = assert(first("", { "transformer.h", "gpt_neox.layers", "h", "layers" }), "the model has no layers at transformer.h, gpt_neox.layers, h or layers")
+local layers <const> = assert(first("", { "transformer.h", "gpt_neox.layers", "h", "layers" }), "no layers at transformer.h, gpt_neox.layers, h or layers")
 local prefix <const> = string.match(layers, "^(.*)%.") or ""
 local embedding <const> = first(prefix, { "wte", "word_embeddings", "embed_in", "tokens_embed" })
 local head <const> = first("", { "embed_out", "score" }) or "lm_head"

@@ -11,7 +11,7 @@ local experts = {}
 ---@field gate?   string   name of the router: "gate"
 ---@field up?     string   pattern of the up projections: in an expert if every expert is a module, "{gate,up}_proj";
 ---                        or in the block if each projection is a module of all experts. In the second case, with
----                        `size`, the pattern is that of one projection to gate and up
+---                        `size`, the pattern matches one projection to both gate and up
 ---@field down?   string   name of the down projection, within the same module: "down_proj"
 ---@field transposed? boolean  projections that are modules of all experts store their weights as [experts, in, out]
 ---@field fused?  boolean  if the experts are one module with stacked parameters: gate_up_proj [experts, 2 * size,
@@ -19,12 +19,12 @@ local experts = {}
 ---@field shared? string   path within the block of the shared mlp, which processes every token: "shared_experts"
 ---@field shared_up?   string   pattern of the shared mlp's up projections, if not `up`
 ---@field shared_down? string   name of the shared mlp's down projection, if not `down`
----@field shared_size? integer  gate and up of the shared mlp are one projection, gate_up_proj, of so many features each
----@field shared_stacked? boolean  the shared mlp is several, in one module that is called with the tokens and weights:
+---@field shared_size? integer  the shared mlp has one gate_up_proj to gate and up, of this many features each
+---@field shared_stacked? boolean  `shared` is a module of several mlps, called with the tokens and a weight per mlp:
 ---                        {gate,up}_proj [mlps, features, hidden], down_proj [mlps, hidden, features]
 ---@field shared_gate? string  name of a projection to one value per token, which multiplies the shared mlp's output
 ---@field count?  integer  number of experts
----@field expert_parallel?  boolean  each rank owns full experts, the first ones on the first rank;
+---@field expert_parallel?  boolean  each rank owns full experts, the first experts on the first rank;
 ---                        requires `count` if experts are modules
 
 -- The style of a router or a gate whose gradient on each rank is a term of the sum.
@@ -114,7 +114,7 @@ local function stacked(path, stream, o)
 end
 
 -- Styles of the projections of an expert that one rank owns. The owner has all features of the expert, the other ranks
--- have none: their output for a token is zero, a term of the sum.
+-- have no features: on these ranks, the output for a token is zero, which is added in the sum.
 local function owned(owner)
   local rows <const>, columns <const>, features <const> =
     shard(0, { owner = owner }), shard(1, { owner = owner }), shard(-1, { owner = owner })

@@ -7,7 +7,7 @@
 -- A key that names a parameter shards that parameter without redistributions; a key that names a module shards the
 -- parameters that the module owns, and redistributes its inputs and outputs. Three things differ from transformers: the
 -- gradient of a replicated parameter is summed once per backward, so that accumulation is right; siblings with the same
--- input share one all-reduce; and a packed bias is packed.
+-- input share one all-reduce; and the bias of a packed weight is packed.
 
 ---@class hugging_face
 local hf = {}
@@ -134,15 +134,15 @@ hf.ep_router = style {
   route = { of = "outputs", weights = 2, ids = 3 },
 }
 
--- An expert that returns its input, among experts whose outputs are summed: every rank adds a fraction of it.
+-- An expert that returns its input, among experts whose outputs are summed: every rank adds a fraction of the input.
 hf.moe_identity_expert = style {
   name = "moe_identity_expert",
   bare = true,
   inputs = { { shared, partial } },
 }
 
--- [latent, rope] features of a latent attention: a colwise projection reads the latent ones and sums their gradient;
--- the heads of every rank read the rope ones, whose gradient must be summed too.
+-- [latent, rope] features of latent attention: a colwise projection reads the latent features and sums their gradient;
+-- the heads of every rank read the rope features, whose gradient must be summed too.
 local text <const> = config:get("text_config", config)
 local rope <const> = text:get("qk_rope_head_dim", nil)
 hf.mla_kv_a_proj = style {
@@ -153,8 +153,8 @@ hf.mla_kv_a_proj = style {
 }
 
 -- The router and the experts of the DeepGEMM kernel, which takes the ids of all experts and sends tokens to the ranks
--- that own them. Without that kernel every rank has all tokens and adds the outputs of its own experts: the same
--- numbers, with a backward, which the kernel does not have.
+-- that own the chosen experts. Without this kernel every rank has all tokens and adds the outputs of its own experts.
+-- The numbers are the same, and there is a backward, which the kernel does not have.
 hf.megamoe_router = style { name = "megamoe_router", bare = true }
 hf.megamoe_experts = style {
   name = "megamoe_experts",

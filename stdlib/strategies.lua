@@ -41,9 +41,9 @@ local function shares_keys()
   return text:get("num_kv_shared_layers", 0) > 0
 end
 
--- Recomputation: "layers" recomputes full layers; "parts" mlp, attention and the two norms of a layer, each by itself;
--- "selective" full layers, but keeps the results of attention and of every second matrix product. If layers share keys
--- and values, attention is excluded, and "parts" replaces the others.
+-- "layers" recomputes full layers; "parts" recomputes mlp, attention and the two norms of a layer, each by itself;
+-- "selective" recomputes full layers, but keeps the results of attention and of every second matrix product. If layers
+-- share keys and values, each of the three values means "parts" without attention.
 ---@param layers string
 ---@param how string
 ---@return table  for plan{}
@@ -68,9 +68,9 @@ function strategies.recompute(layers, how)
   }
 end
 
--- Towers of multimodal models, which are usually frozen. "root": they belong to the root unit and are full from its
--- forward to the end of its backward; "layers": each of their layers is a unit; "ignored": they belong to no unit, and
--- every rank has all of their parameters.
+-- Towers of multimodal models, which are usually frozen. "root": the towers belong to the root unit and are full from
+-- the root's forward to the end of the root's backward; "layers": each layer of a tower is a unit; "ignored": towers
+-- belong to no unit, and every rank has all parameters of the towers.
 ---@param how string
 ---@return { wrap: string[], ignore: string[] }
 function strategies.frozen_towers(how)
@@ -184,7 +184,7 @@ function strategies.wan(o)
   return sections(o, o.layers or "blocks.*")
 end
 
--- HunyuanVideo: recomputed unless disabled; its outputs stay in bfloat16.
+-- HunyuanVideo: its layers are recomputed unless recompute = false; with `precision`, its outputs stay in bfloat16.
 ---@param o? strategy_options
 ---@return table
 function strategies.hunyuan(o)
@@ -194,7 +194,7 @@ function strategies.hunyuan(o)
   return sections(recomputing(o, how), o.layers or "transformer_blocks.*", "bfloat16")
 end
 
--- BAGEL: the layers of both of its lists.
+-- BAGEL: the layers of its language model.
 ---@param o? strategy_options
 ---@return table
 function strategies.bagel(o)
@@ -212,7 +212,7 @@ local kChosen <const> = {
   BagelForUnifiedMultimodal = "bagel",
 }
 
--- The strategy of the model class; the default one for other classes.
+-- The strategy of the model class; strategies.default for other classes.
 ---@param o? strategy_options
 ---@return table  for plan{}
 function strategies.chosen(o)

@@ -8,7 +8,7 @@
 ---@class styles
 local styles = {}
 
--- Output features are sharded: every rank computes its own from the full input.
+-- Output features are sharded: every rank computes its own features from the full input.
 ---@param o? colwise_keys
 ---@return style
 function styles.colwise(o)
@@ -48,7 +48,7 @@ function styles.rowwise(o)
   }
 end
 
--- An embedding with sharded rows: ids whose row another rank owns count as zero.
+-- An embedding with sharded rows: ids whose row another rank owns give zeros.
 ---@param o? vocab_rowwise_keys
 ---@return style
 function styles.vocab_rowwise(o)

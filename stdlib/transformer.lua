@@ -15,7 +15,7 @@ end
 -- Checks the stream argument of a block: a missing stream is an error that shows how to make one.
 local function check_stream(name, stream)
   if not (stream and stream.residual) then
-    error(name .. ": the stream is missing: transformer.stream { sequence_parallel = false, loss_parallel = false, stable = false }")
+    error(name .. ": the argument stream is missing, as in transformer.stream { sequence_parallel = false, loss_parallel = false, stable = false }")
   end
 end
 
@@ -24,8 +24,8 @@ end
 ---@field logits   layout   of the logits: replicate, or shard(-1) for a loss over a sharded vocabulary
 ---@field stable   boolean  no reduction over ranks in the forward: every dot product is computed on one rank
 
--- The options sequence_parallel, loss_parallel and stable of a decoder plan as layouts. A plan without one of them
--- passes false.
+-- The options sequence_parallel, loss_parallel and stable of a decoder plan as layouts. A plan without one of these
+-- options passes false.
 ---@param opt { sequence_parallel: boolean, loss_parallel: boolean, stable: boolean }
 ---@return stream
 function transformer.stream(opt)
@@ -126,8 +126,8 @@ end
 ---@field out?      string   name of the output projection: "o_proj"
 ---@field q?        string   name of the query projection: "q_proj"
 ---@field kv?       string   pattern of the key and value projections: "{k,v}_proj"
----@field source?   layout   of the hidden states that keys and values are computed from, if not the stream's: replicate
----                          in attention to an encoder's outputs
+---@field source?   layout   of the hidden states from which keys and values are computed; default: that of the stream;
+---                          replicate in attention to an encoder's outputs
 ---@field norms?    string   pattern of the norms on query and key heads: "{q,k}_norm"
 ---@field over_all? boolean  these norms take the mean over all heads (OLMo 2): queries and keys are gathered for them
 ---@field fused?    string   query, key and value are one projection: "contiguous", all of q, then k, then v; or
@@ -136,7 +136,7 @@ end
 ---@field head_dim? integer  features of a head; only a contiguous projection needs it
 ---@field all_heads? boolean every rank computes all heads, with replicated weights
 ---@field gathered? boolean  every rank computes all heads; projections are sharded by rows, and their outputs gathered
----@field transposed? boolean  weights are stored as [in, out]; a fused one is contiguous
+---@field transposed? boolean  weights are stored as [in, out]; a fused weight must be "contiguous"
 
 -- Attention with sharded heads: projections split between heads, and the output projection to the stream.
 ---@param path string  pattern of the attention modules
@@ -152,7 +152,7 @@ function transformer.attention(path, stream, o)
   local residual <const> = stream.residual
   local source <const> = o.source or residual
   local q <const>, kv <const> = path .. "." .. (o.q or "q_proj"), path .. "." .. (o.kv or "{k,v}_proj")
-  if not (o.heads or o.all_heads or o.gathered) then error("attention: heads is missing: { heads = config.num_attention_heads }") end
+  if not (o.heads or o.all_heads or o.gathered) then error("attention: the key heads is missing, as in { heads = config.num_attention_heads }") end
   local heads <const>, kv_heads <const> = o.heads, o.kv_heads or o.heads
   local fused <const> = one_of("fused", o.fused, { "contiguous", "interleaved" })
   local qkv <const> = path .. "." .. (o.qkv or "qkv_proj")
@@ -280,7 +280,7 @@ function transformer.ends(stream, o)
   local prefix <const> = o.prefix or "model"
   local head <const> = o.head or transformer.head()
   local classifies <const> = head == "score"
-  assert(not classifies or stream.logits == replicate, "loss_parallel: the head of a classifier has too few outputs to be sharded; leave it off")
+  assert(not classifies or stream.logits == replicate, "loss_parallel: the head of a classifier has too few outputs to be sharded; turn loss_parallel off")
   return {
     at(prefix .. "." .. (o.embed or "embed_tokens"), vocab_rowwise { output = o.merged and replicate or residual }),
     o.merged and residual ~= replicate and at(prefix .. ".layers.0", prepare_input { { replicate, residual } }),
@@ -292,7 +292,7 @@ function transformer.ends(stream, o)
   }
 end
 
--- The ends of a stack of layers under sequence parallelism, for a stack whose inputs and outputs are made and read in
+-- The ends of a stack of layers under sequence parallelism, for a stack whose inputs and outputs are used in
 -- several places (tables of positions, an encoder's outputs): the hidden states are sharded before the first layer and
 -- gathered after the last one. Without sequence parallelism there are no rules.
 ---@param layers string  path of the list of layers: "model.encoder.layers"

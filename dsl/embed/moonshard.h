@@ -1,4 +1,4 @@
-// moonshard: the complete C++ interface to shard, run and train a LibTorch model under a plan.
+// moonshard: the complete C++ interface to shard, run and train a LibTorch model with a plan.
 //
 //   auto mesh  = moonshard::DeviceMesh::FromEnvironment({{"tp", 2}});
 //   auto plan  = moonshard::LoadPlan("model.lua", {.config = config, .mesh = mesh.shape(), .options = {{"name",

@@ -1,9 +1,10 @@
 // CallTree: the module calls in the graph of an exported program, with the nodes, inputs and outputs of each call.
 //
-// The tracer records for every node the stack of module calls that it traced. The nodes of a call are contiguous, so a
-// call is a span of the node list and contains the calls inside it. Sizes are the exception: the tracer computes a size
-// once and uses it in all layers. FindCalls therefore places arithmetic on sizes in the outermost call in which the
-// operands are known, so that equal layers take the size as an input and stay equal.
+// For every node, the tracer records the stack of module calls in which the node was made. The nodes of a call are
+// normally contiguous (CallTree::torn has the other calls), so a call is a span of the node list and contains the calls
+// inside it. Sizes are the exception: the tracer computes a size once and uses it in all layers. FindCalls therefore
+// places arithmetic on sizes in the outermost call in which the operands are known, so that equal layers have the size
+// as an input and remain equal.
 // Stage before: engine/io/exported_program. Stage after: compile_program.h.
 #pragma once
 
@@ -19,7 +20,7 @@ struct CallNode {
   std::string module;      // path; "": the root
   std::string kind;        // class of the module
   int32_t occurrence = 0;  // among the calls of this module, from 0
-  int32_t parent = -1;     // index into CallTree::calls; -1: of the root
+  int32_t parent = -1;     // index into CallTree::calls; -1 for the root
   // In order: the call's own nodes (index into the graph) and the calls inside it (index into CallTree::calls,
   // is_call).
   struct Item {
@@ -27,8 +28,8 @@ struct CallNode {
     bool is_call = false;
   };
   std::vector<Item> items;
-  std::vector<uint32_t> inputs;   // values, by first use; without ExportedProgram::tensors
-  std::vector<uint32_t> outputs;  // values, in the order in which they are made
+  std::vector<uint32_t> inputs;   // values by first use, without those of ExportedProgram::tensors
+  std::vector<uint32_t> outputs;  // values, in the order in which they are computed
 };
 
 struct CallTree {

@@ -1,4 +1,4 @@
-// DataFlowOf: which module feeds which, read from the graph of an exported program and its recorded calls.
+// DataFlowOf: reads the data flow between modules from the graph of an exported program and its recorded calls.
 //
 // Stage before: engine/io/exported_program. Stages after: ModuleTree::flow of a program (program_checks.h), which the
 // REPL and `suggest` read.

@@ -37,7 +37,7 @@ struct ShardOrigin {
   enum class Kind : uint8_t { kParameter, kInput, kOutput };
   Kind kind = Kind::kParameter;
   uint32_t module = 0;  // index into the plan's tree
-  uint32_t index = 0;   // of a parameter: into the module's signature; of an input or output: its position
+  uint32_t index = 0;   // of a parameter: in the module's signature; of an input or output: its position
   int64_t dim = 0;
 };
 
@@ -51,7 +51,7 @@ struct LocalDim {
   };
   int64_t full = 1;
   int64_t local = 1;
-  std::vector<Part> parts;     // of a fused dim, in order, each sharded by itself; empty: not fused
+  std::vector<Part> parts;     // of a fused dim, in order; each part is sharded by itself; empty: not fused
   int32_t origin = kNone;      // index into SizeConflicts::origins: what determines the local size
   int32_t integer_at = kNone;  // the node with an integer that is (a factor of) this size
 
@@ -60,8 +60,8 @@ struct LocalDim {
 
 struct SizeConflict {
   enum class Kind : uint8_t {
-    kInteger,        // an integer of the graph holds for the full size of a dim that is local here
-    kCrossesShards,  // a part of a sharded dim is taken as if the dim were full
+    kInteger,        // an integer of the graph is valid for the full size of a dim that is sharded
+    kCrossesShards,  // a part of a sharded dim is selected as if the dim were full
     kFollowsShard,   // the size of a shard is used for a full tensor, or as a value
     kOperands,       // operands with layouts that do not fit together
     kTerms,          // a partial tensor is the operand of a nonlinear operator
@@ -86,9 +86,9 @@ struct BoundaryConflict {
   int64_t full = 0;
   int64_t local = 0;                 // actual local size
   int64_t declared = 0;              // declared local size
-  bool terms = false;                // the tensor is partial, but is not declared as partial
-  int32_t node = LocalDim::kNone;    // the node that made it partial; kNone: a module boundary did
-  int32_t origin = LocalDim::kNone;  // of the local size, or of the sharded dim of the sum
+  bool terms = false;                // the tensor is partial, but is declared with another layout
+  int32_t node = LocalDim::kNone;    // the node that makes it partial; kNone: a module boundary makes it partial
+  int32_t origin = LocalDim::kNone;  // of the local size; if `terms`, of the sharded dim that was summed over
 };
 
 struct SizeConflicts {
@@ -99,8 +99,8 @@ struct SizeConflicts {
   int64_t nodes = 0;                       // number of operators of the graph
 };
 
-// Returns the conflicts on rank 0 along tp. `plan` must be compiled for the module tree of `program`. A conflict that
-// follows from another conflict is not reported.
+// Returns the conflicts on the rank with tp coordinate 0. `plan` must be compiled for the module tree of `program`. A
+// conflict that follows from another conflict is not reported.
 SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan);
 
 }  // namespace moonshard

@@ -1,15 +1,16 @@
 // ProgramChecks: compares a plan with the graph of an exported program, before a tensor is touched or a rank is started
 // (local_sizes.h):
 //
-//   kFixedSize       an integer of the graph holds for the full size of a dim that the plan makes local; or a part of a
-//                    sharded dim is taken as if the dim were full; or the size of a shard is used for a full tensor
+//   kFixedSize       an integer of the graph is valid only for the full size of a dim that the plan shards; or a part
+//                    of a sharded dim is selected as if the dim were full; or the size of a shard is used for a full
+//                    tensor
 //   kFlowDoesNotFit  the input of a module has another layout than the plan declares; or the operands of an operator
 //                    between modules have layouts that do not fit together; or one tensor is two inputs of a module
 //                    with different redistributions; or the plan declares a redistribution for a module whose nodes are
 //                    not contiguous in the graph
 //
-// Each finding has the node, its module, the plan line that shards the dim, and a suggested fix. Equal layers share one
-// finding.
+// Each finding has a plan line and a suggested fix. A finding about a node names the node, its module and the plan line
+// that shards the dim. Equal layers share one finding.
 //
 // Stage before: engine/io/exported_program. Stage after: engine/plan/resolve, which runs the checks of a tree.
 #pragma once

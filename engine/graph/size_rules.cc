@@ -84,7 +84,7 @@ std::optional<Dims> Broadcast(NodeSizes& n, const std::vector<const LocalTensor*
         first = false;
         continue;
       }
-      if (!n.Agree(made, dim, "dims of its operands that must be equal")) return std::nullopt;
+      if (!n.Agree(made, dim, "in a dim that must be equal, two operands")) return std::nullopt;
       if (made.origin < 0) made.origin = dim.origin;
       if (made.integer_at < 0) made.integer_at = dim.integer_at;
       if (made.parts.empty()) made.parts = dim.parts;
@@ -112,7 +112,8 @@ bool NoShardNumbers(NodeSizes& n) {
     dim.local = *number.local;
     dim.origin = number.origin;
     n.Conflict(Kind::kFollowsShard,
-               "its argument '" + name + "' is the size of a shard (" + SizeText(number) + "), and is used as a value",
+               "its argument '" + name + "' is the size of a shard (" + SizeText(number) +
+                   ") and is used as a value, so the result differs from the full model",
                *number.local, *number.full, &dim);
     return false;
   }
@@ -210,8 +211,9 @@ bool RegroupOne(NodeSizes& n, std::span<const LocalDim> in, std::span<LocalDim> 
     int64_t declared = 0;
     int64_t required = 0;
     wanted(declared, required);
-    refuse(Kind::kInteger, ": the number of elements fits, but the elements are in other dims than in the full tensor",
-           declared, required);
+    refuse(Kind::kInteger,
+           ": the number of elements is right, but elements would be in another dim than in the full tensor", declared,
+           required);
     return false;
   }
   out[place].origin = sharded->origin;
@@ -315,8 +317,9 @@ void ViewTo(NodeSizes& n, const LocalTensor& self, const std::vector<LocalNumber
           if (literal[i]) declared = full[i];
         }
         n.Conflict(Kind::kInteger,
-                   "its operand has " + std::to_string(elements) + " elements on a rank, which is not a multiple of " +
-                       std::to_string(others),
+                   "its operand has " + std::to_string(elements) +
+                       " elements on a rank, but the product of the sizes other than -1 is " + std::to_string(others) +
+                       ", which does not divide " + std::to_string(elements),
                    declared, declared * dim.local / dim.full, &dim, nullptr, static_cast<int32_t>(n.index()));
         return;
       }
@@ -555,10 +558,15 @@ std::optional<Dims> PartsOf(NodeSizes& n, const LocalDim& dim, const std::vector
     if (made.full != size.full || made.local != size.local) {
       const bool integer = size.integer_at >= 0 && made.full == size.full;
       n.Conflict(integer ? Kind::kInteger : Kind::kCrossesShards,
-                 integer ? "it takes " + std::to_string(size.local) + " elements of a dim of size " + SizeText(dim)
-                         : "it takes " + std::to_string(size.full) + " of the " + std::to_string(dim.full) +
-                               " elements of a dim that is sharded as one part: the " + std::to_string(dim.local) +
-                               " elements on a rank are not a shard of the elements that it takes",
+                 made.full == size.full
+                     ? "it splits off a part of " + std::to_string(size.local) + " elements from a dim of size " +
+                           SizeText(dim) + ", but a rank holds " + std::to_string(made.local) + " elements of this part"
+                     : "it splits off " + std::to_string(size.full) + " of the " + std::to_string(dim.full) +
+                           " elements of a " +
+                           (dim.parts.empty() ? "dim that is sharded as a whole"
+                                              : "fused dim, but not at a boundary between its parts") +
+                           " (" + std::to_string(dim.local) +
+                           " elements per rank), so these elements are not evenly divided between the ranks",
                  integer ? size.local : size.full, made.local, &dim, nullptr,
                  integer ? size.integer_at : LocalDim::kNone);
       return std::nullopt;
@@ -598,7 +606,8 @@ void SplitInto(NodeSizes& n, const LocalTensor& self, size_t dim, std::vector<Lo
     for (const LocalDim& size : sizes) {
       if (!size.is_sharded()) continue;
       n.Conflict(Kind::kFollowsShard,
-                 "it splits a dim of size " + SizeText(had) + " by the size of a shard (" + SizeText(size) + ")",
+                 "it splits an unsharded dim of size " + SizeText(had) +
+                     " into parts whose sizes depend on the size of a shard (" + SizeText(size) + ")",
                  size.local, size.full, &size);
       return;
     }
@@ -644,7 +653,7 @@ void Split(NodeSizes& n) {
   if (pieces(had.full, *size.full) != pieces(had.local, *size.local)) {
     n.Conflict(Kind::kInteger,
                "it splits a dim of size " + SizeText(had) + " into parts of " + SizeText(size) + ": " +
-                   std::to_string(pieces(had.local, *size.local)) + " parts instead of " +
+                   std::to_string(pieces(had.local, *size.local)) + " parts on a rank instead of " +
                    std::to_string(pieces(had.full, *size.full)),
                *size.local, *size.full * had.local / std::max<int64_t>(had.full, 1), &had, nullptr,
                static_cast<int32_t>(n.index()));
@@ -705,7 +714,7 @@ void Slice(NodeSizes& n) {
       if (last != last_local || first != first_local) {
         n.Conflict(Kind::kFollowsShard,
                    "it slices an unsharded dim of size " + SizeText(had) + " to the local size of a shard (" +
-                       SizeText(which) + "), which selects the same elements on every rank",
+                       SizeText(which) + "), so it selects the same elements on every rank",
                    *which.local, *which.full, &follows);
         return;
       }
@@ -714,9 +723,10 @@ void Slice(NodeSizes& n) {
     if (last - first != had.full) out[*dim].integer_at = LocalDim::kNone;
   } else if (all) {
     if (last_local != had.local || first_local != first) {
-      n.Conflict(Kind::kFollowsShard,
-                 "it takes all of a sharded dim in the full model, but only a part of the shard on a rank", last_local,
-                 had.local, &had);
+      n.Conflict(
+          Kind::kFollowsShard,
+          "it selects all elements of a sharded dim in the full model, but not all elements of the shard on a rank",
+          last_local, had.local, &had);
       return;
     }
     out[*dim] = Resized(had, count(last - first), count(last_local - first_local));
@@ -801,7 +811,8 @@ void Gather(NodeSizes& n) {
   const auto dim = n.Dim("dim", self->dims.size());
   if (!dim || self->dims[*dim].is_sharded()) return;
   for (size_t i = 0; i < self->dims.size(); ++i) {
-    if (i != *dim && !n.Agree(self->dims[i], index->dims[i], "dims of the tensor and of the index")) return;
+    if (i != *dim && !n.Agree(self->dims[i], index->dims[i], "in a dim that must be equal, the tensor and the index"))
+      return;
   }
   n.Set(0, index->dims);
 }
@@ -863,7 +874,7 @@ void Cat(NodeSizes& n) {
     for (size_t i = 0; i < rank; ++i) {
       const LocalDim& other = tensors[t]->dims[i];
       if (i == *dim) continue;
-      if (!n.Agree(out[i], other, "dims of its operands that must be equal")) return;
+      if (!n.Agree(out[i], other, "in a dim that must be equal, two operands")) return;
       if (out[i].parts.empty()) out[i].parts = other.parts;
       if (out[i].origin < 0) out[i].origin = other.origin;
       if (out[i].integer_at < 0) out[i].integer_at = other.integer_at;
@@ -926,12 +937,12 @@ void Linear(NodeSizes& n) {
   const LocalTensor* input = n.Tensor("input");
   const LocalTensor* weight = n.Tensor("weight");
   if (input == nullptr || weight == nullptr || input->dims.empty() || weight->dims.size() != 2) return;
-  if (!n.Agree(input->dims.back(), weight->dims[1], "the features of its input and of its weight")) return;
+  if (!n.Agree(input->dims.back(), weight->dims[1], "the feature dims of its input and of its weight")) return;
   const bool terms = weight->dims[1].is_sharded() || input->terms;
   Dims out(input->dims.begin(), input->dims.end() - 1);
   out.push_back(weight->dims[0]);
   if (const LocalTensor* bias = n.Tensor("bias"); bias != nullptr && bias->dims.size() == 1) {
-    if (!n.Agree(weight->dims[0], bias->dims[0], "the output features of its weight and of its bias")) return;
+    if (!n.Agree(weight->dims[0], bias->dims[0], "the output feature dims of its weight and of its bias")) return;
   }
   n.Set(0, std::move(out), terms);
 }
@@ -951,7 +962,7 @@ void MultiplyMatrices(NodeSizes& n, const LocalTensor& a, const LocalTensor& b) 
   const bool column = b.dims.size() == 1;
   const LocalDim& left = a.dims.back();
   const LocalDim& right = column ? b.dims.back() : b.dims[b.dims.size() - 2];
-  if (!n.Agree(left, right, "the dims that it sums over")) return;
+  if (!n.Agree(left, right, "the contracted dims")) return;
   const LocalTensor batch_a = Front(a, row ? 1 : 2);
   const LocalTensor batch_b = Front(b, column ? 1 : 2);
   std::optional<Dims> out = Broadcast(n, {&batch_a, &batch_b});
@@ -1000,7 +1011,7 @@ void Einsum(NodeSizes& n) {
       if (fresh || dim.full == 1) continue;
       if (found->second.full == 1) {
         found->second = dim;
-      } else if (!n.Agree(found->second, dim, "dims of its operands that must be equal")) {
+      } else if (!n.Agree(found->second, dim, "in a dim that must be equal, two operands")) {
         return;
       }
     }
@@ -1025,9 +1036,9 @@ void GroupedMatmul(NodeSizes& n) {
   const LocalTensor* b = n.Tensor("mat2");
   const LocalTensor* ends = n.Tensor("offs");
   if (a == nullptr || b == nullptr || a->dims.size() != 2 || b->dims.size() != 3) return;
-  if (!n.Agree(a->dims[1], b->dims[1], "the features of the rows and of the experts")) return;
+  if (!n.Agree(a->dims[1], b->dims[1], "the feature dims of the rows and of the expert weights")) return;
   if (ends != nullptr && ends->dims.size() == 1 &&
-      !n.Agree(ends->dims[0], b->dims[0], "the numbers of row groups and of experts"))
+      !n.Agree(ends->dims[0], b->dims[0], "the dims of the row groups and of the experts"))
     return;
   n.Set(0, {a->dims[0], b->dims[2]}, a->dims[1].is_sharded() || a->terms);
 }
@@ -1075,20 +1086,22 @@ void Attention(NodeSizes& n) {
   const bool grouped = gqa != nullptr && gqa->integer != 0;
   for (size_t i = 0; i + 2 < rank; ++i) {
     const bool heads = i + 3 == rank;
-    if (!n.Agree(k->dims[i], v->dims[i], "dims of keys and values")) return;
+    if (!n.Agree(k->dims[i], v->dims[i], "in a dim that must be equal, keys and values")) return;
     if (!heads || !grouped) {
-      if (!n.Agree(q->dims[i], k->dims[i], heads ? "the heads of queries and keys" : "dims of queries and keys"))
+      if (!n.Agree(q->dims[i], k->dims[i],
+                   heads ? "the dims of the query heads and of the key heads"
+                         : "in a dim that must be equal, queries and keys"))
         return;
     } else if (k->dims[i].local == 0 || q->dims[i].local % k->dims[i].local != 0) {
       n.Conflict(Kind::kOperands,
-                 "the number of query heads (" + SizeText(q->dims[i]) +
+                 "on a rank, the number of query heads (" + SizeText(q->dims[i]) +
                      ") is not a multiple of the number of key heads (" + SizeText(k->dims[i]) + ")",
                  k->dims[i].local, q->dims[i].local, &q->dims[i], &k->dims[i]);
       return;
     }
   }
-  if (!n.Agree(q->dims[rank - 1], k->dims[rank - 1], "the features of queries and keys")) return;
-  if (!n.Agree(k->dims[rank - 2], v->dims[rank - 2], "the tokens of keys and values")) return;
+  if (!n.Agree(q->dims[rank - 1], k->dims[rank - 1], "the feature dims of queries and keys")) return;
+  if (!n.Agree(k->dims[rank - 2], v->dims[rank - 2], "the token dims of keys and values")) return;
   if (const LocalTensor* mask = n.Tensor("attn_mask"); mask != nullptr) {
     LocalTensor scores = Front(*q, 0);
     scores.dims.back() = k->dims[rank - 2];
@@ -1114,8 +1127,11 @@ void Convolution(NodeSizes& n) {
     const LocalDim& sharded = in.is_sharded() ? in : weight->dims[0];
     const bool integer = groups.literal && *groups.full > 1;
     n.Conflict(integer ? Kind::kInteger : Kind::kOperands,
-               "its input has " + SizeText(in) + " channels, its weight has " + SizeText(weight->dims[0]) +
-                   " output channels in " + SizeText(groups) + " groups",
+               in.local != wanted
+                   ? "its input has " + SizeText(in) + " channels, but its weight requires " + std::to_string(wanted) +
+                         " input channels on a rank (groups: " + SizeText(groups) + ")"
+                   : "the number of output channels of its weight (" + SizeText(weight->dims[0]) +
+                         ") is not a multiple of the number of groups (" + SizeText(groups) + ")",
                *groups.local, *groups.full * sharded.local / std::max<int64_t>(sharded.full, 1), &sharded,
                in.is_sharded() ? &weight->dims[0] : &in, integer ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
     return;
@@ -1140,17 +1156,20 @@ void Norm(NodeSizes& n) {
     if (*(*shape)[i].local == had.local) continue;
     const bool literal = (*shape)[i].literal;
     const LocalDim number = n.Made((*shape)[i]);
-    n.Conflict(literal ? Kind::kInteger : Kind::kFollowsShard,
-               "it normalizes over " + SizeText((*shape)[i]) + " features, and its input has " + SizeText(had),
-               *(*shape)[i].local, had.local, had.is_sharded() ? &had : &number, nullptr,
-               literal ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
+    n.Conflict(
+        literal ? Kind::kInteger : Kind::kFollowsShard,
+        "it normalizes over " + SizeText((*shape)[i]) + " features, but its input has " + SizeText(had) + " features",
+        *(*shape)[i].local, had.local, had.is_sharded() ? &had : &number, nullptr,
+        literal ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
     return;
   }
   for (const char* name : {"weight", "bias"}) {
     const LocalTensor* parameter = n.Tensor(name);
     if (parameter == nullptr) continue;
     for (size_t i = 0; i < parameter->dims.size() && i < shape->size(); ++i) {
-      if (!n.Agree(input->dims[first + i], parameter->dims[i], "the features of its input and of its weight")) return;
+      if (!n.Agree(input->dims[first + i], parameter->dims[i],
+                   std::string("the feature dims of its input and of its ") + name))
+        return;
     }
   }
   n.Set(0, input->dims);
@@ -1169,7 +1188,7 @@ void Loss(NodeSizes& n) {
   const LocalTensor* self = n.Tensor("self");
   const LocalTensor* target = n.Tensor("target");
   if (self == nullptr || target == nullptr || self->dims.empty() || target->dims.empty()) return;
-  if (!n.Agree(self->dims[0], target->dims[0], "the rows of the logits and of the labels")) return;
+  if (!n.Agree(self->dims[0], target->dims[0], "the token dims of the logits and of the labels")) return;
   if (n.FullSizes(0).empty()) {
     n.Set(0, {});
   } else {
@@ -1211,7 +1230,7 @@ void Arange(NodeSizes& n) {
     const LocalDim made = n.Made(number);
     n.Conflict(Kind::kFollowsShard,
                "its argument '" + std::string(name) + "' is the size of a shard (" + SizeText(number) +
-                   "), so it makes the same numbers on every rank",
+                   "), so every rank generates the same range instead of its own part of the full range",
                *number.local, *number.full, &made);
     return;
   }
@@ -1458,7 +1477,9 @@ void TakeNoTerms(NodeSizes& n) {
   if (!kNotLinear.contains(name) && !(product && count > 1) && !(divisor != nullptr && divisor->terms)) return;
   LocalDim from;
   from.origin = terms->terms_origin;
-  n.Conflict(Kind::kTerms, "it is nonlinear, and its operand is partial", 0, 0, &from);
+  n.Conflict(Kind::kTerms,
+             "it is not linear in a partial operand, so the sum of the ranks' results is not the full result", 0, 0,
+             &from);
 }
 
 const ProgramArgument* NodeSizes::Find(std::string_view name) const {
@@ -1581,8 +1602,8 @@ bool NodeSizes::Agree(const LocalDim& a, const LocalDim& b, std::string_view wha
   const LocalDim& other = second ? a : b;
   const bool integer = other.integer_at >= 0;
   Conflict(integer ? Kind::kInteger : Kind::kOperands,
-           std::string(what) + " are " + SizeText(a) + " and " + SizeText(b), other.local, sharded.local, &sharded,
-           &other, integer ? other.integer_at : LocalDim::kNone);
+           std::string(what) + " have different local sizes: " + SizeText(a) + " and " + SizeText(b), other.local,
+           sharded.local, &sharded, &other, integer ? other.integer_at : LocalDim::kNone);
   return false;
 }
 

@@ -14,13 +14,14 @@ namespace moonshard::graph {
 
 struct LocalTensor {
   bool known = false;
-  bool terms = false;                      // it is partial, or computed from a partial tensor
-  int32_t terms_at = LocalDim::kNone;      // the node that made it partial
+  bool terms = false;                      // the tensor is partial, or computed from a partial tensor
+  int32_t terms_at = LocalDim::kNone;      // the node that made the tensor partial
   int32_t terms_origin = LocalDim::kNone;  // the origin of the sharded dim that this node summed over
   std::vector<LocalDim> dims;
 };
 
-// A number that the graph contains or computes, in the full model and on this rank. Unknown if it depends on data.
+// A number that the graph contains or computes, in the full model and on this rank. The number is unknown if it depends
+// on data.
 struct LocalNumber {
   std::optional<int64_t> full;
   std::optional<int64_t> local;
@@ -43,7 +44,7 @@ class NodeSizes {
   uint32_t index() const { return index_; }
   const ProgramNode& node() const { return program_.graph.nodes[index_]; }
   const ProgramArgument* Find(std::string_view name) const;
-  // Return nullptr if the argument is absent, not a tensor, or unknown.
+  // Return nullptr if the argument is absent or not a tensor, or if its sizes are unknown.
   const LocalTensor* Tensor(std::string_view name) const;
   const LocalTensor* TensorOf(const ProgramArgument& argument) const;
   bool IsTensor(const ProgramArgument& argument) const;
@@ -56,7 +57,7 @@ class NodeSizes {
   // Returns a dim argument of a tensor of `rank` dims, from 0 to rank - 1; nullopt if the argument is absent, unknown
   // or out of range.
   std::optional<size_t> Dim(std::string_view name, size_t rank) const;
-  // Returns the sizes of result i in the traced example; empty if it is not a tensor.
+  // Returns the sizes of result i in the traced example; empty if the result is not a tensor.
   const std::vector<int64_t>& FullSizes(size_t i) const;
   bool HasResult(size_t i) const;
   // Returns a dim whose full and local sizes are those of `number`.
@@ -67,8 +68,8 @@ class NodeSizes {
   void Conflict(SizeConflict::Kind kind, std::string message, int64_t declared, int64_t required,
                 const LocalDim* sharded, const LocalDim* other = nullptr, int32_t integer_at = LocalDim::kNone);
   // Compares two dims that must have the same size. Records a conflict and returns false if their full sizes are equal
-  // but their local sizes differ; else returns true. `what` names the dims in the message: "the features of its input
-  // and of its weight".
+  // but their local sizes differ; else returns true. `what` names the dims in the message: "the feature dims of its
+  // input and of its weight".
   bool Agree(const LocalDim& a, const LocalDim& b, std::string_view what);
   bool in_conflict() const { return conflict.has_value(); }
 
@@ -99,13 +100,13 @@ SizeRule SizeRuleOf(const std::string& name);
 // at the same position.
 bool IsElementwise(const std::string& name);
 
-// Larger sizes and numbers are unknown, so that the product of any two of them fits int64.
+// Larger sizes and numbers count as unknown, so that the product of any two of them fits int64.
 inline constexpr int64_t kLargestSize = int64_t{1} << 31;
 bool IsSmall(const LocalNumber& number);
 
 // Records a conflict if a partial tensor is the operand of a nonlinear operator: the sum of the ranks' results is not
-// the result of the sum. If all ranks but one have zeros, the sum may still be right, as for a norm of looked-up rows,
-// but the gradients of the operator's other operands are wrong.
+// the operator's result for the sum of the partial tensors. If all ranks but one have zeros, the sum of the results may
+// be right, as for a norm of rows of an embedding, but the gradients of the operator's other operands are wrong.
 void TakeNoTerms(NodeSizes& n);
 
 // Evaluates Python arithmetic on sizes by the name in the graph ("floordiv"). Returns nullopt if the result is not an

@@ -1,13 +1,13 @@
 // DataFlow: the data flow between the modules of a model: an edge from each result of a module call to the arguments of
-// the calls that take the result, with the operators between the calls. It is read from the graph of an exported
-// program without running it (engine/graph/data_flow_of.h); a model that is written in C++ has no DataFlow.
+// the calls that receive the result, with the operators between the calls. The data flow is read from the graph of an
+// exported program without running it (engine/graph/data_flow_of.h); a model that is written in C++ has no DataFlow.
 //
 //   model.layers.0.self_attn.q_proj:0 -> model.layers.0.self_attn.o_proj:0   reshape, other
 //   model.layers.0.self_attn.o_proj:0 -> model.layers.0.post_attention_layernorm:0   residual
 //
-// An edge goes from the innermost call that makes a value to every call that takes this value, or a value that
-// operators between modules compute from it. For a residual sum, only the operands of the last addition have edges, not
-// those of all earlier layers.
+// An edge goes from the innermost call that outputs a value to every call that receives this value or a value that
+// operators between the calls compute from it. For a residual sum, only the operands of the last addition have edges,
+// not those of all earlier layers.
 #pragma once
 
 #include <cstdint>

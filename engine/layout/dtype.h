@@ -44,7 +44,7 @@ std::optional<DType> DTypeFromSafetensors(std::string_view name);
 // "float32", "bfloat16", "float8_e4m3fn": the name in torch; what explain prints.
 const char* ToString(DType dtype);
 std::optional<DType> DTypeFromTorch(std::string_view name);
-// Returns the number in an exported program (torch._export.serde.schema.ScalarType); 0: exported programs do not have
+// Returns the number in an exported program (torch._export.serde.schema.ScalarType); 0 if exported programs do not have
 // the dtype.
 int ExportedNumber(DType dtype);
 std::optional<DType> DTypeFromExported(int number);

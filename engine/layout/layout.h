@@ -1,6 +1,5 @@
 // Layout: the placement of one tensor on the ranks of one mesh axis (terms: README.md). The set of layouts is closed.
-// The gradient of a tensor has the dual layout. The brackets have DTensor's placements of the value and of the
-// gradient:
+// The gradient of a tensor has the dual layout. In brackets: DTensor's placements of the value and of the gradient.
 //   replicate   value: equal on all ranks, in replicated compute   gradient: equal on all ranks  [Replicate, Replicate]
 //   shared      value: equal on all ranks, in sharded compute      gradient: partial             [Replicate, Partial]
 //   shard(d)    value: shards along dim d (torch.chunk)            gradient: shards along dim d  [Shard(d), Shard(d)]
@@ -11,11 +10,12 @@
 // `shared_last(n)` is shared in the last n features and replicate in the features before them (for a projection that
 // outputs both).
 //
-// A shard may declare the structure of its dim: `heads` (sharded only between heads; with fewer heads than ranks, each
-// head is on ranks/heads consecutive ranks) and `parts` (a fused dim, each part sharded by itself); or the `owner`, the
-// one rank that holds the full dim while the other ranks hold an empty shard (an expert among experts). The layout
-// determines the indices that each rank holds: shards.h. Parts without sizes are equal parts of the dim; Sized() sets
-// their sizes when the size of the dim is known.
+// A shard may declare the structure of its dim: either `heads` (the dim is sharded only between heads; with fewer heads
+// than ranks, ranks/heads consecutive ranks hold the same head), or `parts` (a fused dim; each part is sharded by
+// itself and may have heads). Alternatively, a shard may have an `owner`: this rank holds the full dim and the other
+// ranks an empty shard, as for an expert of a mixture of experts. The layout determines the indices that each rank
+// holds: shards.h. Parts without sizes are equal parts of the dim; Sized() sets their sizes when the size of the dim is
+// known.
 //
 // Placement: one layout per mesh axis. A plan that names no axis declares the layout on tp.
 #pragma once
@@ -33,8 +33,8 @@ namespace moonshard {
 enum class LayoutKind : uint8_t { kReplicate, kShared, kShard, kPartial };
 
 struct Layout {
-  // One part of a fused dim: `size` elements in `heads` heads (0: no heads, sharded as by torch.chunk). If all parts
-  // have size 0, they are equal parts of the dim.
+  // One part of a fused dim: `size` elements in `heads` heads (0: no heads, sharded as torch.chunk does it). If all
+  // parts have size 0, they are equal parts of the dim.
   struct Part {
     int64_t size = 0;
     int64_t heads = 0;
@@ -63,21 +63,21 @@ struct Layout {
 
   bool is_shard() const { return kind == LayoutKind::kShard; }
   bool is_shared_last() const { return kind == LayoutKind::kShared && last > 0; }
-  // Whether it is a shard without heads, parts or owner, as torch.chunk makes it.
+  // Whether the layout is a shard without heads, parts or owner: sharded as torch.chunk does it.
   bool is_plain_shard() const { return is_shard() && heads == 0 && parts.empty() && owner < 0; }
-  // Whether it has parts and all of them have size 0: equal parts.
+  // Whether the layout has equal parts: parts that all have size 0.
   bool has_equal_parts() const;
   // Returns the layout for a dim of `size` elements, with the sizes of equal parts set. If the number of parts does not
-  // divide `size`, which compile refuses, the last parts are smaller.
+  // divide `size`, the last parts are smaller; compile reports such a layout as an error.
   Layout Sized(int64_t size) const;
   auto operator<=>(const Layout&) const = default;
 
-  // Returns "replicate", "shared", "shared_last(64)", "partial", "shard(0)", "packed(0,[64,32,32])": the form in JSON,
-  // without heads and owner.
+  // Returns "replicate", "shared", "shared_last(64)", "partial", "shard(0)" or "packed(0,[64,32,32])": without heads
+  // and owner. This form is used in the JSON of explain.
   std::string ToString() const;
   // As ToString, with heads and owner: "shard(0,heads=8)", "shard(0,owner=3)",
   // "packed(0,[64:heads=8,32:heads=4,32:heads=4])"; "packed(0,2)" for two equal parts. Two layouts are equal if and
-  // only if their texts are.
+  // only if their texts are equal.
   std::string ToText() const;
 };
 
@@ -86,8 +86,9 @@ struct Layout {
 struct Placement {
   std::array<Layout, kMeshAxisCount> by_axis;  // indexed by MeshAxis
 
-  Placement() = default;                                            // replicate on every axis
-  Placement(Layout tp) { (*this)[MeshAxis::kTp] = std::move(tp); }  // NOLINT: a layout alone is about tp
+  Placement() = default;  // replicate on every axis
+  // A single layout is the tp layout.
+  Placement(Layout tp) { (*this)[MeshAxis::kTp] = std::move(tp); }  // NOLINT: implicit on purpose
 
   Layout& operator[](MeshAxis axis) { return by_axis[static_cast<size_t>(axis)]; }
   const Layout& operator[](MeshAxis axis) const { return by_axis[static_cast<size_t>(axis)]; }

@@ -82,7 +82,7 @@ Result<MeshShape> MeshShape::Parse(std::string_view text) {
     const char* end = part.data() + part.size();
     if (equals == std::string::npos || equals == 0 ||
         std::from_chars(part.data() + equals + 1, end, size) != std::from_chars_result{end, std::errc()}) {
-      return BadMesh("cannot read '" + part + "' as a mesh axis and its size", std::string(text));
+      return BadMesh("'" + part + "' does not have the form AXIS=SIZE", std::string(text));
     }
     axes.emplace_back(part.substr(0, equals), size);
   }

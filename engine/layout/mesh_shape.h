@@ -30,7 +30,7 @@ std::optional<MeshAxis> MeshAxisFromName(std::string_view name);
 // Returns the five names, for messages.
 std::span<const std::string> MeshAxisNames();
 
-// The largest number of ranks of a mesh. With this number, passes that visit every rank take at most seconds.
+// The largest number of ranks of a mesh. The limit ensures that passes that visit every rank take at most seconds.
 inline constexpr int64_t kMostRanks = int64_t{1} << 20;
 
 class MeshShape {

@@ -33,14 +33,14 @@ struct Parameter {
   int64_t elements() const;
 };
 
-// Where the class of a module is defined; only a live model has this information. It determines the suggested fix for a
-// module whose calls cannot be intercepted.
+// Where the class of a module is defined; only a live model has this information. The origin determines the suggested
+// fix for a module whose calls cannot be intercepted.
 enum class ModuleOrigin : uint8_t {
   kUnknown,      // read from headers
-  kHost,         // a class of the host application
+  kHost,         // a class of the application
   kMoonshard,    // moonshard::nn
   kTorch,        // torch::nn
-  kWithinTorch,  // a child of a torch::nn class whose own forward uses it (out_proj of MultiheadAttention)
+  kWithinTorch,  // a child of a torch::nn class that uses it without a call (out_proj of MultiheadAttention)
 };
 
 struct Module {
@@ -59,9 +59,9 @@ struct ParamRef {
   auto operator<=>(const ParamRef&) const = default;
 };
 
-// A check of a compiled plan against information about the model's forward that the tree does not have (the graph of an
-// exported program: engine/graph/program_checks.h). Its findings depend only on the plan and are the same on every
-// rank.
+// A check of a compiled plan that needs information about the model's forward (the graph of an exported program:
+// engine/graph/program_checks.h), which the tree does not have. The findings depend only on the plan and are the same
+// on every rank.
 struct PlanCheck {
   std::string name;  // name of the pass: "sizes"
   // Adds its findings to `found`; returns a description of its work for the record of the pass.
@@ -75,14 +75,16 @@ class ModuleTree {
   // Adds a module; its path must be new. modules() has the order in which modules are added.
   void Add(std::string path, std::string kind, Signature parameters, bool hookable = true,
            ModuleOrigin origin = ModuleOrigin::kUnknown);
-  // Declares that two or more parameters are the same tensor (tied parameters). The first of them is stored.
+  // Declares that two or more parameters are the same tensor (tied parameters). The first parameter in `same`
+  // represents the tensor; the others are aliases of the first.
   void AddTie(std::vector<ParamRef> same);
 
   const std::vector<Module>& modules() const { return modules_; }
   const std::vector<Signature>& signatures() const { return signatures_; }
   const Signature& parameters(const Module& module) const { return signatures_[module.signature]; }
-  // By module: the index of its parent, the module at ParentOf(path). If the tree does not have the parent, a number of
-  // at least kMissingParents, which is the same for all modules with this parent. For the root kNoParent.
+  // Returns by module the index of the parent, which is the module at ParentOf(path). If the tree does not have the
+  // parent, the value is a number of at least kMissingParents, equal for all modules with this parent; for the root,
+  // the value is kNoParent.
   const std::vector<uint32_t>& parents() const { return parents_; }
   static constexpr uint32_t kNoParent = UINT32_MAX;
   static constexpr uint32_t kMissingParents = uint32_t{1} << 31;
@@ -98,7 +100,7 @@ class ModuleTree {
   bool FindParameter(std::string_view path, ParamRef* found) const;
   std::string PathOf(ParamRef param) const;
   const Parameter& At(ParamRef param) const;
-  // Whether the tree includes modules that own no parameter, as a live tree does and a tree from headers does not.
+  // Whether the tree includes modules that own no parameter: false for a tree from headers, true for any other tree.
   bool complete() const { return complete_; }
   void set_complete(bool complete) { complete_ = complete; }
 

@@ -43,9 +43,9 @@ DimShards::LocalPart ShardPart(int64_t part_begin, const Layout::Part& part, int
 std::optional<Diagnostic> HeadsError(const Layout::Part& part, int64_t ranks) {
   if (part.heads == 0) return std::nullopt;
   if (part.heads < 0 || part.size % part.heads != 0) {
-    Diagnostic d =
-        MakeDiagnostic(Finding::kHeadsDoNotFit, "a dim of " + std::to_string(part.size) + " elements is not made of " +
-                                                    std::to_string(part.heads) + " heads");
+    Diagnostic d = MakeDiagnostic(Finding::kHeadsDoNotFit, "a dim of " + std::to_string(part.size) +
+                                                               " elements is not divisible into " +
+                                                               std::to_string(part.heads) + " heads");
     d.declared = "heads = " + std::to_string(part.heads);
     d.required = "a number of heads that divides " + std::to_string(part.size);
     return d;
@@ -81,8 +81,9 @@ Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ra
     if (std::optional<Diagnostic> error = HeadsError(part, ranks)) return *error;
   }
   if (sum != size) {
-    Diagnostic d = MakeDiagnostic(Finding::kPackedDoesNotFit, "the packed sizes add up to " + std::to_string(sum) +
-                                                                  ", the dim has " + std::to_string(size));
+    Diagnostic d =
+        MakeDiagnostic(Finding::kPackedDoesNotFit, "the packed sizes add up to " + std::to_string(sum) +
+                                                       ", but the dim has " + std::to_string(size) + " elements");
     d.declared = layout.ToText();
     d.required = "sizes that add up to " + std::to_string(size);
     return d;

@@ -5,8 +5,8 @@
 //   shard(d, heads=h)   h % n == 0: h/n heads each;  n % h == 0: rank r has head r*h/n, so n/h consecutive ranks have
 //                       the same head
 //   packed(d, parts)    each part as above; the local tensor has the rank's shards of the parts in order
-//   shard(d, owner=r)   the full dim on rank r, an empty shard on the other ranks; on an axis of one rank this rank is
-//                       every owner, so that a plan with owners is valid for tp=1
+//   shard(d, owner=r)   the full dim on rank r, an empty shard on the other ranks; on an axis of one rank, this rank is
+//                       the owner for every r, so that a plan with owners is valid for tp=1
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ class DimShards {
     Interval global;  // of the full dim
     int64_t local_begin = 0;
     int64_t replicas = 1;
-    bool first_replica = true;  // `rank` is the first rank with this shard, which counts it
+    bool first_replica = true;  // `rank` is the first rank with this shard; only the first rank counts the shard
   };
   std::vector<LocalPart> PartsOf(int64_t rank) const;
   // Whether the shards are those of torch.chunk, so that an all-gather in rank order gives the full dim.
@@ -62,7 +62,7 @@ class DimShards {
   std::vector<std::vector<LocalPart>> parts_;
 };
 
-// Returns the axis sizes up to `most` that divide `heads` or are multiples of it, smallest first.
+// Returns the axis sizes up to `most` that divide `heads` or are multiples of `heads`, smallest first.
 std::vector<int64_t> LegalAxisSizes(int64_t heads, int64_t most);
 
 }  // namespace moonshard

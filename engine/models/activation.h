@@ -1,4 +1,4 @@
-// Activation: the elementwise functions that configs name.
+// Activation: the elementwise activation functions that configs name.
 #pragma once
 
 #include <optional>
@@ -12,6 +12,7 @@ namespace moonshard {
 
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
 
+// Returns the activation of each element of `x`.
 at::Tensor Activate(Activation activation, const at::Tensor& x);
 
 // Returns the function that a config field names (a name of transformers' ACT2FN); `otherwise` if the field is absent.

@@ -50,7 +50,7 @@ at::Tensor SplitHeads(const at::Tensor& projected, int64_t head_dim) {
 at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerContext& context,
                   double dropout, std::optional<double> scale) {
   TORCH_CHECK_VALUE(k.size(1) > 0 && q.size(1) > 0 && q.size(1) % k.size(1) == 0, "attention: ", q.size(1),
-                    " query heads on this rank are not a multiple of its ", k.size(1), " key heads");
+                    " query heads on this rank are not a multiple of the ", k.size(1), " key heads on this rank");
   const int64_t repeats = q.size(1) / k.size(1);
   const at::Tensor mixed =
       at::scaled_dot_product_attention(q, RepeatHeads(k, repeats), RepeatHeads(v, repeats), context.mask, dropout,

@@ -1,6 +1,6 @@
-// Attention: self-attention of the reference decoders, for the heads that this rank's projections return. The numbers
-// of heads and the sequence length are taken from the results of the projections, never from the config or the input:
-// under a plan a rank has some of the heads, and the input may be a shard of the sequence. An architecture with other
+// Attention: self-attention of the reference decoders, for the heads of this rank. The numbers of heads and the
+// sequence length are those of the outputs of the projections, never those of the config or the input, because under a
+// plan a rank has only some of the heads, and the input may be a shard of the sequence. An architecture with other
 // projections combines the functions below itself.
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace moonshard {
 
-// The tensors that the layers of one kind share in one forward. They are made once for the full sequence and are the
-// same on every rank.
+// The tensors that all layers of one kind (DecoderConfig::kinds) share in one forward. These tensors are computed once
+// for the full sequence and are the same on every rank.
 struct LayerContext {
   RotaryTables rotary;
   std::optional<at::Tensor> mask;  // bool [B or 1, 1, T, T], true: attends; nullopt: causal attention
@@ -35,8 +35,8 @@ class SequenceBlock : public torch::nn::Module {
 };
 
 // Returns LayerContext::mask. attention_mask: [B, T], nonzero at tokens; nullopt: all positions are tokens. `window`:
-// number of positions to which a token attends, with its own. Returns nullopt if causal attention without a mask tensor
-// is sufficient.
+// number of positions to which a token attends, including its own; nullopt: all positions up to its own. Returns
+// nullopt if causal attention without a mask tensor is sufficient.
 std::optional<at::Tensor> MakeAttentionMask(int64_t length, std::optional<int64_t> window,
                                             const std::optional<at::Tensor>& attention_mask, at::Device device);
 
@@ -81,8 +81,8 @@ class AttentionImpl : public SequenceBlock {
 };
 MOONSHARD_MODULE(Attention);
 
-// One projection `fused_name` for queries, keys and values, with the rows [q | k | v]. A plan shards each of these
-// three parts by itself (packed). o_proj as in AttentionImpl; no biases.
+// Attention with one projection `fused_name` for queries, keys and values, with the rows [q | k | v]. A plan shards
+// each of these three parts separately (packed). o_proj is as in AttentionImpl; there are no biases.
 class FusedAttentionImpl : public SequenceBlock {
  public:
   FusedAttentionImpl(const DecoderConfig& config, const std::string& fused_name);

@@ -1,5 +1,6 @@
-// CausalLm: one interface for causal language models: a reference model, which is made from a config.json, or an
-// exported program. Reference models made inside nn::DeferInit have parameters without storage.
+// CausalLm: one interface for two forms of causal language models: a reference model, which is built from a
+// config.json, and an exported program. A reference model that is built inside nn::DeferInit has parameters without
+// storage.
 // Stage after: apply, which shards and loads the model.
 #pragma once
 
@@ -43,7 +44,7 @@ struct CausalLm {
   const nn::LinearImpl* head = nullptr;
 };
 
-// The classes of Hugging Face that have a reference model, sorted.
+// Returns the classes of Hugging Face that have a reference model, sorted.
 std::vector<std::string> ReferenceArchitectures();
 
 // Reads a config.json with the reader of its architecture: the first name in "architectures", else the architecture of
@@ -51,16 +52,17 @@ std::vector<std::string> ReferenceArchitectures();
 // missing, of the wrong kind, out of range or not supported.
 Result<DecoderSpec> ReadDecoderSpec(const JsonValue& config, const std::string& file_name = "config.json");
 
-// The reference model for a config.json. Errors as ReadDecoderSpec.
+// Returns the reference model for a config.json. Errors: those of ReadDecoderSpec.
 Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_name = "config.json");
 
-// Whether a program is a causal language model: its graph uses one input of ids, at most one input each of mask,
-// positions and labels, and no other input, and it has an output "logits".
+// Returns whether a program is a causal language model: the graph uses one input of ids, at most one input each of
+// mask, positions and labels, and no other input, and the program has an output "logits".
 bool IsCausalLm(const ExportedProgram& program);
 
-// Returns an exported program as a CausalLm. `forward` passes inputs by their kinds and the ids as labels, and returns
-// the logits only. If the program has no input for a mask or positions, a mask must have no padding and positions must
-// count from 0; calls with other values throw PlanError (kBadInput). Errors (kNotSupported): IsCausalLm is false.
+// Returns an exported program as a CausalLm. `forward` passes each argument to the program input of the same kind,
+// passes the ids to an input of labels, and returns only the logits. If the program has no input for a mask or
+// positions, a mask must have no padding and positions must count from 0; calls with other values throw PlanError
+// (kBadInput). Errors (kNotSupported): IsCausalLm is false.
 Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program);
 
 // Mean cross entropy of predicting token t+1 from t, float32 scalar. logits [B, T, V], labels int64 [B, T]; labels of

@@ -81,7 +81,7 @@ bool ConfigReader::Sound(std::initializer_list<std::string_view> names) const {
 
 template <class T>
 std::optional<T> ConfigReader::RefuseKind(std::string_view name, const JsonValue& found, const char* wanted) {
-  Refuse(name, "config field '" + prefix_ + std::string(name) + "' is of kind " + found.KindName(), wanted);
+  Refuse(name, "config field '" + prefix_ + std::string(name) + "' has the JSON type " + found.KindName(), wanted);
   return std::nullopt;
 }
 

@@ -1,5 +1,6 @@
-// ConfigReader: reads typed fields of one JSON object, with a diagnostic for each field that is wrong and for each
-// field that was never read: a model reads all fields that it uses, so the other fields are not supported.
+// ConfigReader: reads typed fields of one JSON object. It reports each field that is wrong and, with NameUnread, each
+// field that was never read. A model reads all fields that it uses, so a field that was never read has no effect on the
+// model.
 #pragma once
 
 #include <cstdint>
@@ -30,34 +31,34 @@ class ConfigReader {
   std::optional<double> Number(std::string_view name, double least, double most = std::numeric_limits<double>::max());
   std::optional<bool> Bool(std::string_view name);
   std::optional<std::string> String(std::string_view name);
-  // A list. Reports an error and returns nullopt if the field or an element has another JSON type.
+  // As above, for a list. An error is also reported if an element has another JSON type.
   std::optional<std::vector<std::string>> Strings(std::string_view name);
   std::optional<std::vector<int64_t>> Ints(std::string_view name);
   std::optional<std::vector<double>> Numbers(std::string_view name);
-  // A reader of a nested object; in messages the name of the field precedes the names of the nested fields. The nested
-  // object counts as empty if the field is absent or null, or, with an error, of another JSON type. The returned reader
-  // must not outlive this reader.
+  // Returns a reader of a nested object; in messages the name of the field precedes the names of the nested fields. If
+  // the field is absent or null, the nested object is empty; if the field has another JSON type, an error is reported
+  // too. The returned reader must not outlive this reader.
   ConfigReader Object(std::string_view name);
-  // As Int and Number, but an absent or null field is an error too. Return `least` after an error.
+  // As Int and Number, but an absent or null field is also an error. After an error these functions return `least`.
   int64_t RequiredInt(std::string_view name, int64_t least);
   double RequiredNumber(std::string_view name, double least);
 
-  // The field, or nullptr if it is absent or null. Marks the field as read.
+  // Returns the field, or nullptr if it is absent or null. Marks the field as read.
   const JsonValue* Find(std::string_view name) const;
   // Whether the field is present, even as null.
   bool Has(std::string_view name) const { return object_.Find(name) != nullptr; }
-  // Whether no error was reported about these fields. A check that compares a field with an error would use a value
-  // that is not in the config.
+  // Returns whether no error was reported about these fields. Checks that compare fields require this: after an error,
+  // the value that a function above returned is not that of the config.
   bool Sound(std::initializer_list<std::string_view> names) const;
   bool empty() const { return object_.Keys().empty(); }
   const JsonValue& json() const { return object_; }
   const std::string& file() const { return file_; }
   Diagnostics& diagnostics() { return diagnostics_; }
 
-  // Adds an error (kUnsupportedModel) about a field: message, required value and help. The declared value is that of
-  // the config.
+  // Adds an error (kUnsupportedModel) about a field, with this message, required value and help; the declared value is
+  // that of the config.
   void Refuse(std::string_view name, std::string message, std::string required = {}, std::string help = {});
-  // Adds an error if the field is present and not `only`, the only supported value.
+  // Adds an error if the field is present and its value is not `only`, the only supported value.
   void RequireBool(std::string_view name, bool only, std::string message);
   // Adds a warning that `user` (an architecture, a rope type) does not use the field, if the field is present and not
   // null or false.

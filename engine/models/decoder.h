@@ -30,7 +30,8 @@
 
 namespace moonshard {
 
-// A module of any class whose forward takes a tensor and returns one. Made from a holder: `nn::Linear(4, 8)`.
+// A module of any class whose forward takes one tensor and returns one tensor. Constructed from a module holder:
+// `nn::Linear(4, 8)`.
 class UnaryModule {
  public:
   UnaryModule() = default;
@@ -47,7 +48,8 @@ class UnaryModule {
   std::function<at::Tensor(const at::Tensor&)> forward_;
 };
 
-// The parts of a pre-norm layer. A missing part is left out, with its norm.
+// The parts of a pre-norm layer. A layer without self_attn has no input_layernorm, and a layer without mlp has no
+// post_attention_layernorm.
 struct PreNormParts {
   std::shared_ptr<SequenceBlock> self_attn;
   UnaryModule mlp;
@@ -61,7 +63,7 @@ struct PreNormParts {
 class PreNormLayerImpl : public SequenceBlock {
  public:
   explicit PreNormLayerImpl(PreNormParts parts);
-  // With RMS norms of the config's epsilon.
+  // Makes both norms with MakeRmsNorm.
   PreNormLayerImpl(const DecoderConfig& config, std::shared_ptr<SequenceBlock> self_attn, UnaryModule mlp,
                    const std::string& mlp_name = "mlp");
   at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) override;
@@ -71,8 +73,8 @@ class PreNormLayerImpl : public SequenceBlock {
 };
 MOONSHARD_MODULE(PreNormLayer);
 
-// The result of reading the config of an architecture: numbers, and functions that make the modules. The functions are
-// called only if the config has no errors.
+// The result of reading the config of an architecture: numbers, and functions that construct the modules. The functions
+// are called only if the config has no errors.
 struct DecoderSpec {
   DecoderConfig config;
   std::function<std::shared_ptr<SequenceBlock>(int64_t index)> layer;
@@ -115,13 +117,13 @@ class DecoderForCausalLmImpl : public torch::nn::Module {
  public:
   explicit DecoderForCausalLmImpl(const DecoderSpec& spec);
 
-  // input_ids int64 [B, T] -> logits [B, T, V] in the weights' dtype. attention_mask [B, T]: nonzero at tokens, default
-  // everywhere. position_ids int64 [B or 1, T]: default 0 .. T-1.
+  // input_ids int64 [B, T] -> logits [B, T, V] in the weights' dtype. attention_mask [B, T]: nonzero at tokens;
+  // default: all positions are tokens. position_ids int64 [B or 1, T]; default: 0 .. T-1.
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
                      const std::optional<at::Tensor>& position_ids = std::nullopt);
 
-  // true: from now on forward returns the last hidden states [B, T, H] instead of logits, for a loss that applies the
-  // head itself to one chunk of tokens at a time (loss/sharded_logits.h).
+  // If `leave_out` is true, every following forward returns the last hidden states [B, T, H] instead of logits, for a
+  // loss that applies the head itself to one chunk of tokens at a time (loss/sharded_logits.h).
   void LeaveOutHead(bool leave_out) { without_head_ = leave_out; }
   // The Linear that computes the logits from the hidden states, owned by this module; nullptr if the logits are
   // computed in another way (a soft cap).

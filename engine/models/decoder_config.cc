@@ -74,7 +74,7 @@ void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config) {
   const std::optional<std::vector<std::string>> types = fields.Strings("layer_types");
   for (const std::string& type : types.value_or(std::vector<std::string>{})) {
     if (type == expected) continue;
-    fields.Refuse("layer_types", "layers with different kinds of attention are not supported",
+    fields.Refuse("layer_types", "layer type '" + type + "' is not supported with the other fields of this config",
                   "'" + expected + "' for every layer");
     return;
   }
@@ -122,7 +122,7 @@ void ReadWindowOfLastLayers(ConfigReader& fields, DecoderConfig& config) {
 void ReadUnappliedDropout(ConfigReader& fields, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (fields.Number(name, 0).value_or(0) == 0) continue;
-    fields.Refuse(name, "dropout '" + name + "' is not applied: the model computes as in eval()", "0");
+    fields.Refuse(name, "'" + name + "' is not applied: the model computes without it, as in eval()", "0");
     fields.diagnostics().back().severity = Severity::kWarning;
   }
 }

@@ -21,8 +21,8 @@ namespace moonshard {
 // The attention of one kind of layer: the rotary embedding and the window.
 struct AttentionKind {
   RopeConfig rope;
-  std::optional<int64_t>
-      window;  // number of positions to which a token attends, with its own; nullopt: all up to its own
+  // Number of positions to which a token attends, including its own; nullopt: all positions up to its own.
+  std::optional<int64_t> window;
 };
 
 struct DecoderConfig {
@@ -58,7 +58,7 @@ struct DecoderDefaults {
   std::string activation_name = "hidden_act";
   bool tie_word_embeddings = false;
   std::optional<int64_t> pad_token_id;
-  bool has_intermediate_size = true;  // false: each layer has its own
+  bool has_intermediate_size = true;  // false: each layer has its own size
   bool one_rope = true;               // false: the architecture reads the rope of each kind itself
   RopeDefaults rope;
 };
@@ -67,13 +67,13 @@ struct DecoderDefaults {
 // `fields`, here and below.
 DecoderConfig ReadDecoder(ConfigReader& fields, const DecoderDefaults& defaults = {});
 
-// An error if layer_types has another type than that of `config.kinds[0]`: sliding_attention with a window, else
-// full_attention.
+// Adds an error if layer_types has a type that differs from the type of `config.kinds[0]`, which is sliding_attention
+// with a window and full_attention without a window.
 void RequireOneLayerType(ConfigReader& fields, const DecoderConfig& config);
 
-// Adds a second kind of attention: kind 0 attends to all positions up to the token's own, kind 1 to the last `window`
-// positions. layer_types determines the kind of each layer; if the field is absent, `is_sliding(layer, n)` determines
-// it. An error if a layer is of kind 1 and `window` is nullopt.
+// Adds a second kind of attention: in kind 0 a token attends to all positions up to its own, in kind 1 to the last
+// `window` positions. The kind of each layer is given by layer_types or, if this field is absent, by `is_sliding(layer,
+// n)`. Adds an error if a layer is of kind 1 and `window` is nullopt.
 void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
                        bool (*is_sliding)(int64_t layer, int64_t n), int64_t n, DecoderConfig& config);
 
@@ -81,12 +81,12 @@ void ReadSlidingLayers(ConfigReader& fields, std::optional<int64_t> window,
 // which is the number of first layers without a window.
 void ReadWindowOfLastLayers(ConfigReader& fields, DecoderConfig& config);
 
-// For the fields of dropout outside of attention, which is not supported: adds a warning for each field that is not 0.
-// The model then computes as in eval().
+// Adds a warning for each of the fields `names` that is not 0. These fields are probabilities of dropout (or noise)
+// outside of attention, which is not supported: the model always computes without it, as in eval().
 void ReadUnappliedDropout(ConfigReader& fields, const std::vector<std::string>& names);
 
-// For ConfigReader::NameUnread, both sorted. NeutralFields: fields that do not change logits, loss or gradients for
-// given token ids. MeaningfulFields: fields that change them in some architecture.
+// Return sorted lists for ConfigReader::NameUnread. NeutralFields: fields that do not change logits, loss or gradients
+// for given token ids. MeaningfulFields: fields that change these results in some architecture.
 const std::vector<std::string>& NeutralFields();
 const std::vector<std::string>& MeaningfulFields();
 

@@ -36,8 +36,8 @@ class GatedMlpImpl : public torch::nn::Module {
 };
 MOONSHARD_MODULE(GatedMlp);
 
-// The same with one projection gate_up_proj, with the rows [gate | up]. A plan shards each of these two parts by itself
-// (packed).
+// As GatedMlp, but with one projection gate_up_proj, which has the rows [gate | up]. A plan shards each of these two
+// parts separately (packed).
 class FusedGatedMlpImpl : public torch::nn::Module {
  public:
   explicit FusedGatedMlpImpl(const MlpSizes& sizes);

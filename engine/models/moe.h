@@ -18,7 +18,9 @@ namespace moonshard {
 struct MoeOptions {
   int64_t experts = 0;
   int64_t experts_per_token = 0;
-  bool normalize = false;  // divides the weights of a token's experts by their sum; else they stay probabilities
+  // Whether the routing weights of a token's experts are divided by the sum of these weights, so that the sum is 1;
+  // otherwise the weights are the probabilities of the router.
+  bool normalize = false;
   MlpSizes expert;
 };
 
@@ -26,8 +28,8 @@ struct MoeOptions {
 // (num_experts_per_tok). `experts`, `experts_per_token`: the defaults for absent fields.
 MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_token);
 
-// x [B, T, H] -> [B, T, H]. Every expert is called in every forward, also without tokens: its gradient is then zero,
-// and the collectives that the calls run do not depend on the tokens.
+// x [B, T, H] -> [B, T, H]. Every expert is called in every forward, also if no token is routed to it, so that all
+// ranks run the same collectives. The gradient of an expert without tokens is zero.
 class SparseMoeImpl : public torch::nn::Module {
  public:
   explicit SparseMoeImpl(const MoeOptions& options);

@@ -18,10 +18,10 @@ enum class OwnLoss : uint8_t {
   kOfMore,      // a loss that depends on more than logits and labels: auxiliary terms, a mask
 };
 
-// Finds the values from which the graph computes the loss. If these are logits and labels alone, computes the program's
-// loss and CausalLmLoss for generated logits and labels (one of them ignored) of the example's shape and compares them.
-// Needs no weights, and the result does not depend on a plan. Throws PlanError if the operators of the loss cannot be
-// compiled.
+// Returns the kind of the program's loss. Finds the values from which the graph computes the loss. If these are only
+// logits and labels, computes the program's loss and CausalLmLoss for generated logits and labels (one label is -100)
+// of the example's shape, and compares the two losses. Needs no weights, and the result does not depend on a plan.
+// Throws PlanError if the operators of the loss cannot be compiled.
 OwnLoss OwnLossOf(const ExportedProgram& program);
 
 // Returns the error (kNotSupported) for a program with a loss other than CausalLmLoss; nullopt for kNone and

@@ -16,7 +16,7 @@ namespace moonshard {
 struct RopeConfig {
   enum class Type { kDefault, kLinear, kLlama3, kYarn, kLongrope };
   Type type = Type::kDefault;
-  int64_t dims = 0;  // number of first dims of each head that are rotated; even
+  int64_t dims = 0;  // number of leading dims of each head that are rotated (rotary_dim); even
   double theta = 10000.0;
   double factor = 1.0;                           // linear, llama3, yarn, longrope
   int64_t original_max_position_embeddings = 0;  // llama3, yarn, longrope
@@ -24,10 +24,11 @@ struct RopeConfig {
   double high_freq_factor = 4.0;                 // llama3
   double beta_fast = 32.0;                       // yarn
   double beta_slow = 1.0;                        // yarn
-  double attention_factor = 1.0;                 // multiplies cos and sin; the type's formula if not given
-  bool truncate = true;                          // yarn: rounds the ends of the ramp to integers
-  std::vector<double> short_factor;              // longrope: divisors of the frequencies, up to the original length
-  std::vector<double> long_factor;               // longrope: the same for longer sequences
+  // Multiplies cos and sin; computed by the formula of the type if the config has no such field.
+  double attention_factor = 1.0;
+  bool truncate = true;              // yarn: rounds the ends of the ramp to integers
+  std::vector<double> short_factor;  // longrope: divisors of the frequencies up to the original length
+  std::vector<double> long_factor;   // longrope: divisors of the frequencies for longer sequences
 };
 
 // An architecture's defaults for fields that the config does not have.
@@ -36,8 +37,8 @@ struct RopeDefaults {
   double partial_rotary_factor = 1.0;
   // Used if the config has no such field outside of the rope's object; has precedence over the field in the object.
   std::optional<int64_t> original_max_position_embeddings;
-  bool turns_part = false;              // heads may be rotated in part; false: any factor but 1 is an error
-  bool yarn_means_longrope = false;     // "yarn" and "su" are Phi-3's first names for longrope
+  bool turns_part = false;              // false: a partial_rotary_factor other than 1 is an error
+  bool yarn_means_longrope = false;     // older Phi-3 configs call longrope "yarn" or "su"
   std::vector<std::string> also_reads;  // other fields of the rope's object that the architecture reads itself
 };
 

@@ -1,6 +1,6 @@
 // Rotary: the rotary position embedding of the reference decoders: computes the tables of cos and sin, and rotates
-// heads by the tables. The tables are made once per forward for the full sequence and passed to the layers; they are
-// the same on every rank.
+// heads by the tables. The tables are computed once per forward for the full sequence and passed to the layers; they
+// are the same on every rank.
 #pragma once
 
 #include <optional>
@@ -25,15 +25,16 @@ at::Tensor RotaryFrequencies(const RopeConfig& rope, int64_t length = 1);
 RotaryTables MakeRotaryTables(const at::Tensor& frequencies, double attention_factor, const at::Tensor& position_ids,
                               at::ScalarType dtype);
 
-// Rotates the first dims of heads [B, n, T, head_dim] by the tables; dims i and i + dims/2 are a pair.
+// Rotates the leading dims of heads [B, n, T, head_dim] by the tables; dims i and i + dims/2 are a pair. Returns a
+// tensor of the same shape.
 at::Tensor ApplyRotary(const at::Tensor& heads, const RotaryTables& tables);
 
 // The tables of one rope. Caches its frequencies.
 class Rotary {
  public:
   explicit Rotary(const RopeConfig& rope);
-  // As MakeRotaryTables. `length`: one more than the largest of position_ids, if the caller knows it; nullopt: longrope
-  // reads the largest position from the device, because its scaling depends on the length.
+  // As MakeRotaryTables. `length`: the largest of position_ids plus 1. The frequencies of longrope depend on this
+  // length; if it is nullopt, longrope reads the largest position from the device.
   RotaryTables Tables(const at::Tensor& position_ids, at::ScalarType dtype, std::optional<int64_t> length);
 
  private:

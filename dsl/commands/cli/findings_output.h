@@ -13,7 +13,7 @@ enum class ColorChoice { kAuto, kAlways, kNever };
 struct FindingsOutput {
   FindingForm form = FindingForm::kText;
   ColorChoice color = ColorChoice::kAuto;
-  std::string subject;  // file that findings without a source location are reported at: the plan, or config.json
+  std::string subject;  // file reported for findings without a source location: the plan, or config.json
 
   bool text() const { return form == FindingForm::kText; }
 };

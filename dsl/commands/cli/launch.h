@@ -41,8 +41,8 @@ Diagnostics CheckRanks(const MeshShape& mesh, int64_t most, const std::string& w
 // call; SIGINT, SIGTERM and SIGHUP end the ranks first, then this process.
 int LaunchRanks(const LaunchOptions& options);
 
-// Whether another launcher started this process: RANK and WORLD_SIZE are set, or the variables of SLURM or MPI for
-// them.
+// Whether another launcher started this process: RANK and WORLD_SIZE are set, or the corresponding variables of SLURM
+// or MPI.
 bool StartedByLauncher();
 
 // The path of `name` in the directory of the running executable; it may not exist.

@@ -38,7 +38,7 @@ int RunWithTensors(const std::vector<std::string>& arguments, const std::optiona
   const std::string executable = SiblingExecutable("moonshard-run");
   if (std::error_code ignored; !std::filesystem::exists(executable, ignored)) {
     std::cerr << "moonshard: this build has no LibTorch (" << Visible(executable)
-              << " is missing): only verbs without tensors are available\n";
+              << " is missing): only verbs that need no tensors are available\n";
     return kExitFailed;
   }
   const TorchOfBuild torch = {MOONSHARD_TORCH_VERSION, MOONSHARD_TORCH_DIRECTORY};

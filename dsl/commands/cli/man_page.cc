@@ -41,7 +41,7 @@ constexpr auto kEnvironment = std::to_array<Entry>({
      "--color auto means always if CLICOLOR_FORCE is set and not 0, and never if CLICOLOR is 0"},
     {"TERM", "if it is dumb: no colors, and the REPL has no line editing"},
     {"XDG_STATE_HOME, HOME", "the directory of the REPL's history: see FILES"},
-    {"TMPDIR", "directory of the file that local ranks use to find each other; /tmp without it"},
+    {"TMPDIR", "directory of the file that local ranks use to find each other; default: /tmp"},
     {"RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT",
      "if set, as by torchrun, this process is one rank of a group that a launcher started. The variables of srun "
      "(SLURM_PROCID and others) and of mpirun (OMPI_COMM_WORLD_RANK, PMI_RANK and others) mean the same. Without such "
@@ -53,7 +53,8 @@ constexpr auto kEnvironment = std::to_array<Entry>({
 
 constexpr auto kFiles = std::to_array<Entry>({
     {"$XDG_STATE_HOME/moonshard/history",
-     "the lines typed in the REPL, readable only by their owner; in $HOME/.local/state without XDG_STATE_HOME. With "
+     "the lines typed in the REPL; only the owner can read the file. In $HOME/.local/state without XDG_STATE_HOME. "
+     "With "
      "--no-history the file is neither read nor written"},
     {"~/.editrc", "key bindings of the REPL's line editor, as for every program that uses libedit"},
 });

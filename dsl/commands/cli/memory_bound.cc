@@ -25,8 +25,8 @@ Diagnostics CheckMemory(const StepSize& size, const std::string& option) {
   Diagnostic d = MakeDiagnostic(Finding::kBadInput, "a step of " + std::to_string(size.tokens) +
                                                         " tokens on one rank does not fit in the machine's memory");
   d.path = option;
-  d.declared = "at least " + InGiB(ids + logits) + " for its ids and logits";
-  d.required = "at most " + InGiB(has);
+  d.declared = "at least " + InGiB(ids + logits) + " for token ids, labels and logits";
+  d.required = "at most " + InGiB(has) + ", the memory of the machine";
   return {std::move(d)};
 }
 

@@ -1,5 +1,6 @@
-// MemoryBound: rejects a step that cannot fit in the memory of the machine, before the step begins. The check uses a
-// lower bound of the memory, the token ids and the logits, so that a step that fits is never rejected.
+// MemoryBound: rejects a step that cannot fit in the memory of the machine, before the step begins. The check counts
+// only the token ids, the labels and the logits. This is a lower bound of the memory, so a step that fits is never
+// rejected.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace moonshard {
 
 struct StepSize {
   int64_t tokens = 0;        // tokens of this rank whose ids and labels are in memory at once
-  int64_t logit_tokens = 0;  // the part of these tokens whose logits are in memory at once
+  int64_t logit_tokens = 0;  // number of these tokens whose logits are in memory at once
   int64_t vocabulary = 0;    // logits of one token on this rank
 };
 

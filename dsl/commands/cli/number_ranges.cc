@@ -43,7 +43,7 @@ constexpr std::array kRanges = {
     Real("--eps", 0, 1),
     Integer("--eval-every", 0, kMostSteps, "steps"),
     Integer("--init", 0, kMostSeed, ""),
-    Integer("--keep", 0, kMostSteps, "steps"),
+    Integer("--keep", 0, kMostSteps, "checkpoints"),
     Integer("--log-every", 1, kMostSteps, "steps"),
     Integer("--loss-chunk", 0, kMostTokens, "tokens"),
     Real("--lr", 0, kLargest),

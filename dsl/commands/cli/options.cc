@@ -18,17 +18,17 @@ constexpr const char* kAbout =
     "Tensor-parallel plans as Lua scripts, applied by a C++ engine.\n"
     "MODEL is a directory in Hugging Face form: config.json and safetensors. stdout is data, stderr is diagnostics.\n"
     "Exit codes: 0 success;\n"
-    "1 `check` found errors (a plan or model that cannot be read counts as one), or the work failed;\n"
-    "2 usage, or a bad plan or model under any other verb; 3 a bug in moonshard.";
+    "1 `check` found errors (a plan or model that cannot be read is an error too), or the work failed;\n"
+    "2 usage error, or an invalid plan or model under any other verb; 3 a bug in moonshard.";
 
 void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options, bool required = true) {
   app.add_option("MODEL", model.model,
-                 "model directory: config.json and safetensors (headers are enough if no weight is used)")
+                 "model directory: config.json and safetensors (headers are enough for a verb that reads no weights)")
       ->required(required);
   app.add_option(
       "--program", model.program,
-      "exported program of the model (.pt2, or a directory of them for several lengths), run in place of the reference "
-      "architecture; MODEL itself may be an exported program");
+      "exported program of the model (.pt2, or a directory with one for each set of inputs and each length), run in "
+      "place of the reference architecture; MODEL itself may be an exported program");
   app.add_option("--plan", model.plan,
                  "plan file, the name of a shipped plan, or hf:FILE[#KEY]; default: chosen by architecture");
   app.add_option("--mesh", model.mesh,
@@ -72,20 +72,21 @@ std::string SubjectOf(const ModelOptions& model) {
 
 void AddDType(CLI::App& app, std::string& dtype) {
   app.add_option("--dtype", dtype,
-                 "dtype of the parameters; auto: that of the program, else of the config, else of the file")
+                 "dtype of the parameters; auto: that of the program, else of the config, else of the checkpoint")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}));
 }
 
 void AddRun(CLI::App& app, RunOptions& run) {
   AddDType(app, run.dtype);
-  app.add_option("--device", run.device, "auto (default: cuda where there is a GPU), cpu or cuda")
+  app.add_option("--device", run.device, "auto (default: cuda if there is a GPU, else cpu), cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  AddNumber(app, "--timeout", run.timeout_s, "seconds to wait for a peer (default 600)");
+  AddNumber(app, "--timeout", run.timeout_s, "seconds to wait for another rank (default 600)");
 }
 
 void AddConvert(CLI::App& app, std::string& out, bool& replace, bool& json) {
   app.add_option("OUT", out,
-                 "directory to write; OUT exists only when it is complete. The next run resumes an interrupted one")
+                 "directory to write; it appears when it is complete. If a run is interrupted, the next run with the "
+                 "same OUT resumes it")
       ->required();
   app.add_flag("--replace", replace, "replace an existing OUT");
   app.add_flag("--json", json, "print a summary as JSON on stdout");
@@ -154,26 +155,30 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddFindingsOutput(*explain_app, findings_output);
   AddNumber(*explain_app, "--rank", explain.rank, "rank whose local shapes and bytes are printed (default 0)");
   explain_app->add_flag("--json", explain.json, "the versioned JSON form");
-  CLI::Option* html = explain_app->add_option("--html", explain.html, "file for an HTML report; - for stdout");
-  explain_app->add_option("--tokens", explain.tokens,
-                          "B,S: batch and sequence of the input, for the bytes of collectives and of a step");
+  CLI::Option* html =
+      explain_app->add_option("--html", explain.html, "write an HTML report to this file; - for stdout");
+  explain_app->add_option(
+      "--tokens", explain.tokens,
+      "B,S: the input has B sequences of S tokens; used for the bytes of collectives and of a step");
   CLI::Option* passes = explain_app->add_flag("--passes", explain.passes,
                                               "print the passes from the plan to the compiled plan (time, result and "
                                               "number of findings of each) in place of the explanation; with "
                                               "--json, in addition to it");
   passes->excludes(html);
   explain_app
-      ->add_flag("--memory", explain.memory,
-                 "print the peak memory of one rank in a training step (of --tokens, default 1,2048 or the longest "
-                 "input that a program was exported for), by module, and the work of the step; for a reference "
-                 "architecture or a program")
+      ->add_flag(
+          "--memory", explain.memory,
+          "print the peak memory of one rank in a training step, by module, and the floating-point operations of the "
+          "step; for a reference architecture or a program. Without --tokens, the input is 1,2048 or, for a "
+          "program, the longest input of its export")
       ->excludes(html)
       ->excludes(passes);
   AddDType(*explain_app, explain.dtype);
 
   CheckVerb check;
   bool check_json = false;
-  CLI::App* check_app = app.add_subcommand("check", "all findings about a plan; exit code 1 if there are errors");
+  CLI::App* check_app =
+      app.add_subcommand("check", "report all findings about a plan; exit code 1 if there are errors");
   AddModel(*check_app, check.model, plan_options);
   AddFindingsOutput(*check_app, findings_output);
   check_app->add_flag("--strict", check.strict, "warnings count as errors");
@@ -191,9 +196,9 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
           "inputs, each input by its name")
       ->required();
   eval_app
-      ->add_option(
-          "--output", eval.output,
-          "safetensors to write: logits, loss (for a program with other inputs, every output), grad.<parameter>")
+      ->add_option("--output", eval.output,
+                   "safetensors file to write: logits and loss (for a program with other inputs, every output), and "
+                   "grad.<parameter>")
       ->required();
   eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, unsharded");
   eval_app->add_option("--stats", eval.stats,
@@ -204,8 +209,9 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddRun(*eval_app, eval.run);
 
   VerifyVerb verify;
-  CLI::App* verify_app = app.add_subcommand(
-      "verify", "run the reference architecture sharded and unsharded, and name the first module that differs");
+  CLI::App* verify_app = app.add_subcommand("verify",
+                                            "run the reference architecture or the program, sharded and unsharded, and "
+                                            "name the first module whose output or gradient differs");
   AddModel(*verify_app, verify.model, plan_options);
   AddFindingsOutput(*verify_app, findings_output);
   verify_app->add_option("--input", verify.input, "as for eval; generated if not given");
@@ -222,14 +228,15 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       ->excludes(types);
   AddNumber(*verify_app, "--rank", verify.rank, "with --types: the rank that is checked (default 0)")->needs(types);
   verify_app
-      ->add_flag(
-          "--json", verify.json,
-          "with --types: print the proof as JSON: whether it holds, for which step, its assumptions and findings")
+      ->add_flag("--json", verify.json,
+                 "with --types: print the proof as JSON: whether the proof holds, for which step, the assumptions and "
+                 "the findings")
       ->needs(types);
   AddRun(*verify_app, verify.run);
 
   TrainVerb train;
-  CLI::App* train_app = app.add_subcommand("train", "train the reference architecture, sharded; saves and resumes");
+  CLI::App* train_app = app.add_subcommand(
+      "train", "train the reference architecture or the program, sharded; saves checkpoints and resumes from them");
   AddModel(*train_app, train.model, plan_options);
   AddFindingsOutput(*train_app, findings_output);
   AddTrain(*train_app, train);
@@ -243,7 +250,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddConvert(*shard_app, shard.out, shard.replace, shard.json);
 
   MergeVerb merge;
-  CLI::App* merge_app = app.add_subcommand("merge", "the inverse of shard: the model directory again, byte for byte");
+  CLI::App* merge_app =
+      app.add_subcommand("merge", "the inverse of shard: restores the model directory, byte for byte");
   merge_app
       ->add_option("SHARDED", merge.sharded, "directory that shard wrote, or a step of a training run (its weights)")
       ->required();
@@ -256,11 +264,11 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       ->required();
   AddFindingsOutput(*import_app, findings_output);
   import_app->add_option("--name", import.key,
-                         "the plan to take from the file: llama, llama/LlamaConfig, LlamaForCausalLM");
-  import_app->add_flag(
-      "--idiomatic", import.idiomatic,
-      "in this language's own styles, as a file to edit, rather than in styles with Hugging Face's exact meaning");
-  import_app->add_flag("--expert-parallel", import.experts, "the ep_plan in place of the tp_plan");
+                         "name of the plan in the file: llama, llama/LlamaConfig, LlamaForCausalLM");
+  import_app->add_flag("--idiomatic", import.idiomatic,
+                       "write a plan to edit, with the styles of this language, instead of a plan with exactly the "
+                       "meaning of Hugging Face");
+  import_app->add_flag("--expert-parallel", import.experts, "import the ep_plan in place of the tp_plan");
   import_app->add_option("--base", import.base, "path of the base model within the model (default \"model.\")");
 
   ExportVerb export_verb;
@@ -272,10 +280,12 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       ->check(CLI::IsMember({"hf", "torch"}));
 
   CompareVerb compare;
-  CLI::App* compare_app = app.add_subcommand(
-      "compare", "largest difference of each tensor of two safetensors files, relative to its largest value");
+  CLI::App* compare_app = app.add_subcommand("compare",
+                                             "compare two safetensors files: for each tensor, the largest absolute "
+                                             "difference divided by the largest absolute value of the tensor in "
+                                             "EXPECTED");
   compare_app->add_option("ACTUAL", compare.actual, "safetensors file")->required();
-  compare_app->add_option("EXPECTED", compare.expected, "safetensors file; every tensor of it must be in ACTUAL")
+  compare_app->add_option("EXPECTED", compare.expected, "safetensors file; each of its tensors must be in ACTUAL")
       ->required();
   AddNumber(*compare_app, "--tolerance", compare.tolerance, "largest relative difference that passes (default 2e-4)");
 
@@ -308,9 +318,10 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");
   suggest_app->add_flag("--replace", suggest.replace, "overwrite an existing plan file");
   suggest_app->add_flag("--sure", suggest.sure,
-                        "shard only what is certain; this plan is used for a model that no other plan fits");
+                        "shard only blocks with one possible reading, as in the plan that may be chosen for a model "
+                        "that no shipped plan fits");
 
-  CLI::App* doctor_app = app.add_subcommand("doctor", "versions and devices found");
+  CLI::App* doctor_app = app.add_subcommand("doctor", "print versions and the devices that were found");
 
   const TextVerbs texts(app);
 

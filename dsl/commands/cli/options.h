@@ -24,7 +24,7 @@ struct ExplainVerb {
   std::string tokens;          // "B,S"; "": see ExplainOptions
   bool passes = false;         // print the record of each pass (engine/plan/resolve) instead of the explanation
   bool memory = false;         // print the memory of a training step; needs LibTorch
-  std::string dtype = "auto";  // of the parameters, for `memory`: auto (the config's, else the file's) or a torch name
+  std::string dtype = "auto";  // of the parameters, for `memory`: as RunOptions::dtype
 };
 
 struct CheckVerb {
@@ -58,7 +58,8 @@ struct ExportVerb {
 
 // Options of the verbs that need tensors.
 struct RunOptions {
-  std::string dtype = "auto";  // of the parameters: auto (the config's, else the file's) or a torch name
+  // Of the parameters: a torch name, or auto: the dtype of the program, else of the config, else of the checkpoint.
+  std::string dtype = "auto";
   std::string device = "auto";
   double timeout_s = 600;  // longest wait for another rank, in seconds
 };
@@ -71,7 +72,7 @@ struct EvalVerb {
   std::string output;  // safetensors: logits, loss, and with grads grad.<parameter>
   bool grads = false;
   std::string stats;          // a JSON file, or "-" for stdout; "": none
-  int64_t micro_batches = 1;  // number of equal parts of the batch, with accumulated gradients
+  int64_t micro_batches = 1;  // number of micro-batches; their gradients are accumulated
 };
 
 struct VerifyVerb {
@@ -142,7 +143,7 @@ struct MergeVerb {
 };
 
 struct SuggestVerb {
-  ModelOptions model;  // only its MODEL is used
+  ModelOptions model;  // only ModelOptions::model is used
   FindingsOutput findings_output;
   std::string out;  // of the plan file; "": stdout
   bool replace = false;

@@ -94,7 +94,8 @@ int RunTyped(Session& session, const Idle& idle, bool keep_history) {
   if (keep_history) options.history = HistoryFile::DefaultPath();
   std::unique_ptr<LineReader> reader = MakeTerminal(std::move(options));
   if (reader == nullptr) reader = std::make_unique<StreamReader>(STDIN_FILENO, idle, /*show_prompt=*/true);
-  std::cout << "moonshard repl: Lua with the builtins of a plan, and commands; :help lists them, Ctrl-D ends\n";
+  std::cout << "moonshard repl: Lua with the builtins of a plan, and commands; :help lists the commands, Ctrl-D ends "
+               "the session\n";
   std::cout << Render({Summary(session.workspace())}, OutputMode::kTable) << std::flush;
   RunLines(session, *reader, /*interactive=*/true, /*bail=*/false);
   std::cout << "\n";

@@ -39,7 +39,7 @@ int EndOutput(int code, const FindingsOutput& options) {
   const bool flushed = std::fflush(stdout) == 0;
   const int error = errno;
   if (flushed && std::cout.good() && std::ferror(stdout) == 0) return code;
-  const std::string why = error == 0 ? "not all of it was written" : std::strerror(error);
+  const std::string why = error == 0 ? "only a part of the output was written" : std::strerror(error);
   PrintFindings({MakeDiagnostic(Finding::kWriteFailed, "cannot write to stdout: " + why)}, options);
   return code == kExitSuccess ? kExitFailed : code;
 }

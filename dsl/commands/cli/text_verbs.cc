@@ -47,10 +47,9 @@ TextVerbs::TextVerbs(CLI::App& app) : app_(app) {
   CLI::App* definitions =
       app.add_subcommand("definitions", "the names and keys of the plan language, for editors and checkers");
   definitions
-      ->add_option(
-          "--form", form_,
-          "luacats: definitions for lua-language-server; luarc: its settings; luacheck: a .luacheckrc; markdown: "
-          "the reference")
+      ->add_option("--form", form_,
+                   "luacats: definitions for lua-language-server; luarc: settings of lua-language-server; luacheck: a "
+                   ".luacheckrc; markdown: the reference")
       ->check(CLI::IsMember({"luacats", "luarc", "luacheck", "markdown"}));
   definitions->add_option("--library", library_, "for luarc: the directory of the definitions");
   CLI::App* completion = app.add_subcommand("completion", "completion of this command line, as a script for a shell");

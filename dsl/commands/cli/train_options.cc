@@ -14,9 +14,9 @@ void AddData(CLI::App& app, TrainVerb& train) {
       ->allow_extra_args(false);
   app.add_option("--data-dtype", train.data_dtype, "dtype of the tokens in a .bin file (default uint16)")
       ->check(CLI::IsMember({"uint16", "uint32"}));
-  CLI::Option* eval_data =
-      app.add_option("--eval-data", train.eval_data, "held-out data, as --data: the loss on it is reported")
-          ->allow_extra_args(false);
+  CLI::Option* eval_data = app.add_option("--eval-data", train.eval_data,
+                                          "held-out data, as for --data; the run reports the loss on this data")
+                               ->allow_extra_args(false);
   AddNumber(app, "--eval-every", train.eval_every, "steps between losses on --eval-data (default 0: at the end)")
       ->needs(eval_data);
 }
@@ -46,7 +46,8 @@ void AddOptimizer(CLI::App& app, TrainVerb& train) {
   AddNumber(app, "--weight-decay", train.weight_decay, "weight decay of parameters of two dims or more (default 0.1)");
   AddNumber(app, "--betas", train.betas, "beta1,beta2 of AdamW (default 0.9,0.95)")->delimiter(',');
   AddNumber(app, "--eps", train.eps, "epsilon of AdamW (default 1e-8)");
-  AddNumber(app, "--clip", train.clip, "clip the global gradient norm to this (default 1; 0: no clipping)");
+  AddNumber(app, "--clip", train.clip,
+            "largest global gradient norm; larger gradients are scaled down (default 1; 0: no clipping)");
   AddNumber(app, "--skips", train.skips, "tolerated consecutive steps with non-finite loss or gradients (default 3)");
 }
 
@@ -66,7 +67,7 @@ void AddRecord(CLI::App& app, TrainVerb& train) {
       ->allow_extra_args(false)
       ->check(CLI::IsMember({"data", "config"}))
       ->needs(resume);
-  app.add_option("--log", train.log, "file of JSON lines, one per step; appended to");
+  app.add_option("--log", train.log, "append JSON lines to this file, one per step");
   AddNumber(app, "--log-every", train.log_every, "steps between lines on stderr if it is not a terminal (default 10)");
   app.add_flag("--json", train.json, "print a summary as JSON on stdout");
 }
@@ -99,7 +100,8 @@ Diagnostics CheckStep(const TrainVerb& verb, const MeshShape& mesh) {
 }
 
 void AddTrain(CLI::App& app, TrainVerb& train) {
-  AddNumber(app, "--init", train.init, "seed of new weights: MODEL needs only its config.json");
+  AddNumber(app, "--init", train.init,
+            "start from new random weights with this seed; MODEL then needs only config.json");
   AddData(app, train);
   AddStep(app, train);
   AddOptimizer(app, train);
@@ -109,9 +111,9 @@ void AddTrain(CLI::App& app, TrainVerb& train) {
       "compare all input values across tp ranks every N calls of the model (default 0: only integer inputs on the "
       "CPU, at every call)");
   AddNumber(app, "--seed", train.seed, "seed of data order and dropout (default 0)");
-  app.add_option("--device", train.run.device, "auto (default: cuda where there is a GPU), cpu or cuda")
+  app.add_option("--device", train.run.device, "auto (default: cuda if there is a GPU, else cpu), cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  AddNumber(app, "--timeout", train.run.timeout_s, "seconds to wait for a peer (default 600)");
+  AddNumber(app, "--timeout", train.run.timeout_s, "seconds to wait for another rank (default 600)");
 }
 
 }  // namespace moonshard

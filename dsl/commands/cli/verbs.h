@@ -18,8 +18,8 @@ inline constexpr int kExitDefect = 3;
 int ExitCodeOf(const Diagnostics& errors);
 
 int RunExplain(const ExplainVerb& verb);
-// Resolves the plan to explain and reports all findings, including those about --rank and --tokens. Sets `good` to
-// whether the plan compiled and no finding is an error.
+// Resolves the plan that `verb` explains, and reports all findings, including errors in --rank and --tokens. Sets
+// `good` to whether the plan compiled and no finding is an error.
 Resolution ResolveToExplain(const ExplainVerb& verb, bool& good);
 int RunCheck(const CheckVerb& verb);
 int RunExplainFinding(const ExplainFindingVerb& verb);
@@ -32,7 +32,7 @@ int RunRepl(const ReplVerb& verb);
 // Returns kExitFailed if the form cannot express a part of the plan; that part is omitted.
 int RunExport(const ExportVerb& verb);
 
-// Both write their progress to stderr and, with --json, the summary to stdout.
+// RunShard and RunMerge write their progress to stderr and, with --json, a summary to stdout.
 int RunShard(const ShardVerb& verb);
 int RunMerge(const MergeVerb& verb);
 

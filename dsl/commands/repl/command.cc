@@ -11,54 +11,58 @@ namespace {
 
 constexpr auto kCommands = std::to_array<CommandInfo>({
     {":load", "[MODEL | PLAN]", "loads another model directory or another plan; alone: shows what is loaded",
-     "A directory is a model, anything else a plan: a file, the name of a shipped plan, hf:FILE[#KEY], or 'auto' for "
-     "the "
-     "one\n"
-     "that is chosen by architecture.",
+     "A directory is a model; anything else is a plan: a file, the name of a shipped plan, hf:FILE[#KEY], or "
+     "'auto' for\n"
+     "the plan that is chosen by architecture.",
      ArgumentKind::kPlan, &RunLoad},
     {":reload", "", "reads the plan's files again and shows what changed", "", ArgumentKind::kNone, &RunReload},
     {":watch", "[on | off]", "reloads whenever one of the plan's files is saved",
-     "Also if an editor replaces the file. Shows the changes as :reload does.", ArgumentKind::kSwitch, &RunWatch},
+     "A file that an editor replaces is reloaded too. Shows the changes as :reload does.", ArgumentKind::kSwitch,
+     &RunWatch},
     {":mesh", "[AXIS=SIZE,...]", "sizes of the mesh axes, as in :mesh tp=4,dp=2; alone: shows them", "",
      ArgumentKind::kMesh, &RunMesh},
     {":option", "[NAME=VALUE | NAME=]", "sets or resets an option of the plan; alone: lists them",
-     "A value with which the plan does not evaluate is rejected. NAME alone shows the value.", ArgumentKind::kOption,
+     "A value is rejected if the plan does not evaluate with it. NAME alone shows the value.", ArgumentKind::kOption,
      &RunOption},
     {":rank", "[N]", "the rank whose local shapes and bytes are shown", "", ArgumentKind::kNone, &RunRank},
-    {":tree", "[PATTERN]", "modules that match a pattern and their descendants, folded, with parameters", "",
-     ArgumentKind::kPattern, &RunTree},
+    {":tree", "[PATTERN]",
+     "shows the modules that match a pattern, their descendants, and the parameters of each; identical modules share "
+     "one line",
+     "", ArgumentKind::kPattern, &RunTree},
     {":match", "PATTERN", "what a pattern matches: count, folded paths, and the RE2 expression",
      "PATTERN with or without quotes; re[[...]] is a raw expression.", ArgumentKind::kPattern, &RunMatch},
     {":why", "PATH", "what the plan does with a module or parameter, with the rule and its line",
-     "Rule, line, shapes, layouts, redistributions and their collectives forward and backward. PATH may be a pattern: "
-     "its\n"
+     "Shows rule, line, shapes, layouts, and redistributions with the collectives of forward and backward. PATH may be "
+     "a pattern: its\n"
      "first module is shown.",
      ArgumentKind::kPath, &RunWhy},
     {":try", "\"PATTERN\" STYLE", "what one more rule would change; the plan stays the same",
      "The rule has precedence over all rules of the plan. STYLE is Lua for a style or a layout: colwise { heads = 8 }, "
      "shard(0);\n"
-     "colwise alone is colwise {}.",
+     "colwise alone means colwise {}.",
      ArgumentKind::kTry, &RunTry},
     {":unmatched", "", "rules that match nothing, and parameters that no rule claims", "", ArgumentKind::kNone,
      &RunUnmatched},
     {":conflicts", "", "modules that several rules claim, and which rule wins where one extends the other", "",
      ArgumentKind::kNone, &RunConflicts},
-    {":flow", "LAYER", "the layouts from module to module of one layer",
+    {":flow", "LAYER", "the layouts of the tensors between the modules of one layer",
      "LAYER is a number or a path. Headers do not contain the order of calls, so modules are in the usual order of a "
      "decoder,\n"
      "as far as names and layouts determine the order. Modules of an exported program are in the order of their "
      "calls,\n"
-     "and two tables show what feeds the layer (or any module) and what it feeds, with the operators between.",
+     "and two tables show the inputs and the outputs of the layer (or of any module), with the operators between.",
      ArgumentKind::kLayer, &RunFlow},
-    {":cost", "[B,S]", "bytes per rank and collectives of one step, total and by module",
+    {":cost", "[B,S]",
+     "parameter bytes on this rank, and the collectives of one step with their bytes: in total and by module",
      "B,S: batch and sequence of the input, for the bytes of collectives.", ArgumentKind::kNone, &RunCost},
-    {":diff", "PLAN", "compares with another plan, on the same model, mesh and options", "", ArgumentKind::kPlan,
-     &RunDiff},
+    {":diff", "PLAN", "compares the current plan with another plan, on the same model, mesh and options", "",
+     ArgumentKind::kPlan, &RunDiff},
     {":verify", "[ARGUMENTS]", "runs `moonshard verify`: compares the sharded model with the unsharded one",
      "For the reference architectures, with weights. ARGUMENTS are passed on: --tolerance 1e-3.", ArgumentKind::kNone,
      &RunVerify},
     {":save", "FILE",
-     "FILE.lua: a plan with the tried rules that extends this one; else the lines of the session, for -f",
+     "FILE.lua: a plan that extends the current plan with the tried rules; other FILE: the lines of the session, "
+     "for -f",
      "An existing file is not overwritten.", ArgumentKind::kFile, &RunSave},
     {":mode", "[table | json | csv | md]", "the output format", "", ArgumentKind::kMode, &RunMode},
     {":help", "[TOPIC]", "explains a command, a builtin, a key or a finding; alone: lists the commands", "",
@@ -142,7 +146,7 @@ std::optional<Answer> NeedCompiled(const CommandCall& call) {
   if (std::optional<Answer> refused = NeedPlan(call)) return refused;
   if (call.workspace.compiled() != nullptr) return std::nullopt;
   return Refused(call, "the plan has errors, so its effect is unknown",
-                 ":reload shows the errors; :why, :conflicts and :unmatched work with errors");
+                 ":reload shows the errors; :why, :conflicts and :unmatched also work on a plan with errors");
 }
 
 Table Summary(Workspace& workspace) {

@@ -21,7 +21,7 @@ struct Answer {
   std::string text;                // a page to read; mode table shows it in place of the tables
   std::vector<std::string> notes;  // shown beside the tables
   Diagnostics diagnostics;
-  bool failed = false;   // failed without an error; an error among the diagnostics is a failure too
+  bool failed = false;   // the line failed, although no diagnostic is an error; an error is a failure too
   bool changed = false;  // the workspace changed, so later lines of Lua need its new inputs
   bool quit = false;
 };
@@ -32,8 +32,8 @@ struct CommandState {
   bool watch = false;
   std::vector<std::string> tried;       // Lua of the rules of :try that compiled: at("...", colwise {})
   std::vector<std::string> good_lines;  // the lines so far that did not fail, for :save
-  // Runs `moonshard ARGUMENTS` on the streams of this process and returns its exit code. Empty if moonshard cannot be
-  // started.
+  // Runs `moonshard ARGUMENTS` with the stdin, stdout and stderr of this process, and returns the exit code. Empty if
+  // moonshard cannot be started.
   std::function<int(const std::vector<std::string>& words)> run_moonshard;
   std::vector<std::string> moonshard_arguments;  // appended to those arguments
 };
@@ -74,9 +74,11 @@ std::optional<Answer> NeedModel(const CommandCall& call);
 std::optional<Answer> NeedPlan(const CommandCall& call);
 std::optional<Answer> NeedCompiled(const CommandCall& call);
 
-// A short description of the session: model, plan, mesh, rank, options, and totals of the plan or that it has errors.
+// A short description of the session: model, plan, mesh, rank, options, and the totals of the plan or the state "the
+// plan has errors".
 Table Summary(Workspace& workspace);
-// The differences between two plans: rules with other matches, modules, and totals. Empty tables are omitted.
+// The differences between two plans in three tables: rules with another number of matches, modules with other layouts
+// or redistributions, and totals. Empty tables are omitted.
 std::vector<Table> Changes(const CompiledPlan& before, const PlanTotals& before_totals, const CompiledPlan& after,
                            const PlanTotals& after_totals);
 // The errors in `now`, and its warnings and notes that are not in `before`.

@@ -185,7 +185,7 @@ Answer RunWhy(CommandCall& call) {
     const std::string asked = ReadPattern(call.arguments).text;
     if (!paths.Complete(asked + ".", 1).empty()) {
       return Refused(call, "'" + asked + "' owns no parameters, and headers list only modules with parameters",
-                     ":tree " + asked + " shows what is in it");
+                     ":tree " + asked + " shows the modules below it");
     }
     const std::string nearest = paths.Nearest(asked);
     Rule meant;
@@ -206,13 +206,14 @@ Answer RunWhy(CommandCall& call) {
       {"kind", module.kind}};
   Answer out;
   if (target->others > 0) {
-    out.notes.push_back("the first of " + std::to_string(target->others + 1) + " modules at '" + call.arguments + "'");
+    out.notes.push_back("this is the first of " + std::to_string(target->others + 1) + " modules that match '" +
+                        call.arguments + "'");
   }
   const CompiledPlan* compiled = call.workspace.compiled();
   if (compiled == nullptr) {
     out.notes.emplace_back("the plan has errors: only its rules are shown");
     out.tables = {Table::Facts("module", facts), RulesTable(plan, paths, {})};
-    if (out.tables.back().rows.empty()) out.notes.emplace_back("no rule's pattern matches it");
+    if (out.tables.back().rows.empty()) out.notes.emplace_back("no rule matches the module");
     return out;
   }
   const ModuleLayouts& layouts = compiled->LayoutsOf(target->module);
@@ -232,7 +233,7 @@ Answer RunWhy(CommandCall& call) {
     line.erase(0, std::min(line.find_first_not_of(" \t"), line.size()));
     facts.emplace_back("line", line);
   }
-  if (layouts.lookup == Lookup::kMasked) facts.emplace_back("lookup", "ids of other ranks' rows count as zero");
+  if (layouts.lookup == Lookup::kMasked) facts.emplace_back("lookup", "ids whose row is on another rank give zeros");
   if (layouts.route) facts.emplace_back("route", ToText(*layouts.route));
   if (const std::string unit = UnitText(*compiled, *target); !unit.empty()) facts.emplace_back("fsdp unit", unit);
   for (std::string_view path = module.path; !path.empty(); path = ParentOf(path)) {

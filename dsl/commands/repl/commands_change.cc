@@ -116,7 +116,9 @@ Answer RunTry(CommandCall& call) {
       out.notes.push_back("the plan has " + std::to_string(own) + (own == 1 ? " error" : " errors") +
                           " of its own, which this rule does not fix; :reload shows " + (own == 1 ? "it" : "them"));
     }
-    if (known.size() > own) out.notes.push_back("the rule fixes " + std::to_string(known.size() - own));
+    if (known.size() > own)
+      out.notes.push_back("the rule fixes " + std::to_string(known.size() - own) +
+                          (known.size() - own == 1 ? " error" : " errors") + " of the plan");
     return out;
   }
   call.state.tried.push_back("at(" + PatternCode(ReadPattern(pattern)) + ", " + StyleCode(style) + ")");
@@ -151,7 +153,7 @@ Answer RunDiff(CommandCall& call) {
   if (!other.compiled) return out;
   out.tables = Changes(*call.workspace.compiled(), call.workspace.totals(), *other.compiled,
                        TotalsOf(*other.compiled, call.workspace.rank()));
-  if (out.tables.empty()) out.notes.emplace_back("the plans do the same");
+  if (out.tables.empty()) out.notes.emplace_back("the plans have the same effect");
   return out;
 }
 
@@ -171,7 +173,9 @@ Answer RunSave(CommandCall& call) {
   const std::string base = NameForExtends(call.workspace, std::filesystem::path(path).parent_path());
   if (base.empty()) {
     return Refused(call, "a plan in '" + path + "' cannot extend '" + call.workspace.plan_name() + "'",
-                   "save it in that plan's directory");
+                   call.workspace.plan_name().starts_with("hf:")
+                       ? "moonshard import writes a Hugging Face plan to a plan file, which can be extended"
+                       : "save the file in the directory of that plan");
   }
   std::string text =
       "-- " + Visible(std::filesystem::path(path).filename().string() + ": rules that were tried on top of " + base) +

@@ -163,7 +163,7 @@ Answer RunFlow(CommandCall& call) {
   const std::optional<std::string> layer = LayerPath(*plan.tree, layers, wanted);
   if (!layer) return Refused(call, "the model has no layer '" + wanted + "'", there);
   if (std::ranges::any_of(layers, [&](const std::string& path) { return path.starts_with(*layer + "."); })) {
-    return Refused(call, "'" + wanted + "' holds layers, and :flow takes one of them", there);
+    return Refused(call, "'" + wanted + "' contains layers, and :flow takes one layer", there);
   }
   std::map<std::pair<uint32_t, uint32_t>, size_t> numbers;
   std::vector<Entry> entries;
@@ -212,11 +212,12 @@ Answer RunFlow(CommandCall& call) {
   Answer out;
   out.tables.push_back(std::move(table));
   if (known != nullptr) AddTrueFlow(*known, *layer, out);
-  out.notes.push_back("layer " + *layer +
-                      (known != nullptr
-                           ? ", in the order of the program's calls; siblings share redistributions of one tensor"
-                           : ", in the usual order of a decoder, as far as names and layouts determine it; "
-                             "siblings share redistributions of one tensor"));
+  out.notes.push_back(
+      "layer " + *layer +
+      (known != nullptr
+           ? ", in the order of the program's calls; siblings that read the same tensor share its redistribution"
+           : ", in the usual order of a decoder, as far as names and layouts determine it; "
+             "siblings that read the same tensor share its redistribution"));
   return out;
 }
 

@@ -14,8 +14,8 @@ class HistoryFile {
   // $XDG_STATE_HOME/moonshard/history, or ~/.local/state/moonshard/history; "" if neither variable is set.
   static std::string DefaultPath();
 
-  // Returns the lines, oldest first, at most the last thousand; a much longer file is truncated to them. Creates the
-  // directory.
+  // Returns the lines, oldest first, at most the last thousand; a much longer file is truncated to these lines. Creates
+  // the directory.
   std::vector<std::string> Load();
   // Appends a line, unless it is blank or equal to the line that was appended last. Write errors are ignored.
   void Add(const std::string& line);

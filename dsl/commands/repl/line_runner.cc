@@ -144,14 +144,15 @@ void LineRunner::Renew() {
   const ScriptState& state = evaluation_->state();
   if (state.memory_used() < state.limits().memory_bytes / 2) return;
   Start();
-  notice_ = "the names of this session used more than half of its memory limit: the names are forgotten";
+  notice_ =
+      "the values of assigned names used more than half of the session's memory limit: all assigned names were removed";
 }
 
 void LineRunner::SetInputs(LineInputs inputs) {
   const bool another = inputs.model != inputs_.model || inputs.config != inputs_.config;
   inputs_ = std::move(inputs);
   if (another) {
-    if (!Names().empty()) notice_ = "another model was loaded: the names of this session are forgotten";
+    if (!Names().empty()) notice_ = "another model was loaded: all assigned names were removed";
     Start();
     return;
   }
@@ -182,7 +183,7 @@ Diagnostics LineRunner::Protected(const LinePlace& place, const std::function<vo
   evaluation_->Renew(inputs_.mesh, inputs_.options);
   if (!state.Run(&RestoreNames)) {
     Start();
-    notice_ = "the names of this session could not be restored after an error: the names are forgotten";
+    notice_ = "the assigned names could not be restored after an error: all assigned names were removed";
   }
   return diagnostics;
 }

@@ -1,6 +1,6 @@
 // LineRunner: runs lines of Lua, one after another, in the environment of a plan and within its limits. Names that a
-// line assigns, also with `local` at top level, are visible in later lines. A line cannot end the session: a line that
-// fails leaves the names unchanged. Below session.h.
+// line assigns, also with `local` at top level, are visible in later lines. A line cannot end the session, and a line
+// that fails does not change the names. Used by session.h.
 #pragma once
 
 #include <memory>

@@ -19,10 +19,11 @@ class PathIndex {
   // Returns the paths that begin with `prefix`, in natural order (2 before 10), at most `most`. Each path is given up
   // to the end of the component in which the prefix ends, with a dot if more modules follow: "model.la" ->
   // "model.layers.". A module that contains only parameters has no dot; if the prefix is its full path, its parameters
-  // are returned. Parameters count as components of their module. Components of the prefix may be patterns
-  // ("model.layers.*.mlp."): they are kept, and the continuations are those of all paths that they match.
+  // are returned. The name of a parameter is a component of its path, as the name of a module is. Components of the
+  // prefix may be patterns ("model.layers.*.mlp."): the results keep these patterns, and contain the continuations of
+  // all paths that match.
   std::vector<std::string> Complete(std::string_view prefix, size_t most = 500) const;
-  // Whether `path`, or a path that it matches as a pattern, is a module with parameters and without children.
+  // Whether `path` or, if `path` is a pattern, a matching path is a module with parameters and without children.
   bool IsLeaf(std::string_view path) const;
   // The nearest match in the model for a path that is not in it; "" for none.
   std::string Nearest(std::string_view path) const;

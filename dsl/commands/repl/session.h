@@ -1,6 +1,6 @@
-// Session: the REPL without a terminal: takes lines, returns texts. Interactive lines, scripts and tests use the same
-// path. Stages before: dsl/planning/resolve_model, dsl/language/eval. Stage after: dsl/commands/cli/repl.cc, which
-// reads the lines and prints.
+// Session: the REPL without a terminal: runs lines and returns their output as text. Interactive lines, scripts and
+// tests use the same functions. Stages before: dsl/planning/resolve_model, dsl/language/eval. Stage after:
+// dsl/commands/cli/repl.cc, which reads the lines and prints.
 #pragma once
 
 #include <functional>
@@ -38,8 +38,9 @@ class Session {
  public:
   explicit Session(SessionOptions options);
 
-  // Loads the model and resolves the plan. Outcome::good is false if the model, the mesh or the plan has errors. After
-  // errors of the plan the session continues. If opened() is false, the requested model or mesh could not be loaded.
+  // Loads the model and resolves the plan. Outcome::good is false if the model, the mesh or the plan has errors. If
+  // only the plan has errors, the session can run lines. If opened() is false after the call, the requested model or
+  // mesh could not be loaded.
   Outcome Open();
   bool opened() const { return opened_; }
   // Runs the next line, without its line end: a command, Lua, or the continuation of an unfinished text.

@@ -13,7 +13,7 @@ namespace moonshard {
 
 struct Table {
   std::string name;                          // "matches"; the caption of the table if a result has several tables
-  std::vector<std::string> columns;          // as many as every row has cells
+  std::vector<std::string> columns;          // every row has one cell per column
   std::vector<std::vector<JsonValue>> rows;  // null: an empty cell
   std::vector<std::string> byte_columns;     // columns whose numbers are bytes: "3.50 GiB" as text, a number in JSON
   // The table is a record: one row with properties of one thing, written as "name  value" lines and as one JSON object.

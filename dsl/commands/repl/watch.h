@@ -1,6 +1,6 @@
-// FileWatch: detects that files were saved. Compares modification times when it is called, without file system
-// notifications, so that it also works if an editor replaces a file or removes it for a moment, and on a network file
-// system.
+// FileWatch: detects that files were saved. Each call of Changed compares modification time, size and inode of every
+// file; file system notifications are not used. Changes are therefore also detected if an editor replaces a file or
+// removes it for a moment, and on a network file system.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,11 @@ namespace moonshard {
 
 class FileWatch {
  public:
-  // The files to watch, in their current state.
+  // Sets the files to watch and records their current state.
   void Follow(const std::vector<std::string>& files);
-  // Whether a file differs from its state at the last call that returned true (or at Follow), and is the same as at the
-  // last call. A file that is still being written is therefore not reported: the second call after a change reports it.
+  // Returns whether some file has changed since Changed last returned true (or since Follow), provided that all files
+  // exist and none has changed since the previous call. A file that is still being written is therefore not reported:
+  // the second call after a change reports it.
   bool Changed();
 
  private:

@@ -1,5 +1,5 @@
-// Workspace: the state of a session: a model, a plan, a mesh, the options of the plan, the current rank, and the plan
-// as far as it resolves. A plan with errors stays the current plan, so that it can be debugged. Stage before:
+// Workspace: the state of a session: a model, a plan, a mesh, the options of the plan, the current rank, and the result
+// of resolving the plan. A plan with errors stays the current plan, so that it can be debugged. Stage before:
 // dsl/planning/resolve_model. Used by the commands (command.h).
 #pragma once
 
@@ -36,13 +36,14 @@ class Workspace {
   void SetPlan(std::string plan) { plan_name_ = std::move(plan); }
   Diagnostics SetMesh(const std::string& text);
   void SetOption(const std::string& name, std::optional<std::string> value);
-  // Whether plans are evaluated in a child process (dsl/language/eval/isolated.h); interactive lines are not.
+  // Whether plans are evaluated in a child process (dsl/language/eval/isolated.h). Lines of Lua always run in this
+  // process.
   void SetIsolate(bool isolate) { isolate_ = isolate; }
   // Errors if the mesh has no such rank.
   Diagnostics SetRank(int64_t rank);
 
-  // Reads and resolves the plan again. Without a model, the plan is only evaluated; without a model and a named plan,
-  // nothing is done. If the old plan compiled, it is kept for previous().
+  // Reads and resolves the plan again. Without a model, a named plan is only evaluated; without a model and without a
+  // named plan, nothing is done. If the old plan compiled, it is kept for previous().
   void Resolve();
 
   const LoadedModel* model() const { return model_ ? &*model_ : nullptr; }

@@ -34,7 +34,7 @@ int RunCompare(const CompareVerb& verb) {
       if (good) continue;
       d = MakeDiagnostic(Finding::kTensorMismatch, "'" + name + "' differs by more than the tolerance");
       d.declared = std::to_string(difference);
-      d.required = "at most " + std::to_string(verb.tolerance) + " of its largest value";
+      d.required = "at most " + std::to_string(verb.tolerance) + " of the largest expected value";
     }
     errors.push_back(std::move(d));
   }

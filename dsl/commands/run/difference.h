@@ -13,8 +13,8 @@
 namespace moonshard {
 
 // The largest absolute difference divided by the largest absolute expected value, or by `least_scale` if that is
-// larger. The difference itself if both are 0, and 0 for empty tensors. Not finite if either tensor is not. The shapes
-// must be equal.
+// larger. The absolute difference if both divisors are 0, and 0 for empty tensors. Not finite if either tensor has a
+// value that is not finite. The shapes must be equal.
 double RelativeDifference(const at::Tensor& got, const at::Tensor& expected, double least_scale = 0);
 
 // The largest absolute value; 0 for an empty or undefined tensor.

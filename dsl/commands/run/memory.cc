@@ -23,7 +23,7 @@ constexpr const char* kTokens = "1,2048";
 std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts, const Plan& plan) {
   std::vector<std::string> out;
   if (meta.assumptions().contains("aten::nonzero")) {
-    out.push_back("tokens go to " + std::to_string(experts) + " experts in equal parts (aten::nonzero)");
+    out.push_back("each of " + std::to_string(experts) + " experts gets the same number of tokens (aten::nonzero)");
   }
   if (plan.data_parallel && plan.data_parallel->offload) {
     out.emplace_back("tensors that offload keeps in host memory are counted as memory of the rank");

@@ -43,8 +43,9 @@ class RoutingReplay final : public OperatorHandler {
   explicit RoutingReplay(const std::vector<RoutingChoice>& choices) : choices_(choices) {}
   void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) override;
 
-  int64_t tokens() const { return tokens_; }        // number of compared tokens, summed over all routers
-  int64_t differing() const { return differing_; }  // number of these tokens that had other experts
+  int64_t tokens() const { return tokens_; }  // number of compared tokens, summed over all routers
+  // Number of these tokens for which this run had chosen other experts.
+  int64_t differing() const { return differing_; }
   // Path of the first router with a differing choice; "" if there is none.
   const std::string& first() const { return first_; }
 

@@ -62,7 +62,7 @@ Result<Tensors> FromSafetensors(const std::string& path) {
   Tensors out;
   for (const StoredTensor& stored : file.value().tensors()) {
     const std::optional<c10::ScalarType> type = ScalarTypeOf(stored.dtype);
-    if (!type) return BadInput(path, "no tensor can hold " + std::string(ToString(stored.dtype)));
+    if (!type) return BadInput(path, "tensors of dtype " + std::string(ToString(stored.dtype)) + " are not supported");
     at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(*type));
     if (std::optional<Diagnostic> error = reader.ReadFull(stored, tensor.mutable_data_ptr())) return *error;
     out[stored.name] = std::move(tensor);

@@ -141,12 +141,15 @@ class Comparison {
     if (index >= 0) {
       const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(index));
       d.where = SourceOf(plan, layouts);
-      d.help = "planned here: " + ToText(layouts, plan.tree->signatures()[layouts.signature]);
-      if (what.starts_with("the gradient")) d.help += "; or the modules that use its output pass back a wrong gradient";
+      d.help = "layouts in the plan: " + ToText(layouts, plan.tree->signatures()[layouts.signature]);
+      if (what.starts_with("the gradient"))
+        d.help += "; the cause may also be a module that uses the output of this module";
     }
     char text[64];
-    std::snprintf(text, sizeof(text), "%.3g of its largest value", difference);
-    d.declared = difference >= kNothingToCompare ? "no numbers to compare, or another shape" : text;
+    std::snprintf(text, sizeof(text), "a difference of %.3g of the largest unsharded value", difference);
+    d.declared = difference >= kNothingToCompare
+                     ? "another shape, a value that is not finite, or a relative difference of at least 1e6"
+                     : text;
     d.required = tolerance_.ToText();
     return d;
   }

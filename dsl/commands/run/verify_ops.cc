@@ -30,8 +30,8 @@ Diagnostic Differs(const OperatorDifference& first, const CompiledPlan& plan, co
   const int64_t module = plan.tree->Find(first.path);
   if (module >= 0) d.where = SourceOf(plan, plan.LayoutsOf(static_cast<size_t>(module)));
   char text[64];
-  std::snprintf(text, sizeof(text), "%.3g of its largest value", first.difference);
-  d.declared = "compared as " + first.type + ", a difference of " + text;
+  std::snprintf(text, sizeof(text), "%.3g of the largest unsharded value", first.difference);
+  d.declared = "a difference of " + std::string(text) + ", compared as " + first.type;
   d.required = tolerance.ToText();
   return d;
 }

@@ -88,7 +88,7 @@ Diagnostics Batches::Seek(const std::string& position, bool accept) {
   if (rows == nullptr || !rows->is_int() || rows->AsInt() < 0 || rows->AsInt() > most) {
     Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "the saved position in the data is invalid");
     d.declared = rows == nullptr ? "no 'rows'" : "rows " + WriteJson(*rows, 0);
-    d.required = "rows: the number of rows that the run has taken";
+    d.required = "rows: the number of rows that the run has read";
     return {d};
   }
   const JsonValue now = ParseJson(Position(), "the data position").ValueOrThrow();
@@ -99,7 +99,7 @@ Diagnostics Batches::Seek(const std::string& position, bool accept) {
       return value == nullptr ? "nothing" : value->is_string() ? value->AsString() : WriteJson(*value, 0);
     };
     Diagnostic d =
-        MakeDiagnostic(Finding::kBadInput, "the run was saved with other data: its " + std::string(key) + " differs");
+        MakeDiagnostic(Finding::kBadInput, "the run was saved with other data: --" + std::string(key) + " differs");
     d.path = "--" + std::string(key);
     d.declared = text(now.Find(key));
     d.required = text(before) + ", as saved";

@@ -37,19 +37,19 @@ class Batches {
   // Moves the position to the next step.
   void EndStep() { rows_ += options_.batch; }
 
-  // The index of this rank among those with different rows.
+  // The data-parallel index of this rank. Ranks with the same index get the same rows.
   int64_t place() const { return place_; }
   // Tokens of one step, over all ranks.
   int64_t tokens_per_step() const { return options_.batch * files_.sequence(); }
   // The position as a JSON text: the rows taken so far, the seed, the sequence length and the identity of the data.
   std::string Position() const;
-  // Resumes from a position. Errors: kBadInput if the data, the seed or the sequence length differs from the saved one,
-  // each by name; with `accept` these are warnings, and the run continues at the saved number of rows in the current
+  // Resumes from a position. Errors: kBadInput, one for each of data, sequence length and seed that differs from the
+  // saved value; with `accept` these are warnings, and the run continues at the saved number of rows in the current
   // data.
   Diagnostics Seek(const std::string& position, bool accept);
 
-  // For a loss on held-out data: parts of `batch` rows each, which cover every window once, in the order of the files.
-  // The last part is filled up with rows without targets. Part() returns this rank's share of part `i`.
+  // For a loss on held-out data: the windows in the order of the files, divided into parts of `batch` rows. The last
+  // part is filled up with rows whose targets are all ignored. Part() returns this rank's rows of part `i`.
   int64_t parts() const { return (files_.windows() + options_.batch - 1) / options_.batch; }
   Batch Part(int64_t i) const;
 

@@ -23,8 +23,9 @@ Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& mo
                                            [&](const LiveParameter& p) { return p.tensor.is_same(net.head->weight); });
   for (const ShardedUnit& unit : model.plan().units) {
     if (unit.path.empty() || std::ranges::find(unit.params, weight->ref) == unit.params.end()) continue;
-    return NotInChunks("the head's weight is full only during calls of '" + unit.path + "'",
-                       "a head that belongs to the root unit of fsdp, which is full while the loss is computed");
+    return NotInChunks("--loss-chunk needs the head's full weight, but fsdp unit '" + unit.path +
+                           "' gathers this weight only while the unit runs",
+                       "a head in the root unit of fsdp, whose weights are full while the loss is computed");
   }
   const Layout& cut = weight->placement[MeshAxis::kTp];
   const bool in_shards = cut == Layout::Shard(0) && model.plan().mesh.size(MeshAxis::kTp) > 1;

@@ -11,10 +11,10 @@ namespace moonshard {
 class NextTokenLoss {
  public:
   // `chunk` above 0: the logits are computed for this many tokens at a time, and recomputed in the backward. `net` and
-  // `model` must outlive the loss. Errors: kNotSupported for logits in a layout other than shard(-1) or replicate. For
-  // a chunk also if the logits are not the output of a single Linear, if the weight of that Linear is sharded along a
-  // dim other than 0, or if the weight is in an fsdp unit other than the root. Under fsdp the root is gathered once for
-  // all chunks, until its backward ends.
+  // `model` must outlive the loss. Errors: kNotSupported for logits in a layout other than shard(-1) or replicate. With
+  // a chunk, kNotSupported also if the logits are not the output of a single Linear, if the weight of that Linear is
+  // sharded along a dim other than 0, or if the weight is in an fsdp unit other than the root unit. Under fsdp the
+  // parameters of the root unit are gathered once for all chunks, and stay full until the root unit's backward ends.
   static Result<NextTokenLoss> Make(const CausalLm& net, const AppliedPlan& model, int64_t chunk);
 
   // A scalar with a gradient: the mean over the targets.

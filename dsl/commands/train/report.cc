@@ -149,13 +149,13 @@ void Report::Show(const StepNumbers& numbers, double seconds) {
   if (!terminal_ && !last && numbers.step % verb_.log_every != 0 && numbers.step != first_step_ + 1) return;
   if (terminal_ && !last && Seconds(Clock::now() - shown_) < kTerminalSeconds) return;
   shown_ = Clock::now();
-  std::fprintf(
-      stderr,
-      "%sstep %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  %.0f MB per rank  %lld collectives, %.2f MB%s",
-      terminal_ ? "\r\033[K" : "", static_cast<long long>(numbers.step), static_cast<long long>(verb_.steps),
-      numbers.loss, numbers.grad_norm, numbers.learning_rate, static_cast<double>(numbers.tokens) / seconds,
-      static_cast<double>(std::ranges::max(memory_)) / 1e6, static_cast<long long>(numbers.collectives.count),
-      static_cast<double>(numbers.collectives.bytes) / 1e6, terminal_ && !last ? "" : "\n");
+  std::fprintf(stderr,
+               "%sstep %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  memory %.0f MB (largest rank)  %lld "
+               "collectives, %.2f MB%s",
+               terminal_ ? "\r\033[K" : "", static_cast<long long>(numbers.step), static_cast<long long>(verb_.steps),
+               numbers.loss, numbers.grad_norm, numbers.learning_rate, static_cast<double>(numbers.tokens) / seconds,
+               static_cast<double>(std::ranges::max(memory_)) / 1e6, static_cast<long long>(numbers.collectives.count),
+               static_cast<double>(numbers.collectives.bytes) / 1e6, terminal_ && !last ? "" : "\n");
 }
 
 void Report::Eval(int64_t step, double loss) {

@@ -20,7 +20,7 @@ struct StepNumbers {
   double loss = 0;
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
-  bool skipped = false;         // the parameters are unchanged
+  bool skipped = false;         // the parameters are unchanged, because the loss or a gradient is not finite
   int64_t tokens = 0;           // of the step, over all ranks
   CollectiveCount collectives;  // of this rank, of all kinds
 };

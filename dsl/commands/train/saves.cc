@@ -96,9 +96,9 @@ std::optional<int64_t> Saves::StepToResume() {
   if (!latest && steps.empty()) return std::nullopt;
   if (!verb_.resume) {
     Diagnostic d = MakeDiagnostic(
-        Finding::kBadInput,
-        latest ? "the directory already has a run, saved after step " + std::to_string(*latest)
-               : "the directory already has a run: steps " + Names(steps) + ", and no file 'latest' names one of them");
+        Finding::kBadInput, latest ? "the directory already has a run, saved after step " + std::to_string(*latest)
+                                   : "the directory already has a run: steps " + Names(steps) +
+                                         ", none of which is named by the file 'latest'");
     d.path = verb_.save;
     d.required = "--resume to resume the run, or another directory";
     throw PlanError({d});
@@ -167,7 +167,7 @@ void Saves::Load(int64_t step) {
   }
   if (const auto other = changes.find("amsgrad"); other != changes.end()) {
     Diagnostic d =
-        MakeDiagnostic(Finding::kNotSupported, "the step was saved by AdamW with different options: 'amsgrad' differs");
+        MakeDiagnostic(Finding::kNotSupported, "the step was saved by AdamW with another value of 'amsgrad'");
     d.path = verb_.save;
     d.declared = WriteJson(other->second.saved, 0);
     d.required = WriteJson(other->second.now, 0);

@@ -1,5 +1,5 @@
-// Saves: writes the checkpoints of a training run and resumes from them. It is also an example of how a host program
-// uses TrainingCheckpoints.
+// Saves: writes the checkpoints of a training run and resumes from them. It is also an example of how a C++ training
+// program uses TrainingCheckpoints.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ class Saves {
 
   // Loads the checkpoint that the file `latest` names, else the newest complete one, whether it was saved on this mesh
   // or another. Returns its step, or nullopt if there is none. Throws kBadInput if config.json or the data differ from
-  // the saved ones, unless --accept-changes names them, and if the directory has a run but --resume is not given;
-  // kCorruptData if no step is complete; kNotSupported if the optimizer was saved with another amsgrad. Options of the
-  // optimizer are those of the command line; differences from the saved ones are reported.
+  // the saved run and --accept-changes does not name the difference, and if the directory has a run but --resume is not
+  // given; kCorruptData if no step is complete; kNotSupported if the optimizer was saved with another value of amsgrad.
+  // The options of the optimizer are taken from the command line; differences from the saved options are reported.
   std::optional<int64_t> Resume();
   // Saves in the background. If the write fails (kWriteFailed), the next call of Begin or End reports it as a warning
   // and the run continues; that call throws any other error of the save.

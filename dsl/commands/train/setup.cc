@@ -60,8 +60,9 @@ namespace {
 Diagnostic NotExportedForTraining(const std::string& file) {
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the program was exported in evaluation mode");
   d.path = file;
-  d.declared = "--eval of the exporter: no dropout, and norms that keep their running statistics";
-  d.required = "a program that was exported without --eval, which follows the mode of the model";
+  d.declared =
+      "exported with --eval: no dropout, and batch norms that use their running statistics without updating them";
+  d.required = "a program exported without --eval, which follows train() and eval() of the model";
   return d;
 }
 
@@ -91,7 +92,7 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
     if (std::optional<Diagnostic> differs = OwnLossDiffers(program->exported())) {
       differs->path = program->exported().file;
       differs->required =
-          "a causal language model whose loss is the mean over the next tokens; train other models in C++";
+          "a causal language model whose loss is the mean over the next tokens; the C++ API can train other models";
       throw PlanError({*std::move(differs)});
     }
   }
@@ -109,7 +110,7 @@ Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, const
   if (!verb.init && IsProgramPath(verb.model.model)) {
     std::optional<Diagnostic> none = NoWeights(OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow());
     if (!none) return {};
-    none->help = "--init SEED makes new weights";
+    none->help = "use --init SEED for new weights";
     throw PlanError({*std::move(none)});
   }
   if (!verb.init) {

@@ -1,6 +1,6 @@
-// Setup: makes the parts of a training run from its command line: ranks, data, model, initial weights, optimizer. Each
-// function makes a few calls of the public API and throws PlanError with every error found. Collective: every rank
-// calls the functions in the same order.
+// Setup: makes the mesh, data, model, initial weights and optimizer of a training run from the command line. Each
+// function consists of a few calls of the public API and throws PlanError with every error found. Collective: every
+// rank calls the functions in the same order.
 // Stage after: train.cc, the loop.
 #pragma once
 
@@ -21,13 +21,14 @@ DeviceMesh OpenMesh(const TrainVerb& verb);
 void ThrowTogether(const DeviceMesh& mesh, const std::string& what, const Diagnostics& errors);
 
 // Opens `paths` as batches for `micro_batches` micro-batches, each as large as a micro-batch of the training data.
-// Reports errors of one rank on all ranks.
+// If one rank has errors, every rank throws them.
 Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, const DeviceMesh& mesh,
                  const ModelConfig& config, int64_t micro_batches);
 
-// The reference model or the program, without storage, under the plan of ResolveModel: chosen and evaluated as for
-// every other verb, isolated if that was requested, on every rank. The findings of the plan are in plan().findings.
-// Throws kNotSupported for a mesh with data-parallel ranks under a plan that does not reduce their gradients.
+// Makes the reference model or the program, without storage, and shards it by the plan of ResolveModel. Every rank
+// chooses and evaluates the plan as every other verb does (in a child process with --isolate). The findings are in
+// plan().findings of the model. Throws kNotSupported for a mesh with data-parallel ranks under a plan that does not
+// reduce their gradients.
 struct ShardedLm {
   CausalLm net;
   std::shared_ptr<AppliedPlan> model;
@@ -40,9 +41,10 @@ Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, const
 
 torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model);
 Schedule ScheduleOf(const TrainVerb& verb);
-// The dtype of matrix products. Everything else is float32, or float64 if matrix products are.
+// The dtype of matrix products. Parameters, gradients and optimizer state are float32, or float64 if matrix products
+// are float64.
 c10::ScalarType ComputeType(const TrainVerb& verb);
-// The dtype of everything else: "float32" or "float64".
+// The dtype of parameters, gradients and optimizer state: "float32" or "float64".
 std::string StateType(const TrainVerb& verb);
 
 // Every option that affects the run, as a JSON text that must be equal on all ranks and is saved with each step.

@@ -6,9 +6,9 @@
 
 namespace moonshard {
 
-// The index at position `i` of permutation number `pass` of [0, n), 0 <= i < n. A four-round Feistel network over
-// the smallest even number of bits that holds n, walked along its cycle until it is below n (Black and Rogaway 2002,
-// section 3).
+// The index at position `i` of permutation number `pass` of [0, n), 0 <= i < n. A four-round Feistel network over the
+// smallest even number of bits that holds n, applied again until the result is below n (cycle walking; Black and
+// Rogaway 2002, section 3).
 int64_t Shuffled(uint64_t seed, int64_t pass, int64_t n, int64_t i);
 
 }  // namespace moonshard

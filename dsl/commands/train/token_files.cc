@@ -104,7 +104,8 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
     if (!tensors) return diagnostics;
     const StoredTensor* tokens = tensors->Find("tokens");
     if (tokens == nullptr || tokens->shape.size() != 1 || WidthOf(tokens->dtype) == 0) {
-      return Bad(path, tokens == nullptr ? "the file has no tensor 'tokens'" : "'tokens' is not a list of integers",
+      return Bad(path,
+                 tokens == nullptr ? "the file has no tensor 'tokens'" : "'tokens' is not a 1-D tensor of integers",
                  "a tensor 'tokens' of one dim and an integer type");
     }
     source.offset = tokens->begin;
@@ -115,18 +116,20 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
     source.width = options_.raw == "uint32" ? 4 : 2;
     source.tokens = bytes / source.width;
     if (bytes % source.width != 0) {
-      return Bad(path, std::to_string(bytes) + " bytes are not a multiple of " + options_.raw,
-                 "a multiple of " + std::to_string(source.width) + " bytes, or another --data-dtype");
+      return Bad(
+          path,
+          "the size of the file, " + std::to_string(bytes) + " bytes, is not a multiple of the size of " + options_.raw,
+          "a multiple of " + std::to_string(source.width) + " bytes, or another --data-dtype");
     }
   } else if (options_.vocabulary < kByteValues) {
     return Bad(path,
-               "text has one token per byte, with ids up to 255, and the model's vocabulary is " +
+               "a text file has one token per byte, with ids up to 255, but the size of the model's vocabulary is " +
                    std::to_string(options_.vocabulary),
                "a vocabulary of at least 256, or a file of tokens: .safetensors or .bin");
   }
   if (source.tokens <= options_.sequence) {
     return Bad(path, "the file has " + std::to_string(source.tokens) + " tokens, too few for one row",
-               std::to_string(options_.sequence + 1) + " tokens: --sequence of them, and one more as the last target");
+               std::to_string(options_.sequence + 1) + " tokens: --sequence, plus one for the last target");
   }
   if (auto error = HashEnds(source.file, source.hash)) return *error;
   return source;

@@ -165,11 +165,11 @@ class TrainingRun {
                                                            std::to_string(numbers.grad_norm));
     d.path = found.path;
     d.declared = found.path.empty()   ? ""
-                 : found.in_parameter ? "a parameter that is not finite"
-                                      : "its gradient is not finite";
-    d.required = "finite numbers; the parameters stay as they were before the step";
+                 : found.in_parameter ? "this parameter has a value that is not finite"
+                                      : "the gradient of this parameter is not finite";
+    d.required = "a finite loss and finite gradients; the step is skipped, and no parameter changes";
     if (skips_ > verb_.skips) {
-      d.message += ", too many steps in a row";
+      d.message += "; more than " + std::to_string(verb_.skips) + " consecutive steps were skipped";
       d.help = "a lower --lr, a longer --warmup, or a larger --skips";
       throw PlanError({d});
     }

@@ -1,5 +1,5 @@
-// RunTrain: the trainer of the program, built only on `#include <moonshard/moonshard.h>`, as an example for host
-// programs. train.cc is the run in its order; setup.h makes the parts.
+// RunTrain: the verb `train`. It uses only the public API (`#include <moonshard/moonshard.h>`), so it is also an
+// example for C++ training programs. train.cc has the training loop; setup.h makes the mesh, data, model and optimizer.
 #pragma once
 
 #include "dsl/commands/cli/options.h"

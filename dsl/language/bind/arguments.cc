@@ -55,14 +55,15 @@ std::string HelpFor(lua_State* L, const std::string& builtin, const std::string&
   if (text && takes("layout") && IsBuiltin(*text, "layout")) return "write " + *text + ", without quotes";
   if (text && takes("style")) {
     if (IsBuiltin(*text, "style")) return "write " + *text + " {}, without quotes";
-    return "styles are builtins, as in colwise {}; Hugging Face styles are fields of require \"hugging_face\"";
+    return "write a style without quotes, as in colwise {}; require \"hugging_face\" returns the styles of Hugging "
+           "Face plans";
   }
   if (lua_isfunction(L, index) && takes("must be a layout")) {
     const BuiltinInfo* function = BuiltinOf(L, index);
     if (function != nullptr && std::string_view(function->name) == "shard") {
       return "call shard with a tensor dim: shard(-1) shards the last dim";
     }
-    return "layouts are replicate, shared, partial, and calls with a tensor dim such as shard(-1)";
+    return "a layout is replicate, shared, partial, or the result of a call such as shard(-1)";
   }
   if (text && takes("must be \"float32\"")) {
     constexpr std::pair<std::string_view, const char*> kShort[] = {
@@ -224,15 +225,17 @@ bool CheckKeys(lua_State* L, int index, const std::string& builtin, std::span<co
     good = false;
     if (named) {
       const SourceSpan call = state.UserSpan();
-      Diagnostic d = MakeDiagnostic(Finding::kUnknownKey, "'" + builtin + "' has no key '" + key + "'",
+      // A name with blanks, such as "a list of rules", describes the table and is not quoted.
+      const std::string table = builtin.find(' ') == std::string::npos ? "'" + builtin + "'" : builtin;
+      Diagnostic d = MakeDiagnostic(Finding::kUnknownKey, table + " has no key '" + key + "'",
                                     state.sources().SpanOfKey(call.file, call.line, key));
       lua_getfield(L, index, key.c_str());
       d.help = HelpForKey(L, builtin, key, keys);
       lua_pop(L, 1);
       state.Report(std::move(d));
     } else {
-      state.Report(Finding::kUnknownKey, "'" + builtin + "' takes no entry without a key", builtin,
-                   keys.empty() ? "" : "keys: " + Join(keys, ", "));
+      state.Report(Finding::kUnknownKey, "each entry of '" + builtin + "' must have the form key = value", builtin,
+                   keys.empty() ? "" : "the keys are " + Join(keys, ", "));
     }
   }
   lua_settop(L, sorted - 1);
@@ -337,7 +340,7 @@ std::optional<std::string> KeyReader::Text(const char* key) {
     if (!value || deprecated.name != table_ + "." + key + "=" + *value) continue;
     ScriptState& state = ScriptState::From(lua_);
     Diagnostic d = MakeDiagnostic(Finding::kDeprecatedName,
-                                  "\"" + *value + "\" of '" + key + "' is now \"" + deprecated.replacement + "\"",
+                                  "value \"" + *value + "\" of '" + key + "' is now \"" + deprecated.replacement + "\"",
                                   state.UserSpanOfText(*value));
     d.help = DeprecatedHelp(deprecated);
     state.Report(std::move(d));

@@ -18,12 +18,12 @@ namespace moonshard {
 // Returns the value at `index` as text for messages: "nil", "'abc'", "3", "a table", "a layout".
 std::string Describe(lua_State* L, int index);
 
-// Reports "`builtin`: `what`, got ..." (kBadArgument) for the value at `index` and pushes poison; returns 1. The caret
-// is under the first name in single quotes in `what`, else under the name of the builtin.
+// Reports "`builtin`: `what`, got ..." (kBadArgument) for the value at `index`, pushes poison and returns 1. The caret
+// is under the first name in single quotes in `what` if the call in the plan contains this name, else under the name of
+// the builtin.
 int BadArgument(lua_State* L, const std::string& builtin, const std::string& what, int index);
 
-// As above; `where`, unless it has no column, is the place of the caret, and `help`, unless empty, replaces the default
-// help.
+// As above. If `where` has a column, the caret is at `where`. If `help` is not empty, `help` replaces the default help.
 int BadArgument(lua_State* L, const std::string& builtin, const std::string& what, int index, SourceSpan where,
                 std::string help);
 
@@ -34,8 +34,8 @@ void ReportOldName(ScriptState& state, const std::string& message, const SourceS
 // Returns the record of the builtin whose function is at `index`; null if the value is not a function of the language.
 const BuiltinInfo* BuiltinOf(lua_State* L, int index);
 
-// Each returns the value at `index`, or nothing (null) if the value has another type; nothing is reported. IntegerAt
-// also accepts a float with an integral value (4096 / 2). The layout belongs to Lua.
+// Each of these functions returns the value at `index`, or nothing (null) if the value has another type, without a
+// report. IntegerAt also accepts a float with an integral value (4096 / 2). Lua owns the layout.
 std::optional<int64_t> IntegerAt(lua_State* L, int index);
 std::optional<std::string> StringAt(lua_State* L, int index);
 const Placement* LayoutAt(lua_State* L, int index);
@@ -46,39 +46,39 @@ bool IsTable(lua_State* L, int index);
 // (kUnknownKey, with the nearest match) every unknown key, and every entry without a key unless `table` has positional
 // entries. Moves the value of a deprecated key to the new key, with a warning. Returns false if a key is unknown.
 bool CheckKeys(lua_State* L, int index, const std::string& table);
-// As above for a list: reports every entry with a key as a key that `what`, the name of the list, does not have.
+// As above for a list: every entry that has a key is reported as an unknown key of `what`, the name of the list.
 bool CheckList(lua_State* L, int index, const std::string& what);
-// As above with the allowed `keys` in place of a record table; `builtin` is the name in messages. For keys that a plan
-// declares itself (takes).
+// As the first CheckKeys, with the allowed `keys` in place of a record table: for keys that a plan declares (takes). If
+// `positional`, entries without a key are allowed. `builtin` is the name of the table in messages.
 bool CheckKeys(lua_State* L, int index, const std::string& builtin, std::span<const std::string> keys, bool positional);
 // Returns whether a value of the table at `index` is poison.
 bool HoldsPoison(lua_State* L, int index);
 // Returns the positive integer keys of the table at `index` in ascending order.
 std::vector<lua_Integer> PositionsOf(lua_State* L, int index);
 
-// Returns the requirement of a key by its record, for messages: "'heads' must be a positive integer".
+// Returns the requirement for a value of the key, for messages: "'heads' must be a positive integer".
 std::string MustBe(const std::string& table, const std::string& key);
 
-// Returns whether the record of the key allows the value at `index`: by type, bounds and literals. Returns false for
-// composite types (lists, tables), which the reader of the key checks itself.
+// Returns whether the record of the key allows the value at `index`: by type, bounds and literals. Returns false for a
+// list or a table, whose entries the caller must check.
 bool IsAllowed(lua_State* L, int index, const KeyInfo& key);
 
 // KeyReader: reads the values of a Lua table and checks each value against the record of its key. A value that the
 // record does not allow is reported, and good() becomes false. A key with the value nil counts as absent.
 class KeyReader {
  public:
-  // Checks the keys of the Lua table at `index` against the record table `table`. `builtin` is the name in messages; ""
-  // is `table`. The Lua table must stay at `index`.
+  // Checks the keys of the Lua table at `index` against the record table `table`. `builtin` is the name in messages; if
+  // it is empty, messages use `table`. The Lua table must stay at `index`.
   KeyReader(lua_State* L, int index, std::string table, std::string builtin = "");
 
-  // False if a key is unknown, a value is poison, or a value was reported.
+  // Returns false if a key is unknown, a value is poison, or a value was reported.
   bool good() const { return good_; }
   // Sets `value` if the key is present and allowed; else leaves `value` unchanged.
   void Boolean(const char* key, bool& value);
   // Returns the value of the key; nothing if the key is absent or its value was reported.
   std::optional<int64_t> Integer(const char* key);
-  // As Integer: a literal of the key, or a non-empty string if the key has no literals. A deprecated literal is
-  // replaced by the new one, with a warning.
+  // As Integer, for a string: the value must be one of the literals of the key, or any non-empty string if the key has
+  // no literals. A deprecated literal is replaced by the new literal, with a warning.
   std::optional<std::string> Text(const char* key);
   // Pushes the value of the key, unchecked, for a key with several types. Returns false and pushes nothing if the value
   // is nil.

@@ -150,7 +150,7 @@ std::string RequirementOf(const KeyInfo& key) {
   if (type == "string|pattern|(string|pattern)[]") {
     forms = {"a pattern", "a list of patterns"};
   } else if (type == "(layout[]|false)[]") {
-    forms = {"a list of { from, to }"};
+    forms = {"a list of pairs { from, to }"};
   } else if (type == "string[]") {
     forms = {"a list of names"};
   } else if (type == "integer[]") {

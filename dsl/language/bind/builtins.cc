@@ -12,16 +12,15 @@ constexpr const char* kPlan = "The plan and its rules";
 constexpr const char* kLayouts = "Layouts";
 constexpr const char* kStyles = "Styles";
 constexpr const char* kSections = "Sections";
-constexpr const char* kInputs = "What a plan can see";
+constexpr const char* kInputs = "Inputs of a plan";
 constexpr const char* kLua = "Lua";
 
 constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {.name = "plan",
      .group = kPlan,
      .type = "fun(keys: plan_keys): plan",
-     .doc =
-         "the value that a plan file returns; entries: rules, lists of rules, sections, extends, default, divides and "
-         "fits; false is skipped",
+     .doc = "the value that a plan file returns; its entries are rules, lists of rules, sections, and the results of "
+            "extends, default, divides and fits; an entry that is false is skipped",
      .example = "return plan { api = 1, name = \"mine\", at(\"lm_head\", colwise {}) }"},
     {.name = "at",
      .group = kPlan,
@@ -44,7 +43,7 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {.name = "optional",
      .group = kPlan,
      .type = "fun(rules: rule|rule[]): rule|rule[]",
-     .doc = "rules that may match nothing",
+     .doc = "the rules as optional rules: it is no error if an optional rule matches nothing",
      .example = "return plan { optional { at(\"score\", replicated()) } }",
      .form = "optional(rule | list) -> rule | list"},
     {.name = "default",
@@ -73,8 +72,9 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
      .group = kPlan,
      .type =
          "fun(defaults: table<string, boolean|number|string>, renamed?: table<string, boolean|number|string>): table",
-     .doc = "declares options with their defaults and returns their values; renamed: old names and values that are "
-            "accepted with a warning, { old = \"new\", [\"option=old\"] = \"new\" }",
+     .doc = "declares options with their defaults and returns the values in effect; renamed maps an old option name "
+            "(old = \"new\") or an old value of an option ([\"option=old\"] = \"new\") to the new one; the old form is "
+            "accepted with a warning",
      .example = "local opt <const> = options { sequence_parallel = false }\nreturn plan { at(\"model.norm\", "
                 "norm_on(opt.sequence_parallel and shard(1) or replicate)) }",
      .form = "options { name = default, ... } -> table"},
@@ -94,7 +94,8 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {.name = "shared",
      .group = kLayouts,
      .type = "layout",
-     .doc = "every rank has the full tensor and uses it in sharded compute: the gradient is summed over the axis",
+     .doc =
+         "every rank has the full tensor and uses it in sharded compute, so the gradient is summed over the mesh axis",
      .example = "return plan { at(\"model.layers.*.self_attn.q_norm.weight\", shared) }"},
     {.name = "shared_last",
      .group = kLayouts,
@@ -105,7 +106,7 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {.name = "partial",
      .group = kLayouts,
      .type = "layout",
-     .doc = "every rank has a partial sum, and the tensor is their sum over the axis",
+     .doc = "every rank has a partial sum; the sum over the ranks of the mesh axis is the tensor",
      .example = "return plan { at(\"lm_head\", style { params = { weight = shard(1) }, inputs = { { shard(-1), "
                 "shard(-1) } },\n  outputs = { { partial, replicate } } }) }"},
     {.name = "shard",
@@ -118,15 +119,15 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
      .group = kLayouts,
      .type = "fun(dim: integer, sizes: integer[]|integer, keys?: packed_keys): layout",
      .doc =
-         "shards along a fused dim with parts of these sizes, or with n equal parts: each part is sharded on its own; "
-         "with heads, no head is split",
+         "shards along a fused dim, which consists of parts of these sizes or of n equal parts: each part is sharded "
+         "separately; with heads, no head is split",
      .example = "return plan { at(\"model.layers.*.self_attn.qkv.weight\", packed(0, { 64, 32, 32 }, { heads = { 8, 4, "
                 "4 } })) }",
      .form = "packed(dim, { size... } | n [, { heads = { n... } }]) -> layout"},
     {.name = "on",
      .group = kLayouts,
      .type = "fun(axis: axis, layout: layout): layout\nfun(by_axis: table<axis, layout>): layout",
-     .doc = "a layout on a mesh axis other than tp, or on several axes",
+     .doc = "a layout on a mesh axis other than tp, or on several mesh axes",
      .example = "return plan { at(\"model.embed_tokens.weight\", on { tp = shard(0), dp_shard = shard(1) }) }",
      .form = "on(\"axis\", layout) | on { axis = layout, ... } -> layout"},
     {.name = "style",
@@ -139,10 +140,11 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {.name = "takes",
      .group = kStyles,
      .type = "fun(name: string, given: table?, types?: table<string, string>): table",
-     .doc =
-         "checks and returns the table that a style function was called with; types: layout, integer, any, or a name "
-         "that type() returns; \"needed layout\": required; \"now NAME\": the old name of a key, or of a value if the "
-         "key is \"key=old\", accepted with a warning; without types: the keys of the builtin `name`",
+     .doc = "checks the keys and types of `given`, the argument of a style function, and returns the table; types maps "
+            "each key to its type: layout, integer, any, or a name that type() returns; the prefix \"needed \" makes a "
+            "key required; the type \"now NEW\" marks a key as the old name of NEW, or, for a key \"key=old\", the "
+            "value old of the key as the old name of NEW; an old name is accepted with a warning; without types, the "
+            "keys are those of the builtin `name`",
      .example = "local function mine(o)\n  o = takes(\"mine\", o, { input = \"layout\", heads = \"integer\" })\n  "
                 "return style { name = \"mine\", heads = o.heads, inputs = { { o.input or replicate, shared } } "
                 "}\nend\nreturn plan { at(\"lm_head\", mine { heads = 8 }) }",
@@ -150,7 +152,7 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {.name = "colwise",
      .group = kStyles,
      .type = "fun(keys: colwise_keys): style",
-     .doc = "output features are sharded; the output is shard(-1) unless output declares another layout",
+     .doc = "output features are sharded; the output is shard(-1) unless the key output declares another layout",
      .example = "return plan { at(\"model.layers.*.mlp.{gate,up}_proj\", colwise { input = shard(1) }) }"},
     {.name = "rowwise",
      .group = kStyles,
@@ -197,7 +199,8 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {.name = "fsdp",
      .group = kSections,
      .type = "fun(keys?: fsdp_keys): section",
-     .doc = "parameters are sharded over dp_shard, and all-gathered while the FSDP unit that contains them is used",
+     .doc =
+         "parameters are sharded over dp_shard; the parameters of an FSDP unit are all-gathered before they are used",
      .example = "return plan { at(\"lm_head\", colwise {}), fsdp { wrap = \"model.layers.*\", reshard = true } }"},
     {.name = "ddp",
      .group = kSections,
@@ -213,18 +216,18 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {.name = "precision",
      .group = kSections,
      .type = "fun(keys: precision_keys): precision_section",
-     .doc = "the dtypes that a step computes in, independent of the dtype in which parameters are stored",
+     .doc = "the dtypes in which a step computes, independent of the dtype in which parameters are stored",
      .example =
          "return plan { at(\"lm_head\", colwise {}), precision { parameters = \"bfloat16\", reduce = \"float32\" } }"},
     {.name = "keep_dtype",
      .group = kSections,
      .type = "fun(pattern: string|pattern, dtype: dtype): keep_dtype_section",
-     .doc = "modules that compute in this dtype instead of the dtype of precision",
+     .doc = "modules that compute in this dtype instead of the dtype that precision declares",
      .example = "return plan { at(\"lm_head\", colwise {}), keep_dtype(\"model.norm\", \"float32\") }"},
     {.name = "operator_like",
      .group = kSections,
      .type = "fun(operator: string, like: string): operator_like_section",
-     .doc = "verify --types applies the layout rule of `like` to a custom operator",
+     .doc = "verify --types checks the custom operator with the layout rule of the operator `like`",
      .example = "return plan { at(\"lm_head\", colwise {}), operator_like(\"mylib::rotate\", \"aten::silu\") }"},
     {.name = "config",
      .group = kInputs,
@@ -254,7 +257,7 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {.name = "model:has",
      .group = kInputs,
      .type = "fun(pattern: string|pattern): boolean",
-     .doc = "whether a module matches the pattern, or the pattern is the path of a parameter",
+     .doc = "true if a module matches the pattern, or if the pattern is the path of a parameter",
      .example =
          "return plan { model:has(\"lm_head\") and at(\"lm_head\", colwise {}), at(\"model.norm\", replicated()) }"},
     {.name = "model:find",
@@ -430,7 +433,7 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "boolean",
      .fallback = "false",
      .example = "true",
-     .doc = "the rule may match nothing"},
+     .doc = "true: it is no error if the rule matches nothing"},
     {.table = "colwise",
      .key = "heads",
      .type = "integer",
@@ -444,13 +447,13 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "layout",
      .fallback = "replicate",
      .example = "shard(1)",
-     .doc = "layout of the input as it arrives"},
+     .doc = "layout of the input when the module is called"},
     {.table = "colwise",
      .key = "output",
      .type = "layout",
      .fallback = "shard(-1)",
      .example = "replicate",
-     .doc = "layout of the output as it leaves"},
+     .doc = "layout of the output that the module returns"},
     {.table = "ddp",
      .key = "bucket",
      .type = "integer|false",
@@ -471,9 +474,8 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "\"full\"|\"shards\"",
      .fallback = "\"full\"",
      .example = "\"shards\"",
-     .doc =
-         "gradients over micro-batches: full without communication until the last, or shards with one reduce-scatter "
-         "per micro-batch"},
+     .doc = "how gradients are accumulated over micro-batches; full: full gradients, without communication before the "
+            "last micro-batch; shards: shards of the gradients, with a reduce-scatter in each micro-batch"},
     {.table = "fsdp",
      .key = "gradients",
      .type = "\"mean\"|\"sum\"",
@@ -491,7 +493,7 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "integer",
      .fallback = "3",
      .example = "2",
-     .doc = "ZeRO stage, which sets defaults for the other keys; 0 is ddp",
+     .doc = "ZeRO stage, which sets the defaults of reshard and accumulate; 0 is ddp",
      .minimum = 0,
      .maximum = 3},
     {.table = "fsdp",
@@ -499,7 +501,7 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "boolean",
      .fallback = "false",
      .example = "true",
-     .doc = "keep shards, their gradients and the optimizer state in host memory"},
+     .doc = "whether parameter shards, their gradients and the optimizer state are in host memory"},
     {.table = "fsdp",
      .key = "prefetch",
      .type = "integer|prefetch_keys",
@@ -512,7 +514,9 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "boolean|\"all_but_last\"|integer",
      .fallback = "\"all_but_last\"",
      .example = "true",
-     .doc = "whether an FSDP unit is resharded after its forward; an integer: over this many neighbouring ranks",
+     .doc =
+         "whether an FSDP unit is resharded after its forward; all_but_last: all units except the last of each list of "
+         "modules; an integer n: all units, over groups of n neighbouring ranks",
      .minimum = 2},
     {.table = "fsdp",
      .key = "wrap",
@@ -549,13 +553,13 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "string",
      .fallback = "",
      .example = "\"mine\"",
-     .doc = "name in explain and in messages; without it, the name of the file"},
+     .doc = "name in explain and in messages; without this key, the name of the file"},
     {.table = "precision",
      .key = "cast_inputs",
      .type = "boolean",
      .fallback = "true",
      .example = "false",
-     .doc = "whether floating-point inputs of the model are cast to `parameters`"},
+     .doc = "whether floating-point inputs of the model are cast to the dtype of `parameters`"},
     {.table = "precision",
      .key = "outputs",
      .type = "dtype",
@@ -579,14 +583,14 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "integer",
      .fallback = "1",
      .example = "2",
-     .doc = "FSDP units all-gathered ahead of use in the backward",
+     .doc = "in the backward, number of FSDP units that are all-gathered ahead of the unit in use",
      .minimum = 0},
     {.table = "prefetch",
      .key = "forward",
      .type = "integer",
      .fallback = "1",
      .example = "2",
-     .doc = "FSDP units all-gathered ahead of use in the forward",
+     .doc = "in the forward, number of FSDP units that are all-gathered ahead of the unit in use",
      .minimum = 0},
     {.table = "recompute",
      .key = "[integer]",
@@ -605,19 +609,19 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "string|pattern|(string|pattern)[]",
      .fallback = "",
      .example = "\"model.layers.*.mlp\"",
-     .doc = "submodules of the recomputed modules whose results are all kept"},
+     .doc = "submodules of the recomputed modules; all results inside these submodules are kept"},
     {.table = "replicated",
      .key = "input",
      .type = "layout",
      .fallback = "",
      .example = "shard(1)",
-     .doc = "layout of the input as it arrives; without this key the inputs are not redistributed"},
+     .doc = "layout of the input when the module is called; without this key the inputs are not redistributed"},
     {.table = "replicated",
      .key = "output",
      .type = "layout",
      .fallback = "",
      .example = "shard(1)",
-     .doc = "layout of the output as it leaves; without this key the outputs are not redistributed"},
+     .doc = "layout of the output that the module returns; without this key the outputs are not redistributed"},
     {.table = "route",
      .key = "ids",
      .type = "integer",
@@ -653,13 +657,13 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "layout",
      .fallback = "shard(-1)",
      .example = "replicate",
-     .doc = "layout of the input as it arrives"},
+     .doc = "layout of the input when the module is called"},
     {.table = "rowwise",
      .key = "output",
      .type = "layout",
      .fallback = "replicate",
      .example = "shard(1)",
-     .doc = "layout of the output as it leaves"},
+     .doc = "layout of the output that the module returns"},
     {.table = "sequence_parallel",
      .key = "dim",
      .type = "integer",
@@ -671,7 +675,7 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "layout",
      .fallback = "shard(1)",
      .example = "replicate",
-     .doc = "layout of the output as it leaves; without this key, the layout of the input, shard(dim)"},
+     .doc = "layout of the output that the module returns; without this key, the layout of the input, shard(dim)"},
     {.table = "shard",
      .key = "heads",
      .type = "integer",
@@ -691,32 +695,35 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "string[]",
      .fallback = "",
      .example = "{ \"bias\" }",
-     .doc = "parameters kept out of the forward and added once, after the redistribution of the first output"},
+     .doc =
+         "parameters that the forward leaves out; they are added once to the first output, after its redistribution"},
     {.table = "style",
      .key = "bare",
      .type = "boolean",
      .fallback = "false",
      .example = "true",
-     .doc = "a rule may give this style to the path of a parameter; the redistributions do not apply then"},
+     .doc =
+         "whether a rule may apply this style to a parameter by the parameter's path; then only the layouts in params "
+         "apply, without redistributions"},
     {.table = "style",
      .key = "heads",
      .type = "integer",
      .fallback = "",
      .example = "8",
-     .doc = "number of heads of the shards in params and outputs that declare no heads; no head is split",
+     .doc = "number of heads for the layouts in params and outputs that declare no heads; no head is split",
      .minimum = 1},
     {.table = "style",
      .key = "inputs",
      .type = "(layout[]|false)[]",
      .fallback = "",
      .example = "{ { replicate, shared }, false }",
-     .doc = "{ from, to } by position; false leaves an input as it is"},
+     .doc = "a pair { from, to } of layouts for each input, by position; false: the input is not redistributed"},
     {.table = "style",
      .key = "kinds",
      .type = "table<string, table<string, layout>|style>",
      .fallback = "",
      .example = "{ Embedding = { weight = shard(1) } }",
-     .doc = "params, or another style, for modules of one kind"},
+     .doc = "maps a module kind to the params, or to the complete style, for modules of this kind"},
     {.table = "style",
      .key = "lookup",
      .type = "\"masked\"|\"plain\"",
@@ -728,7 +735,8 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "string",
      .fallback = "",
      .example = "\"a routed gather\"",
-     .doc = "why this style cannot be run yet: check warns, and applying the plan to a model is an error"},
+     .doc = "why the engine cannot run this style yet: check gives a warning, and applying the plan to a model is an "
+            "error"},
     {.table = "style",
      .key = "name",
      .type = "string",
@@ -740,7 +748,7 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "(layout[]|false)[]",
      .fallback = "",
      .example = "{ { shard(-1), replicate } }",
-     .doc = "{ from, to } by position in the result; false leaves an output as it is"},
+     .doc = "a pair { from, to } of layouts for each output, by position; false: the output is not redistributed"},
     {.table = "style",
      .key = "params",
      .type = "table<string, layout>",
@@ -758,13 +766,13 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "table<string, layout>",
      .fallback = "",
      .example = "{ weight = shard(0) }",
-     .doc = "as params, for parameters with one dim; for them it has precedence over params"},
+     .doc = "as params, but only for parameters with one dim; vectors has precedence over params"},
     {.table = "vocab_rowwise",
      .key = "output",
      .type = "layout",
      .fallback = "replicate",
      .example = "shard(1)",
-     .doc = "layout of the output as it leaves"},
+     .doc = "layout of the output that the module returns"},
 });
 
 constexpr auto kTypes = std::to_array<TypeInfo>({
@@ -772,16 +780,16 @@ constexpr auto kTypes = std::to_array<TypeInfo>({
      .doc = "placement of a tensor on the ranks of a mesh axis: replicate, shared, partial, shard, packed"},
     {.name = "style", .doc = "what a rule does to a module"},
     {.name = "rule", .doc = "a style for modules, or a layout for parameters, that match a pattern"},
-    {.name = "pattern", .doc = "a pattern made by re or numbered"},
+    {.name = "pattern", .doc = "a pattern that re or numbered returns"},
     {.name = "default", .doc = "the style for modules that have parameters and match no rule"},
     {.name = "assertion", .doc = "the result of a check such as divides(...)"},
     {.name = "section", .doc = "an fsdp or ddp section: data parallelism"},
     {.name = "recompute_section", .doc = "modules whose activations are recomputed"},
-    {.name = "precision_section", .doc = "the dtypes that a step computes in"},
-    {.name = "keep_dtype_section", .doc = "modules that compute in another dtype than the dtype of precision"},
+    {.name = "precision_section", .doc = "the dtypes in which a step computes"},
+    {.name = "keep_dtype_section", .doc = "modules that compute in another dtype than precision declares"},
     {.name = "operator_like_section", .doc = "the layout rule of a custom operator"},
     {.name = "dtype",
-     .doc = "a dtype that a step computes in",
+     .doc = "a dtype in which a step computes",
      .literals = "\"float32\"|\"bfloat16\"|\"float16\"|\"float64\""},
     {.name = "keep",
      .doc = "operators whose results recompute keeps",
@@ -831,7 +839,7 @@ const KeyInfo& KeyOf(std::string_view table, std::string_view key) {
 }
 
 std::string DeprecatedHelp(const DeprecatedName& name) {
-  return "since moonshard " + std::string(name.since) + "; a later version removes the old name";
+  return "renamed in moonshard " + std::string(name.since) + "; a later version removes the old name";
 }
 
 }  // namespace moonshard

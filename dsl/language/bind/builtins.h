@@ -15,8 +15,8 @@ namespace moonshard {
 struct BuiltinInfo {
   const char* name;   // "shard", "string.rep", "config:get"
   const char* group;  // heading in the reference
-  // LuaCATS: "layout" for a value, "fun(dim: integer, keys?: shard_keys): layout" for a function; further forms, each
-  // on a line, are overloads. A parameter of type NAME_keys is a table with the keys of KeysOf(NAME).
+  // The LuaCATS type: "layout" for a value, "fun(dim: integer, keys?: shard_keys): layout" for a function. Each further
+  // line is an overload. A parameter of type NAME_keys is a table with the keys of KeysOf(NAME).
   const char* type;
   const char* doc;        // one line
   const char* example;    // a plan, which a test evaluates, or ""
@@ -28,11 +28,11 @@ constexpr int64_t kNoMaximum = std::numeric_limits<int64_t>::max();
 
 // A key of a table that a builtin takes. A test evaluates each key with its default and with its example.
 struct KeyInfo {
-  // The record table: the name of a builtin ("shard") or of a key whose value is a table ("route"). The LuaCATS class
-  // is "shard_keys".
+  // The record table to which the key belongs, named after the builtin ("shard") or after the key ("route") whose value
+  // is the table. The LuaCATS class has the suffix _keys: "shard_keys".
   const char* table;
   const char* key;               // kPositional for the entries without a key
-  const char* type;              // LuaCATS
+  const char* type;              // the LuaCATS type of the value
   const char* fallback;          // the default in Lua; "" for no default
   const char* example;           // a value in Lua
   const char* doc;               // one line
@@ -56,13 +56,14 @@ struct DeprecatedName {
   const char* since;        // the version of moonshard that introduced the new name: "0.2"
 };
 
-// All builtins in the order of the reference: the plan, layouts, styles, sections, what a plan can see, Lua.
+// All builtins in the order of the reference: the plan, layouts, styles, sections, inputs of a plan, Lua.
 std::span<const BuiltinInfo> AllBuiltins();
 // Returns the builtin `name`; null if there is no such name.
 const BuiltinInfo* FindBuiltin(std::string_view name);
 // Returns the signature of the builtin: "shard(dim [, { heads = integer, owner = integer }]) -> layout".
 std::string SignatureOf(const BuiltinInfo& builtin);
-// Returns the type of the builtin's value, or of the result if the builtin is a function: "layout".
+// Returns the result type of a function, or the type of a value that is no function: "layout" for shard and for
+// replicate.
 std::string ResultOf(const BuiltinInfo& builtin);
 // Returns whether the builtin is called with one table of keys: colwise { ... }.
 bool TakesOneTable(const BuiltinInfo& builtin);
@@ -77,14 +78,15 @@ std::vector<std::string> KeyNames(std::string_view table);
 const KeyInfo& KeyOf(std::string_view table, std::string_view key);
 // Returns the requirement for a value of the key: "a positive integer", "\"mean\" or \"sum\"", "a layout".
 std::string RequirementOf(const KeyInfo& key);
-// Returns the strings that a type allows, without quotes: mean and sum for the type `"mean"|"sum"`. For the name of a
-// TypeInfo, its literals.
+// Returns the strings that a type allows, without quotes: mean and sum for the type `"mean"|"sum"`. If `type` is the
+// name of a TypeInfo, returns the literals of that TypeInfo.
 std::vector<std::string> LiteralsOf(std::string_view type);
 
 std::span<const TypeInfo> AllTypes();
 
 std::span<const DeprecatedName> DeprecatedNames();
-// Returns the help text for a use of the old name: since which version the name is deprecated.
+// Returns the help text for a use of the old name: in which version the name changed, and that a later version removes
+// the old name.
 std::string DeprecatedHelp(const DeprecatedName& name);
 
 struct TypeParameter {
@@ -95,7 +97,7 @@ struct TypeParameter {
 struct FunctionType {
   bool is_function = false;
   std::vector<TypeParameter> parameters;
-  std::string result;  // the result of the function ("" for no result); else the type itself
+  std::string result;  // if is_function, the type of the result ("" for no result); else the full type
 };
 // Parses one line of BuiltinInfo::type. Throws InternalError if the line has another form.
 FunctionType ParseType(const std::string& type);

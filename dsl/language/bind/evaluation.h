@@ -16,7 +16,7 @@ namespace moonshard {
 // A file whose chunk is running: the plan itself, a plan that it extends, or a module that it requires.
 struct RunningFile {
   std::string chunk;   // the name in diagnostics
-  std::string folder;  // the directory in which require and extends search; empty for built-in files and bare text
+  std::string folder;  // the directory in which require and extends search; "" for a built-in file or plain text
 };
 
 class Evaluation {
@@ -27,8 +27,9 @@ class Evaluation {
   static Evaluation& From(lua_State* L);
 
   const PlanInputs& inputs() const { return inputs_; }
-  // Prepares the evaluation for the next line of a session: sets the mesh and the given options, and clears declared
-  // options, running files, made rules, the count of files and the budget (ScriptState::Renew).
+  // Prepares the evaluation for the next line of a session: sets the mesh and the given options, clears the declared
+  // options, the running files, the recorded rules and the count of files, and starts a new budget
+  // (ScriptState::Renew).
   void Renew(const MeshShape& mesh, std::map<std::string, JsonValue> options);
   ScriptState& state() { return state_; }
   // The options that plans have declared so far, by name.
@@ -40,7 +41,7 @@ class Evaluation {
   MadeRules& made_rules() { return made_rules_; }
   // The place of the last plan { ... } that was evaluated; empty before the first.
   SourceSpan& last_plan() { return last_plan_; }
-  // Counts one more file of this evaluation. Ends the script (kScriptLimit) if there are more than ScriptLimits::files.
+  // Counts one more file of this evaluation. Ends the script (kScriptLimit) if the count exceeds ScriptLimits::files.
   void CountFile();
 
  private:
@@ -57,7 +58,7 @@ class Evaluation {
 // Adds all builtins except require and extends (eval/) and the styles of stdlib.
 void AddBuiltins(lua_State* L);
 
-// Each adds one group of builtins. AddBuiltins calls all of them.
+// Each of these functions adds one group of builtins. AddBuiltins calls all of them.
 void AddLayoutBuiltins(lua_State* L);
 void AddStyleBuiltins(lua_State* L);
 void AddSectionBuiltins(lua_State* L);

@@ -17,7 +17,9 @@ int ConfigGet(lua_State* L) {
   if (IsPoison(L, 1) || IsPoison(L, 2)) return PushPoison(L);
   const ConfigValue* config = Userdata<ConfigValue>::To(L, 1);
   const std::optional<std::string> key = StringAt(L, 2);
-  if (config == nullptr) return BadArgument(L, "get", "it must be called with a colon, config:get(key, default)", 1);
+  if (config == nullptr)
+    return BadArgument(
+        L, "get", "call it with a colon, as in config:get(key, default); the first argument must be the config", 1);
   if (!key) return BadArgument(L, "get", "the key must be a string", 2);
   lua_settop(L, 3);
   const JsonValue* field = config->json->Find(*key);
@@ -43,10 +45,10 @@ int ConfigIndex(lua_State* L) {
     return 1;
   }
   const std::string nearest = NearestName(*key, config.json->Keys());
-  ScriptState::From(L).Report(Finding::kUnknownConfigKey, "config.json has no '" + PathTo(config, *key) + "'", *key,
-                              !nearest.empty()
-                                  ? "did you mean '" + nearest + "'?"
-                                  : "config:get(\"" + *key + "\", default) returns a default for a missing field");
+  ScriptState::From(L).Report(
+      Finding::kUnknownConfigKey, "config.json has no field '" + PathTo(config, *key) + "'", *key,
+      !nearest.empty() ? "did you mean '" + nearest + "'?"
+                       : "config:get(\"" + *key + "\", default) returns a default for a missing field");
   return PushPoison(L);
 }
 
@@ -84,7 +86,7 @@ int MeshIndex(lua_State* L) {
     const std::vector<std::string> names(MeshAxisNames().rbegin(),
                                          MeshAxisNames().rend());  // tp first, the most common one
     ScriptState::From(L).Report(
-        Finding::kUnknownAxis, "no mesh axis '" + *name + "'", *name,
+        Finding::kUnknownAxis, "there is no mesh axis '" + *name + "'", *name,
         *name == "rank" ? "a plan is the same on every rank and cannot depend on the rank" : DidYouMean(*name, names));
     return PushPoison(L);
   }

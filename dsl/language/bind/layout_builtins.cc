@@ -85,7 +85,7 @@ int Packed(lua_State* L) {
     if (!heads) return PushPoison(L);
     if (heads->size() != parts.size()) {
       return BadArgument(L, "packed",
-                         "'heads' must have one number for each of the " + std::to_string(parts.size()) + " sizes", -1);
+                         "'heads' must list one number for each of the " + std::to_string(parts.size()) + " sizes", -1);
     }
     for (size_t i = 0; i < parts.size(); ++i) parts[i].heads = (*heads)[i];
   }
@@ -101,7 +101,7 @@ bool PutOnAxis(lua_State* L, int axis_index, int index, Placement& placement) {
   }
   const std::optional<MeshAxis> axis = MeshAxisFromName(*name);
   if (!axis) {
-    ScriptState::From(L).Report(Finding::kUnknownAxis, "no mesh axis '" + *name + "'", *name,
+    ScriptState::From(L).Report(Finding::kUnknownAxis, "there is no mesh axis '" + *name + "'", *name,
                                 DidYouMean(*name, MeshAxisNames()));
     return false;
   }

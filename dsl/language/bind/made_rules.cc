@@ -72,8 +72,8 @@ Diagnostics MadeRules::LostFrom(const Plan& plan, const Sources& sources) const 
       d.help = "return the rules from the function, and put the function's result within the braces of plan { ... }";
     } else if (lost.size() > 1 && !line.by_block) {
       d.help =
-          "collect the rules: local rules <const> = {} first, table.insert(rules, at(...)) for each, and plan { rules "
-          "}";
+          "collect the rules in a list: local rules <const> = {}, then table.insert(rules, at(...)) for each rule, and "
+          "return plan { rules }";
     } else {
       d.help = "write rules within the braces of plan { ... }, directly or in a list";
     }

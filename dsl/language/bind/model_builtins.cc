@@ -18,8 +18,10 @@ namespace {
 const ModuleTree* TreeOf(lua_State* L, const char* builtin) {
   if (Userdata<ModelValue>::To(L, 1) == nullptr) {
     const std::optional<std::string> text = StringAt(L, 1);
-    BadArgument(L, builtin, std::string("it must be called with a colon, model:") + builtin + "(...)", 1, {},
-                "write model:" + std::string(builtin) + "(" + (text ? "\"" + *text + "\"" : "...") + ")");
+    BadArgument(
+        L, builtin,
+        std::string("call it with a colon, as in model:") + builtin + "(...); the first argument must be the model", 1,
+        {}, "write model:" + std::string(builtin) + "(" + (text ? "\"" + *text + "\"" : "...") + ")");
     lua_pop(L, 1);
     return nullptr;
   }
@@ -35,7 +37,7 @@ std::unique_ptr<re2::RE2> PatternAt(lua_State* L, const char* builtin) {
   const PatternValue* regex = Userdata<PatternValue>::To(L, 2);
   const std::optional<std::string> text = regex != nullptr ? regex->text : StringAt(L, 2);
   if (!text) {
-    BadArgument(L, builtin, "the pattern must be a string or re\"...\"", 2);
+    BadArgument(L, builtin, "the pattern must be a string, numbered\"...\" or re\"...\"", 2);
     return nullptr;
   }
   ScriptState& state = ScriptState::From(L);
@@ -95,7 +97,7 @@ int Parameters(lua_State* L) {
   const ModuleTree* tree = TreeOf(L, "parameters");
   if (tree == nullptr) return PushPoison(L);
   const std::optional<std::string> path = StringAt(L, 2);
-  if (!path) return BadArgument(L, "parameters", "it takes the path of a module", 2);
+  if (!path) return BadArgument(L, "parameters", "the argument must be the path of a module", 2);
   const int64_t found = tree->Find(*path);
   lua_newtable(L);
   if (found < 0) return 1;
@@ -114,7 +116,7 @@ int Shape(lua_State* L) {
   const ModuleTree* tree = TreeOf(L, "shape");
   if (tree == nullptr) return PushPoison(L);
   const std::optional<std::string> path = StringAt(L, 2);
-  if (!path) return BadArgument(L, "shape", "it takes the path of a parameter", 2);
+  if (!path) return BadArgument(L, "shape", "the argument must be the path of a parameter", 2);
   ParamRef found;
   if (!tree->FindParameter(*path, &found)) {
     ScriptState::From(L).Charge(tree->modules().size() * 10);

@@ -93,7 +93,9 @@ Renamed ReadRenamed(lua_State* L, int index) {
       Evaluation::From(L).old_options().insert(*old);
       continue;
     }
-    BadArgument(L, "options", "a renamed option must be written as old = \"new\"", 5);
+    BadArgument(L, "options",
+                "a renamed option must be written as old = \"new\", and a renamed value as [\"option=old\"] = \"new\"",
+                5);
   }
   lua_settop(L, top);
   return out;
@@ -122,7 +124,8 @@ JsonValue WithoutOldValue(Evaluation& evaluation, const std::string& name, const
                           const SourceSpan& where) {
   const auto now = value.is_string() ? renamed.values.find({name, value.AsString()}) : renamed.values.end();
   if (now == renamed.values.end()) return value;
-  ReportOldName(evaluation.state(), Quoted(value) + " of option '" + name + "' is now " + Quoted(now->second), where);
+  ReportOldName(evaluation.state(),
+                "value " + Quoted(value) + " of option '" + name + "' is now " + Quoted(now->second), where);
   return now->second;
 }
 
@@ -165,10 +168,11 @@ JsonValue Declare(Evaluation& evaluation, const std::string& name, const JsonVal
 
 int Options(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
-  if (!IsTable(L, 1)) return BadArgument(L, "options", "it takes a table: options { name = default }", 1);
+  if (!IsTable(L, 1))
+    return BadArgument(L, "options", "the argument must be a table, as in options { name = default }", 1);
   lua_settop(L, 2);
   if (!lua_isnil(L, 2) && !IsTable(L, 2))
-    return BadArgument(L, "options", "the renamed options must be a table { old = \"new\" }", 2);
+    return BadArgument(L, "options", "the second argument must be a table of renamed options { old = \"new\" }", 2);
   const Renamed renamed = ReadRenamed(L, 2);
   lua_settop(L, 1);
   PushSortedKeys(L, 1);
@@ -179,7 +183,7 @@ int Options(lua_State* L) {
     const std::optional<std::string> name = StringAt(L, 4);
     const std::optional<JsonValue> fallback = DefaultAt(L, 5);
     if (!name) {
-      BadArgument(L, "options", "an option needs a name", 4);
+      BadArgument(L, "options", "each option must be written as name = default", 4);
       continue;
     }
     if (fallback) {

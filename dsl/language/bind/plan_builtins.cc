@@ -92,9 +92,9 @@ class PlanReader {
     d.declared = "api = " + Describe(lua_, -1);
     d.required = (known.size() > 1 ? "one of: " : "") + Join(known, ", ");
     if (StringAt(lua_, -1) == "1") d.help = "write api = 1, without quotes";
-    if (api && *api > kApis.back()) d.help = "the plan was written for a newer moonshard";
+    if (api && *api > kApis.back()) d.help = "the plan was written for a newer version of moonshard";
     if (api && *api < kApis.front())
-      d.help = "the plan was written for an older moonshard; the plans in plans/ use a supported version";
+      d.help = "the plan was written for an older version of moonshard; the plans in plans/ use a supported version";
     state_.Report(std::move(d));
   }
 
@@ -119,10 +119,10 @@ class PlanReader {
     }
   }
 
-  // "entry 3, after the rule of line 7,": names an entry that has no line of its own.
+  // "entry 3, after the rule on line 7,": names an entry that has no line of its own.
   static std::string NamedEntry(lua_Integer i, const SourceSpan& before) {
     return "entry " + std::to_string(i) +
-           (before.line > 0 ? ", after the rule of line " + std::to_string(before.line) + "," : "");
+           (before.line > 0 ? ", after the rule on line " + std::to_string(before.line) + "," : "");
   }
 
   // A text, a style or a layout, on top of the stack, at position `i` of the list at `list`.
@@ -141,7 +141,7 @@ class PlanReader {
           "write at(\"" + text->substr(0, 200) + "\", " + (next != nullptr ? next->name + " { ... }" : "style") + ")";
       lua_settop(lua_, entry);
     }
-    const std::string what = NamedEntry(i, before) + (text ? " must be a rule" : " has no pattern");
+    const std::string what = NamedEntry(i, before) + (text ? " must be a rule" : " must be a rule with a pattern");
     BadArgument(lua_, "plan", what, entry, where, help);
     lua_settop(lua_, entry);
   }
@@ -252,7 +252,7 @@ class PlanReader {
 
 int MakePlan(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
-  if (!IsTable(L, 1)) return BadArgument(L, "plan", "it takes a table: plan { at(...), ... }", 1);
+  if (!IsTable(L, 1)) return BadArgument(L, "plan", "the argument must be a table, as in plan { at(...), ... }", 1);
   lua_settop(L, 1);
   Evaluation::From(L).last_plan() = ScriptState::From(L).UserSpan("plan");
   Plan plan = PlanReader(L).Read();

@@ -14,22 +14,23 @@
 
 namespace moonshard {
 
-// An option of a plan, by its first options{}. A base plan that declares the same option gets the same value.
+// An option of a plan, as its first declaration in options{} defines it. A base plan that declares the same option gets
+// the same value.
 struct DeclaredOption {
   JsonValue value;
   JsonValue fallback;  // the default
   SourceSpan source;   // the place of the declaration
 };
 
-// The options that an evaluation declared and the files that it read. Filled also if the evaluation failed.
+// The options that an evaluation declared and the files that the evaluation read. Also filled if the plan has errors.
 struct EvaluationRecord {
   std::map<std::string, DeclaredOption> options;
-  std::vector<std::string> files;  // paths without built-in files, in the order of the first read
+  std::vector<std::string> files;  // paths, except those of built-in files, in the order of the first read
 };
 
-// Every member has a default, so that a host can set only some of them: {.mesh = ..., .options = ...}.
+// Every member has a default, so that a caller can set only some of the members: {.mesh = ..., .options = ...}.
 struct PlanInputs {
-  JsonValue config = {};  // the model's config.json; null for a config without fields
+  JsonValue config = {};  // the model's config.json; null counts as a config without fields
   MeshShape mesh = {};
   const ModuleTree* model = nullptr;              // for model:has(...); must outlive the evaluation; may be null
   std::map<std::string, JsonValue> options = {};  // by name; a string ("true", "8") is parsed as the declared type

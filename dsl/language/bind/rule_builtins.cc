@@ -69,8 +69,8 @@ bool ReadPattern(lua_State* L, int index, Rule& rule) {
     rule.pattern = *text;
     return true;
   }
-  std::string what = "the pattern must be a string or re\"...\"";
-  std::string help = "the first argument is the path: at(\"lm_head\", " + WrittenStyle(L, index + 1) + ")";
+  std::string what = "the pattern must be a string, numbered\"...\" or re\"...\"";
+  std::string help = "the first argument is the pattern: at(\"lm_head\", " + WrittenStyle(L, index + 1) + ")";
   if (text) {
     what = "the pattern must not be empty";
   } else if (const std::optional<std::string> second = StringAt(L, index + 1); second && !second->empty()) {
@@ -85,7 +85,7 @@ bool ReadPattern(lua_State* L, int index, Rule& rule) {
     help = "a rule has one pattern, with alternatives in braces: at(\"" + braces + "\", " + WrittenStyle(L, index + 1) +
            ")";
   } else if (IsTable(L, index)) {
-    help = "a rule has one pattern; write a rule for each";
+    help = "a rule has one pattern; write one rule for each pattern";
   }
   BadArgument(L, "at", what, index, {}, help);
   return false;
@@ -138,7 +138,8 @@ int At(lua_State* L) {
 int PushPattern(lua_State* L, const std::string& builtin, PatternSyntax syntax) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::optional<std::string> text = StringAt(L, 1);
-  if (!text || text->empty()) return BadArgument(L, builtin, "it takes a string, " + builtin + "\"...\"", 1);
+  if (!text || text->empty())
+    return BadArgument(L, builtin, "the argument must be a string, as in " + builtin + "\"...\"", 1);
   Userdata<PatternValue>::Push(L, {*text, syntax}, text->size());
   return 1;
 }
@@ -155,7 +156,7 @@ int Optional(lua_State* L) {
     copy.optional = true;
     return PushRule(L, std::move(copy));
   }
-  if (!IsTable(L, 1)) return BadArgument(L, "optional", "it takes a rule or a list of rules", 1);
+  if (!IsTable(L, 1)) return BadArgument(L, "optional", "the argument must be a rule or a list of rules", 1);
   luaL_checkstack(L, 8, "lists nested too deeply");
   lua_settop(L, 1);
   lua_newtable(L);  // [list, result]
@@ -176,7 +177,7 @@ int Optional(lua_State* L) {
 int Default(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const Style* style = Userdata<Style>::To(L, 1);
-  if (style == nullptr) return BadArgument(L, "default", "it takes a style", 1);
+  if (style == nullptr) return BadArgument(L, "default", "the argument must be a style", 1);
   Userdata<DefaultValue>::Push(L, {*style, ScriptState::From(L).UserSpan("default")}, HeldBy(*style));
   return 1;
 }

@@ -104,10 +104,10 @@ class StyleReader {
 
   void ReadRedistributions(const std::string& key, std::vector<std::optional<Redistribution>>& redistributions) {
     const int index = lua_absindex(lua_, -1);
-    if (!IsTable(lua_, index)) return Bad("'" + key + "' must be a list of { from, to }");
+    if (!IsTable(lua_, index)) return Bad("'" + key + "' must be a list of pairs { from, to }");
     if (!CheckList(lua_, index, key)) good_ = false;
     for (const lua_Integer i : PositionsOf(lua_, index)) {
-      if (i > kMostPositions) return Bad("'" + key + "' has more than 64 positions", index);
+      if (i > kMostPositions) return Bad("'" + key + "' must have at most 64 positions", index);
       lua_rawgeti(lua_, index, i);
       redistributions.resize(static_cast<size_t>(i));
       if (Present(-1)) redistributions.back() = ReadRedistribution(key + "[" + std::to_string(i) + "]");
@@ -118,7 +118,7 @@ class StyleReader {
   std::optional<Redistribution> ReadRedistribution(const std::string& key) {
     const int pair = lua_absindex(lua_, -1);
     const auto bad = [&](int at) {
-      Bad("'" + key + "' must be { from, to }, two layouts", at);
+      Bad("'" + key + "' must be a pair of layouts { from, to }", at);
       return std::nullopt;
     };
     if (!IsTable(lua_, pair)) return bad(pair);
@@ -187,7 +187,7 @@ class StyleReader {
 
 int MakeStyle(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
-  if (!IsTable(L, 1)) return BadArgument(L, "style", "it takes a table: style { params = ... }", 1);
+  if (!IsTable(L, 1)) return BadArgument(L, "style", "the argument must be a table, as in style { params = ... }", 1);
   StyleReader reader(L);
   return reader.Read() ? PushStyle(L, reader.Take()) : PushPoison(L);
 }
@@ -255,7 +255,7 @@ bool ReadDeclaredKeys(lua_State* L, int index, std::vector<DeclaredKey>& keys) {
   for (lua_Integer i = 1; lua_rawgeti(L, sorted, i) != LUA_TNIL; ++i, lua_pop(L, 1)) {
     const std::optional<std::string> key = StringAt(L, -1);
     if (!key) {
-      BadArgument(L, "takes", "the keys must be names", -1);
+      BadArgument(L, "takes", "the keys of the third argument must be strings", -1);
       return false;
     }
     names.push_back(*key);
@@ -286,7 +286,8 @@ void RenameOld(lua_State* L, const std::string& name, std::vector<DeclaredKey>& 
     if (equals != std::string::npos) {
       const std::string old = key.key.substr(equals + 1);
       if (StringAt(L, -1) == old) {
-        ReportOldName(state, "\"" + old + "\" of '" + field + "' is now \"" + now + "\"", state.UserSpanOfText(old));
+        ReportOldName(state, "value \"" + old + "\" of '" + field + "' is now \"" + now + "\"",
+                      state.UserSpanOfText(old));
         lua_pushstring(L, now.c_str());
         lua_setfield(L, 2, field.c_str());
       }
@@ -313,7 +314,8 @@ int Takes(lua_State* L) {
   const std::optional<std::string> name = StringAt(L, 1);
   const bool records = name && lua_isnoneornil(L, 3) && !KeysOf(*name).empty();
   if (!name || !(records || IsTable(L, 3))) {
-    return BadArgument(L, "takes", "it takes a name, a table and the keys with their types", 1);
+    return !name ? BadArgument(L, "takes", "the first argument must be the name of the style function", 1)
+                 : BadArgument(L, "takes", "the third argument must be a table of the keys with their types", 3);
   }
   lua_settop(L, 3);
   if (lua_isnil(L, 2)) {
@@ -328,7 +330,7 @@ int Takes(lua_State* L) {
   if (!IsTable(L, 2)) {
     const ScriptState::BlameCaller blame(ScriptState::From(L));
     const std::string example = keys.empty() ? "" : " " + keys.front().key + " = ... ";
-    return BadArgument(L, *name, "it takes a table, " + *name + " {" + example + "}", 2);
+    return BadArgument(L, *name, "the argument must be a table, as in " + *name + " {" + example + "}", 2);
   }
   if (!typed) return PushPoison(L);
   const ScriptState::BlameCaller blame(ScriptState::From(L));

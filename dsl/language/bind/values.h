@@ -14,7 +14,7 @@ struct PatternValue {
   std::string text;
   PatternSyntax syntax = PatternSyntax::kRegex;
 };
-// The value of divides(...) and fits(...), which plan{} accepts as an entry. The check itself runs in the call.
+// The value of divides(...) and fits(...), which plan{} accepts as an entry. The calls run the checks; plan{} does not.
 struct AssertionValue {
   std::string text;
 };
@@ -32,21 +32,21 @@ struct ConfigValue {
 struct MeshValue {};
 struct ModelValue {};
 
-// Makes the metatables of all value types, with == and tostring. input_builtins.cc and model_builtins.cc add further
+// Creates the metatables of all value types, with == and tostring. input_builtins.cc and model_builtins.cc add further
 // metamethods for config, mesh and model.
 void RegisterValues(lua_State* L);
 
-// Returns about how many bytes a value holds on the heap, which count towards the memory limit.
+// Returns the approximate number of bytes that a value holds on the heap. These bytes count towards the memory limit.
 size_t HeldBy(const Placement& placement);
 size_t HeldBy(const Style& style);
 size_t HeldBy(const Rule& rule);
 
-// Each pushes the value and returns 1.
+// Each of these functions pushes the value and returns 1.
 int PushLayout(lua_State* L, Placement placement);
 int PushStyle(lua_State* L, Style style);
 int PushRule(lua_State* L, Rule rule);
-// As above for a JSON value: null becomes nil, objects and lists become ConfigValue with `path`. `json` must outlive
-// the Lua state.
+// As above for a JSON value: null becomes nil; an object or a list becomes a ConfigValue with `path`. `json` must
+// outlive the Lua state.
 int PushJson(lua_State* L, const JsonValue& json, const std::string& path);
 
 }  // namespace moonshard

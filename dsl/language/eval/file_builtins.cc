@@ -63,7 +63,7 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
   if (path.empty()) {
     Diagnostic d = MakeDiagnostic(Finding::kModuleNotFound, "'" + name + "' is not a valid module name for require",
                                   evaluation.state().UserSpanOfText(name));
-    d.help = "a module name is names joined by dots: require \"directory.file\"";
+    d.help = "a module name consists of names that are joined by dots: require \"directory.file\"";
     evaluation.state().Report(std::move(d));
     return std::nullopt;
   }
@@ -76,17 +76,18 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
     if (file) file->folder = folder;  // a module's modules are the plan's too
     return file;
   }
-  Diagnostic d =
-      MakeDiagnostic(Finding::kModuleNotFound, "no module '" + name + "'", evaluation.state().UserSpanOfText(name));
+  Diagnostic d = MakeDiagnostic(Finding::kModuleNotFound, "there is no module '" + name + "'",
+                                evaluation.state().UserSpanOfText(name));
   const std::vector<std::string> modules = StdlibNames();
   const std::string nearest = NearestName(name, modules);
   if (FindBuiltin(name) != nullptr) {
-    d.help = "'" + name + "' is a builtin, which needs no require";
+    d.help = "'" + name + "' is a builtin: use it without require";
   } else if (!nearest.empty()) {
     d.help = "did you mean '" + nearest + "'?";
   } else {
-    d.help = "a plan can require only the modules " + Join(modules, ", ") +
-             (folder.empty() ? "" : " and files in the directory of the plan, here " + folder + "/" + path);
+    d.help =
+        "a plan can require only the modules " + Join(modules, ", ") +
+        (folder.empty() ? "" : " and files in the directory of the plan; this module would be " + folder + "/" + path);
   }
   evaluation.state().Report(std::move(d));
   return std::nullopt;
@@ -95,7 +96,7 @@ std::optional<SourceFile> FindModule(lua_State* L, const std::string& name) {
 int Require(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::optional<std::string> name = StringAt(L, 1);
-  if (!name) return BadArgument(L, "require", "it takes the name of a module", 1);
+  if (!name) return BadArgument(L, "require", "the argument must be the name of a module", 1);
   const std::optional<SourceFile> file = FindModule(L, *name);
   if (!file) return PushPoison(L);
   Evaluation& evaluation = Evaluation::From(L);
@@ -126,7 +127,7 @@ int Require(lua_State* L) {
 int Extends(lua_State* L) {
   if (AnyPoison(L)) return PushPoison(L);
   const std::optional<std::string> name = StringAt(L, 1);
-  if (!name) return BadArgument(L, "extends", "it takes the name of a plan", 1);
+  if (!name) return BadArgument(L, "extends", "the argument must be the name of a plan", 1);
   Evaluation& evaluation = Evaluation::From(L);
   const std::vector<RunningFile>& running = evaluation.running();
   Diagnostics problems;
@@ -204,7 +205,7 @@ Result<SourceFile> FindPlan(const std::string& name, const PlanInputs& inputs, c
     d.help = ChainText(skip, name);
     return d;
   }
-  Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, "no plan '" + name + "'");
+  Diagnostic d = MakeDiagnostic(Finding::kPlanNotFound, "there is no plan '" + name + "'");
   d.help = DidYouMean(name, EmbeddedPlanNames(), 40);
   return d;
 }

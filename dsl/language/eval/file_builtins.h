@@ -22,10 +22,10 @@ void ForgetModules(lua_State* L);
 // propagate to the caller. Ends the script (kScriptLimit) beyond ScriptLimits::files or ScriptLimits::depth.
 void RunSource(lua_State* L, const SourceFile& file);
 
-// Finds and reads plan `name` (".lua" is optional): in the directory `own_folder` (may be empty), then in
-// inputs.search_path, then among the built-in plans. Skips the files in `skip`, which are being evaluated, so that a
-// user's llama.lua can extend the built-in "llama". Errors: kPlanNotFound, with the nearest name or the cycle of plans,
-// and the errors of ReadSource.
+// Finds and reads the plan `name` (the suffix ".lua" is optional): first in the directory `own_folder` (may be empty),
+// then in inputs.search_path, then among the built-in plans. Skips the files in `skip`, which are being evaluated, so
+// that a user's llama.lua can extend the built-in "llama". Errors: kPlanNotFound, with the nearest name or the cycle of
+// plans, and the errors of ReadSource.
 Result<SourceFile> FindPlan(const std::string& name, const PlanInputs& inputs, const std::string& own_folder,
                             const std::vector<RunningFile>& skip);
 

@@ -23,7 +23,7 @@ struct SourceFile {
   std::string name;    // for diagnostics: "plans/llama.lua" if built in, else the path as given by the user
   std::string folder;  // the directory in which the file's require and extends search; empty for a built-in file
   std::string text;
-  bool internal = false;  // a file of stdlib, which diagnostics do not blame
+  bool internal = false;  // a file of stdlib: diagnostics show the line of the caller instead
 };
 
 // Returns the built-in file with this path ("plans/llama.lua"); nothing if there is no such file.

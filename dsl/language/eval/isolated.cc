@@ -197,7 +197,7 @@ Diagnostic Ended(Finding finding, const std::string& name, std::string message) 
   SourceSpan where;
   where.file = name;
   Diagnostic d = MakeDiagnostic(finding, std::move(message), where);
-  d.help = "the plan was evaluated in a process of its own (isolate), whose output is discarded";
+  d.help = "the plan was evaluated in a separate process (isolate), and the output of this process is discarded";
   return d;
 }
 
@@ -217,8 +217,10 @@ std::optional<Diagnostic> Judge(const ChildEnd& end, const std::string& name, co
   // A complete answer shows that the child ended well.
   if (end.lost) {
     if (!end.answer.empty()) return std::nullopt;
-    return Ended(Finding::kNotSupported, name,
-                 "isolation requires the exit status of its process, which was lost (SIGCHLD is ignored)");
+    return Ended(
+        Finding::kNotSupported, name,
+        "isolation requires the exit status of the plan's process, which is not available: this program ignores "
+        "SIGCHLD or waits for every child process");
   }
   if (WIFSIGNALED(end.status)) {
     const int signal = WTERMSIG(end.status);
@@ -296,7 +298,8 @@ Result<Plan> EvaluateInChild(const std::string& name, const ScriptLimits& limits
                              const std::function<Result<Plan>(EvaluationRecord*)>& run) {
   std::array<int, 2> ends = {};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) {
-    return Ended(Finding::kNotSupported, name, "no process could be started: " + std::string(strerror(errno)));
+    return Ended(Finding::kNotSupported, name,
+                 "the plan's process could not be started: " + std::string(strerror(errno)));
   }
   const pid_t parent = getpid();
   const pid_t child = fork();
@@ -308,7 +311,8 @@ Result<Plan> EvaluateInChild(const std::string& name, const ScriptLimits& limits
   close(ends[1]);
   if (child < 0) {
     close(ends[0]);
-    return Ended(Finding::kNotSupported, name, "no process could be started: " + std::string(strerror(why)));
+    return Ended(Finding::kNotSupported, name,
+                 "the plan's process could not be started: " + std::string(strerror(why)));
   }
   const ChildEnd end = AwaitChild(child, ends[0]);
   close(ends[0]);

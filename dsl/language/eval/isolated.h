@@ -7,7 +7,7 @@
 // process ends. A filter allows only the system calls for memory, time and reading files (system_calls.cc), also if the
 // child runs as root: the child cannot change a file, start a process, or reach another process or the network. This
 // process treats the output as untrusted data (engine/plan/plan/plan_json.h). If the child crashes, hangs or writes
-// something else, the result is a diagnostic, and the output is discarded.
+// anything other than a plan, the result is a diagnostic, and the output is discarded.
 //
 // The child is a fork without exec: the other threads of this process do not exist in the child, so a lock that such a
 // thread holds stays locked. glibc keeps its own locks usable; `run` must not take other locks. EvaluateInChild
@@ -29,14 +29,14 @@ namespace moonshard {
 Result<Plan> EvaluateInChild(const std::string& name, const ScriptLimits& limits, EvaluationRecord* record,
                              const std::function<Result<Plan>(EvaluationRecord*)>& run);
 
-// Installs a seccomp filter in this process, which then evaluates an untrusted plan; isolated.cc calls it in the child.
-// Resource limits are not sufficient: limits on processes do not apply to root, and no limit prevents the removal of
-// files. Afterwards this process can allocate memory, read the time, read files and descriptors, write to open
-// descriptors, send signals to itself and handle them, and exit. Every other system call fails with EPERM, for example
-// to start a process or program, to open a file for writing, to change or remove a file, to signal another process, to
-// open a socket, and the calls of later kernels. The filter cannot be removed. Returns false if the system does not
-// support seccomp filters or the architecture is neither x86-64 nor 64-bit ARM; then the only change is that the
-// process cannot gain privileges. Does not allocate memory.
+// Installs a seccomp filter in this process; the child calls this function before it evaluates the untrusted plan.
+// Resource limits are not sufficient: the limit on the number of processes does not apply to root, and no limit
+// prevents the removal of files. With the filter, this process can allocate memory, read the time, read files and
+// descriptors, write to open descriptors, send signals to itself, handle signals, and exit. Every other system call
+// fails with EPERM: for example, a call that starts a process or program, opens a file for writing, changes or removes
+// a file, signals another process or opens a socket, and every call that a later kernel adds. The filter cannot be
+// removed. Returns false if the system does not support seccomp filters or the architecture is neither x86-64 nor
+// 64-bit ARM; then the only change is that the process cannot gain privileges. Does not allocate memory.
 bool KeepOnlyHarmlessSystemCalls();
 
 }  // namespace moonshard

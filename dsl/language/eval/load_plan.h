@@ -20,8 +20,8 @@
 namespace moonshard {
 
 // Evaluates plan text. `name` is the file in diagnostics and rules ("my_plan.lua"). The text has no directory of its
-// own: it can require only stdlib modules, and extend plans of the search path and built-in plans. Errors: MS01xx;
-// kFileUnreadable for a plan of the search path; with inputs.isolate, also the errors of EvaluateInChild.
+// own: the text can require only stdlib modules, and extend only plans of the search path and built-in plans. Errors:
+// MS01xx; kFileUnreadable for a plan of the search path; with inputs.isolate, also the errors of EvaluateInChild.
 Result<Plan> EvaluatePlan(std::string_view text, const std::string& name, const PlanInputs& inputs);
 
 // Evaluates the plan file `plan` if `plan` contains a slash or ends in ".lua"; else the plan with the name `plan`:

@@ -69,7 +69,7 @@ void ReportMissing(lua_State* L, const std::string& key, ReadOnlyKind kind, cons
       state.Report(Finding::kUnknownName, "unknown name '" + key + "'", key, help);
       break;
     case ReadOnlyKind::kLibrary:
-      state.Report(Finding::kUnknownKey, "'" + label + "' has no '" + key + "'", key, DidYouMean(key, names, 40));
+      state.Report(Finding::kUnknownKey, "'" + label + "' has no field '" + key + "'", key, DidYouMean(key, names, 40));
       break;
     case ReadOnlyKind::kOptions:
       state.Report(Finding::kUnknownOption, "no option '" + key + "' is declared", key, DidYouMean(key, names));
@@ -139,7 +139,8 @@ int RefuseWrite(lua_State* L) {
                  "'local " + key + " = ...' declares a local variable");
     return 0;
   }
-  state.Report(Finding::kReadOnly, "'" + key + "' is not a local variable", key, "write 'local " + key + "'");
+  state.Report(Finding::kReadOnly, "only local variables can be assigned; '" + key + "' is not a local variable", key,
+               "write 'local " + key + "'");
   lua_settop(L, 2);
   PushPoison(L);
   lua_rawset(L, lua_upvalueindex(1));  // reported once

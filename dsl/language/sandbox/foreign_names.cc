@@ -19,10 +19,12 @@ struct ForeignName {
 constexpr const char* kNil = "write nil; config:get(name, default) returns a default for a missing or null field";
 constexpr const char* kOutside =
     "a plan has no access to files, the environment or the clock, so that it is the same on every rank";
-constexpr const char* kNotHere = "the plan language does not include this part of Lua; dsl/README.md lists its names";
+constexpr const char* kNotHere =
+    "the plan language does not have this name of Lua; moonshard definitions --form markdown prints the available "
+    "names";
 constexpr const char* kEach = "'for i, value in ipairs(list) do' iterates over a list, from 1";
 constexpr const char* kHuggingFace =
-    "a Hugging Face style: local hf <const> = require \"hugging_face\", then hf.at(key, hf.NAME)";
+    "for a Hugging Face style, write local hf <const> = require \"hugging_face\" and hf.at(key, hf.NAME)";
 constexpr const char* kSameEverywhere =
     "a plan is the same on every rank and cannot depend on the rank; mesh.tp is the size of mesh axis tp";
 
@@ -45,7 +47,7 @@ constexpr auto kForeignNames = std::to_array<ForeignName>({
     {"coroutine", kNotHere},
     {"debug", kNotHere},
     {"def", "write local function"},
-    {"dofile", "require \"name\" runs a file of the plan's own directory, and returns its value"},
+    {"dofile", "require \"name\" runs a file of the plan's own directory and returns the file's value"},
     {"getmetatable", kNotHere},
     {"enumerate", kEach},
     {"import", "write local name <const> = require \"name\""},
@@ -53,19 +55,20 @@ constexpr auto kForeignNames = std::to_array<ForeignName>({
     {"len", "write #list for the length of list"},
     {"isinstance", "type(value) returns the name of the type"},
     {"load", kNotHere},
-    {"loadfile", "require \"name\" runs a file of the plan's own directory, and returns its value"},
+    {"loadfile", "require \"name\" runs a file of the plan's own directory and returns the file's value"},
     {"null", kNil},
-    {"opt", "options are declared first: local opt <const> = options { name = default }"},
+    {"opt", "declare the options first: local opt <const> = options { name = default }"},
     {"os", kOutside},
     {"packed_colwise", kHuggingFace},
     {"pcall", kNotHere},
-    {"print", "a plan prints nothing; explain shows what it does, and the REPL prints every expression"},
+    {"print",
+     "a plan cannot print; moonshard explain shows what the plan does, and the REPL prints the value of an expression"},
     {"range", "'for i = 0, n - 1 do' counts from 0 to n - 1"},
     {"rank", kSameEverywhere},
     {"rowwise_rep", kHuggingFace},
     {"setmetatable", kNotHere},
     {"str", "tostring(value) converts to a string; a .. b concatenates"},
-    {"styles", "styles are builtins: colwise {}"},
+    {"styles", "a style is a builtin: write colwise {}"},
     {"world_size", kSameEverywhere},
     {"xpcall", kNotHere},
 });

@@ -54,7 +54,8 @@ Key KeyAt(lua_State* L, int index) {
       key.integer = true;
       return key;
     default:
-      luaL_error(L, "keys of type %s have no order that is the same on every rank", luaL_typename(L, index));
+      luaL_error(L, "a table has a key of type %s; such keys have no order that is the same on every rank",
+                 luaL_typename(L, index));
       return key;
   }
 }

@@ -1,6 +1,6 @@
-// PatternMatcher: matches Lua patterns ("%d+", "(%w+)=(%w*)") and charges every step to the budget. Lua's own matcher
-// backtracks without a bound in C, where no count hook runs. The semantics follow section 6.4.1 of the Lua 5.4 manual,
-// with ASCII classes in every locale. A malformed pattern raises a Lua error.
+// PatternMatcher: matches Lua patterns ("%d+", "(%w+)=(%w*)") and charges every step to the budget of steps. Lua's own
+// matcher backtracks without a bound in C, where no count hook runs. The semantics follow section 6.4.1 of the Lua 5.4
+// manual, with ASCII classes in every locale. A malformed pattern raises a Lua error.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace moonshard {
 
 class PatternMatcher {
  public:
-  // `pattern` has no leading '^', which the caller handles. Both strings must outlive the matcher.
+  // `pattern` must have no leading '^': the caller handles the anchor. Both strings must outlive the matcher.
   PatternMatcher(lua_State* L, std::string_view subject, std::string_view pattern);
 
   // Matches at position `begin` of the subject. Returns the end of the match, or npos if there is no match.

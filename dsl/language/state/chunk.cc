@@ -26,7 +26,7 @@ std::string Unreadable(std::string_view text, const ScriptLimits& limits) {
     return "the text has " + std::to_string(text.size()) + " bytes; at most " + std::to_string(limits.source_bytes) +
            " are allowed";
   }
-  if (text.starts_with('\x1b')) return "this is Lua bytecode; a plan is text";
+  if (text.starts_with('\x1b')) return "the text is Lua bytecode; a plan must be source text";
   if (text.starts_with("\xef\xbb\xbf"))
     return "the text starts with a byte order mark; save the file as UTF-8 without the mark";
   if (text.find('\0') != std::string_view::npos) return "the text contains a NUL byte";

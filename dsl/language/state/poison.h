@@ -9,8 +9,8 @@ struct lua_State;
 
 namespace moonshard {
 
-// The type name of poison in Lua's own messages ("number expected, got unknown value"). Such a message is dropped: its
-// cause has been reported.
+// The type name of poison in Lua's own messages ("number expected, got unknown value"). Such a message is dropped,
+// because the cause has been reported already.
 inline constexpr std::string_view kPoisonName = "unknown value";
 
 // Pushes poison and returns 1, the number of results of a C function that returns poison.

@@ -64,13 +64,14 @@ std::string HelpForRaised(const std::string& message) {
   if (has("index a plan value")) return "a plan cannot be modified: write its keys within plan { ... }";
   for (const char* kind : {"rule", "style", "layout", "pattern"}) {
     if (has(("index a " + std::string(kind) + " value").c_str())) {
-      return "a " + std::string(kind) + " has no fields; pass its settings to the function that makes it";
+      return "a " + std::string(kind) + " has no fields; pass the settings to the function that creates the " + kind;
     }
   }
   if (has("call a layout value"))
     return "a layout cannot be called; the style for a replicated module is replicated {}";
   if (has("call a nil value"))
-    return "no function has this name; functions of a module are fields of local m <const> = require \"name\"";
+    return "no function has this name; to call a function of a module, write local m <const> = require \"name\" and "
+           "m.f(...)";
   if (has("nil value (field") && !has("call")) {
     return "a missing or null field is nil; config:get(\"name\", default) returns a default";
   }
@@ -344,7 +345,8 @@ void ScriptState::Add(Diagnostic diagnostic) {
 void ScriptState::Report(Diagnostic diagnostic) {
   Charge(kStepsOfReport);
   if (diagnostics_.size() >= kMostDiagnostics) {
-    RaiseLimit("the plan has more than " + std::to_string(kMostDiagnostics) + " mistakes", "the rest is not shown");
+    RaiseLimit("the plan has more than " + std::to_string(kMostDiagnostics) + " mistakes",
+               "further mistakes are not shown");
   }
   Add(std::move(diagnostic));
 }
@@ -391,7 +393,7 @@ void ScriptState::ReportRaised() {
     Diagnostic d =
         MakeDiagnostic(Finding::kScriptError,
                        std::string("the plan raised a ") + luaL_typename(lua_, -1) + " as an error", UserSpan("error"));
-    d.help = "error takes a string";
+    d.help = "the argument of error must be a string";
     Add(std::move(d));
     return;
   }

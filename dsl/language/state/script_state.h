@@ -1,6 +1,6 @@
 // ScriptState: a Lua state for one evaluation, with exact accounting of memory, a budget of steps and CPU time, and the
-// diagnostics of the script. Each evaluation uses a new ScriptState, but the lines of a session (dsl/commands/repl)
-// share one, and each line has its own budget.
+// diagnostics of the script. Each evaluation uses a new ScriptState, except that all lines of a session
+// (dsl/commands/repl) use the same ScriptState, with a new budget for each line.
 //
 // Stages after: sandbox (the names of a plan), bind (the plan language), eval (the public entry points).
 //
@@ -37,14 +37,14 @@ class ScriptState {
   // The ScriptState that owns `L`.
   static ScriptState& From(lua_State* L);
   const ScriptLimits& limits() const { return limits_; }
-  // A pointer to an object of the layer above (Evaluation), for its C functions. Not owned.
+  // A pointer to an object of the layer above (Evaluation), for the C functions of that layer. Not owned.
   void set_owner(void* owner) { owner_ = owner; }
   void* owner() const { return owner_; }
 
   // Calls `body` with the state in protected mode. If Lua raises an error in `body`, the error becomes a diagnostic and
   // Run returns false. If a C++ exception leaves a C function (a defect of moonshard), Run rethrows the exception. Lua
-  // functions may be called only within `body`. During the call this thread has the C locale, so that a plan does not
-  // depend on the locale of the host when it compares strings or converts numbers. Starts a new budget of CPU time.
+  // functions may be called only within `body`. During the call this thread has the C locale, so that comparisons of
+  // strings and conversions of numbers do not depend on the locale of the process. Starts a new budget of CPU time.
   bool Run(const std::function<void(lua_State*)>& body);
 
   // Starts a new budget of steps and drops the diagnostics, for the next line of a session, also after a line that
@@ -55,8 +55,8 @@ class ScriptState {
   void OnChunkEnd(std::function<void(lua_State*, lua_Debug*)> on_chunk_end);
 
   // Compiles a text as a chunk called `name` ("@plan.lua"). Returns the status of lua_load and pushes the function or
-  // Lua's message. No count hook runs while Lua parses, so Parse also checks the CPU time and raises a Lua error if it
-  // is used up. Parse does not report a syntax error; the caller does.
+  // Lua's message. No count hook runs while Lua parses, so Parse also checks the CPU time and raises a Lua error if the
+  // time is used up. Parse does not report a syntax error; the caller does.
   int Parse(std::string_view text, const std::string& name);
   // The line of the text at which the last Parse ended.
   int parsed_line() const { return parsed_line_; }
@@ -66,8 +66,9 @@ class ScriptState {
   void Charge(size_t steps);
   // Ends the script with kScriptLimit: raises a Lua error that the script cannot catch.
   [[noreturn]] void RaiseLimit(std::string message, std::string help);
-  // Adds to or subtracts from the accounted memory the bytes of C++ values that userdata hold. If the limit would be
-  // exceeded, TakeMemory first collects garbage, then ends the script (RaiseLimit).
+  // TakeMemory adds `bytes`, the size of C++ values that userdata hold, to the accounted memory; GiveMemory subtracts
+  // `bytes`. If the sum would exceed the limit, TakeMemory collects garbage; if the sum would still exceed the limit,
+  // TakeMemory ends the script (RaiseLimit).
   void TakeMemory(size_t bytes);
   void GiveMemory(size_t bytes) { used_ -= bytes; }
   // Accounts for memory during the lifetime of the object. Lua errors are C++ exceptions here, so the destructor runs
@@ -110,7 +111,8 @@ class ScriptState {
   // Returns the innermost running line of user code, with a column if the line contains `token`. Frames of C functions
   // and of internal sources are skipped; an internal line is returned only if there is no user code.
   SourceSpan UserSpan(std::string_view token = {});
-  // As UserSpan, with the column of `text` within quotes, else of `text` itself.
+  // As UserSpan, with the column of `text` in quotes if the line contains it in quotes, else the column of the token
+  // `text`.
   SourceSpan UserSpanOfText(std::string_view text);
   // During the lifetime of the object, UserSpan returns the line of the caller of the running user function. For a
   // builtin that checks the arguments of that function (takes).

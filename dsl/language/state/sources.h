@@ -1,5 +1,5 @@
 // Sources: the texts of an evaluation by chunk name, so that diagnostics can quote a line and put a caret under a
-// token. Diagnostics do not blame internal texts (stdlib); they blame the line of the caller.
+// token. For an error in an internal text (stdlib), diagnostics show the line of the caller.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace moonshard {
 
 class Sources {
  public:
-  // Adds or replaces the text `name`. `internal` marks a text that diagnostics do not blame.
+  // Adds or replaces the text `name`. `internal` marks an internal text.
   void Add(const std::string& name, std::string_view text, bool internal);
   // Adds part of a text that arrives in several parts: `text` starts at line `first_line` (from 1). Earlier lines are
   // kept, later lines are dropped.
@@ -29,9 +29,10 @@ class Sources {
   // Returns the first place at or below `line` that contains `text` in quotes: an entry in the table of a call that
   // starts on `line`. Returns SpanOf(name, line) if there is no such place.
   SourceSpan SpanOfQuoted(const std::string& name, int line, std::string_view text) const;
-  // Returns the last line that begins with `word` after blanks; 0 if there is no such line.
+  // Returns the number of the last line that begins with `word` after blanks; 0 if there is no such line.
   int LastLineOf(const std::string& name, std::string_view word) const;
-  // Returns the last line before `line` that contains code, not only blanks and comments; 0 if there is no such line.
+  // Returns the number of the last line before `line` that contains more than blanks and comments; 0 if there is no
+  // such line.
   int CodeLineBefore(const std::string& name, int line) const;
 
  private:

@@ -101,7 +101,7 @@ int LineOfElseIf(std::string_view text) {
 SyntaxHint OpenAtEnd(std::string_view text, int last_line) {
   for (const char open : {'(', '{', '['}) {
     const int at = LineOfOpen(text, last_line, open);
-    if (at > 0) return {std::string("the '") + open + "' of line " + std::to_string(at) + " is not closed", at};
+    if (at > 0) return {std::string("the '") + open + "' on line " + std::to_string(at) + " is not closed", at};
   }
   return {};
 }
@@ -142,7 +142,7 @@ SyntaxHint HintFor(const std::string& message, const std::string& token, std::st
     for (const char open : {'(', '{', '['}) {
       const int at = LineOfOpen(text, line, open);
       if (at > 0 && (message.starts_with("unexpected symbol") || Has(message, "expected near"))) {
-        return {std::string("a '") + open + "' of line " + std::to_string(at) + " is not closed", at};
+        return {std::string("a '") + open + "' on line " + std::to_string(at) + " is not closed", at};
       }
     }
   }

@@ -14,7 +14,7 @@ namespace moonshard {
 template <class T>
 class Userdata {
  public:
-  // Makes the metatable and pushes it, so that the caller can add metamethods. `name` is the result of type().
+  // Creates the metatable and pushes it, so that the caller can add metamethods. `name` is the result of type().
   static void Register(lua_State* L, const char* name) {
     lua_createtable(L, 0, 6);  // [meta]
     lua_pushstring(L, name);
@@ -27,11 +27,11 @@ class Userdata {
     lua_rawsetp(L, LUA_REGISTRYINDEX, &kKey);
   }
 
-  // Pushes the value. `held` is about how many bytes the value holds on the heap. Raises a Lua error beyond the memory
-  // limit.
+  // Pushes the value. `held` is the approximate number of bytes that the value holds on the heap. Raises a Lua error if
+  // the memory limit would be exceeded.
   static const T& Push(lua_State* L, T value, size_t held = 0) {
     static_assert(std::is_nothrow_move_constructible_v<T>);
-    constexpr size_t kOverhead = 32;  // of the allocations, which are few
+    constexpr size_t kOverhead = 32;  // bytes of overhead of one allocation
     held += sizeof(Box) + (held > 0 ? 2 * kOverhead : kOverhead);
     ScriptState& state = ScriptState::From(L);
     ScriptState::Reserved memory(state, held);
@@ -41,12 +41,11 @@ class Userdata {
     state.Hold(std::move(box));
     lua_rawgetp(L, LUA_REGISTRYINDEX, &kKey);
     lua_setmetatable(L, -2);
-    memory.Keep();  // Collect gives it back
+    memory.Keep();  // Collect subtracts the memory
     return (*slot)->value;
   }
 
-  // Moves the value at `index` out and leaves a moved-from value there. Only for use after the last script code has
-  // run.
+  // Returns the value at `index` and leaves a moved-from value in Lua. Only for use after the last script code has run.
   static T Take(lua_State* L, int index) { return std::move(At(L, index)->value); }
 
   // Returns the value at `index`; nullptr if the value has another type. Lua owns the value, which is valid as long as

@@ -106,7 +106,7 @@ Diagnostic Fallback(const PlanInputs& inputs, const std::map<std::string, std::s
   Diagnostic d = MakeDiagnostic(Finding::kPlanFallback, WhyNot(inputs.config) + ": " + which + " is used");
   d.declared = what;
   d.help = NearestClass(inputs.config, index) +
-           "explain shows what the plan does; verify compares its numbers with those of an unsharded run; --plan names "
+           "explain shows what the plan does; verify compares a sharded run with an unsharded run; --plan selects "
            "another plan";
   return d;
 }
@@ -114,7 +114,7 @@ Diagnostic Fallback(const PlanInputs& inputs, const std::map<std::string, std::s
 Diagnostic NothingFits(const PlanInputs& inputs, const std::map<std::string, std::string>& index) {
   Diagnostic d =
       MakeDiagnostic(Finding::kPlanNotFound, WhyNot(inputs.config) +
-                                                 ", and no block of its modules is recognized unambiguously by names, "
+                                                 ", and no block of the model is recognized unambiguously by names, "
                                                  "shapes and config.json");
   d.help = NearestClass(inputs.config, index) +
            "write a first plan file with moonshard suggest, and give it as --plan FILE; or give a shipped plan that "
@@ -181,8 +181,9 @@ Result<Plan> ChoosePlan(const std::string& wanted, const PlanInputs& inputs) {
   std::optional<std::optional<Plan>> own = PlanOfCheckpoint(inputs).Collect(diagnostics);
   if (!own) return diagnostics;
   if (*own) {
-    Diagnostic d =
-        MakeDiagnostic(Finding::kPlanFallback, WhyNot(inputs.config) + ": the checkpoint's own plan is used");
+    Diagnostic d = MakeDiagnostic(
+        Finding::kPlanFallback,
+        WhyNot(inputs.config) + ": the checkpoint's own plan (base_model_tp_plan in config.json) is used");
     diagnostics.push_back(std::move(d));
     return Chosen(**std::move(own), "the checkpoint's own plan", std::move(diagnostics));
   }

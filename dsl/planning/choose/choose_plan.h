@@ -10,8 +10,8 @@
 //
 // A plan of step 3 or 4 is reported as a finding (kPlanFallback), unless plans/default.lua is chosen for tp=1, where
 // nothing is sharded. A plan of step 2 that rejects the model or an option is an error: a fallback to another plan
-// would hide the message of the rejected one. In step 4 a plan that accepts the model, the mesh and the options is
-// preferred to a plan that does not.
+// would hide why the plan was rejected. In step 4 a plan that accepts the model, the mesh and the options is preferred
+// to a plan that does not.
 // Stage before: config.json and the module tree. Stage after: match.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace moonshard {
 
-// Returns the evaluated plan. Plan::chosen states which step chose it, and is empty for a plan that was named.
+// Returns the evaluated plan. Plan::chosen states which step chose the plan, and is empty for a plan that was named.
 // `wanted`: a name, a file or hf:FILE; "": the plan is chosen.
 // Errors: those of LoadPlanFile; kPlanNotFound, with a suggested fix, if no step has a plan.
 Result<Plan> ChoosePlan(const std::string& wanted, const PlanInputs& inputs);

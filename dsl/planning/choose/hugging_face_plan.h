@@ -1,6 +1,7 @@
-// HuggingFacePlan: loads Hugging Face tensor-parallel plans as plans: from a file (`--plan hf:FILE[#KEY]`), or from the
-// checkpoint (base_model_tp_plan in its config.json, step 3 of choose_plan.h).
-// Stage before: dsl/planning/hugging_face, which translates them to the text of a plan file. Stage after: match.
+// HuggingFacePlan: loads Hugging Face tensor-parallel plans as plans of moonshard: from a file (`--plan
+// hf:FILE[#KEY]`), or from the checkpoint (base_model_tp_plan in its config.json, step 3 of choose_plan.h).
+// Stage before: dsl/planning/hugging_face, which translates a Hugging Face plan to the text of a plan file. Stage
+// after: match.
 #pragma once
 
 #include <optional>
@@ -19,11 +20,13 @@ bool IsHuggingFaceName(const std::string& plan);
 
 // Returns the plan that "hf:FILE" or "hf:FILE#KEY" names, as `import` would write it, evaluated for the model in
 // `inputs`. Its rules refer to lines of FILE. The path of the base model is derived from the module names
-// (FindBasePath) unless the option `base` is given; it is "model." if `inputs` has no model. Errors: those of reading
-// the file and of choosing the plan (dsl/planning/hugging_face/plan_file.h), of the base path and of the evaluation.
+// (FindBasePath) unless the option `base` is given; it is "model." if `inputs` has no model. Errors: those of
+// ReadHuggingFaceFile, ChooseHuggingFacePlan and FindBasePath (dsl/planning/hugging_face/plan_file.h), and those of the
+// evaluation.
 Result<Plan> LoadHuggingFacePlan(const std::string& plan, const PlanInputs& inputs);
 
-// Returns the checkpoint's own plan, evaluated; nullopt if its config has no base_model_tp_plan. Errors: as above.
+// Returns the checkpoint's own plan, evaluated; nullopt if config.json has no base_model_tp_plan. Errors: as for
+// LoadHuggingFacePlan.
 Result<std::optional<Plan>> PlanOfCheckpoint(const PlanInputs& inputs);
 
 // Reads all plans of a file. Errors: kFileNotFound, kFileUnreadable and those of ReadHuggingFacePlans.

@@ -1,5 +1,5 @@
-// StructurePlan: writes and evaluates the plan by structure, the one that `moonshard suggest --sure` writes for a model
-// (dsl/planning/suggest). Part of step 4 of the choice (choose_plan.h).
+// StructurePlan: writes and evaluates the plan by structure, the plan that `moonshard suggest --sure` writes for a
+// model (dsl/planning/suggest). Part of step 4 of the choice (choose_plan.h).
 // Stage before: dsl/planning/suggest. Stage after: match.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace moonshard {
 struct StructurePlan {
   Result<Plan> plan;   // evaluated with the options of `inputs`; its source locations are in kSuggestedFile
   int64_t blocks = 0;  // identified blocks, including norms
-  int64_t left = 0;    // blocks with several possible readings or none: replicated, or linear layers sharded by rows
+  int64_t left = 0;    // blocks without a certain reading: replicated, or linear layers sharded by rows
 };
 
 // `inputs.model` must not be null. The text of the plan depends on the config and the modules, not on the mesh and the

@@ -50,7 +50,7 @@ Result<std::string> FindBasePath(const HuggingFaceChoice& choice, const ModuleTr
   SourceSpan where = table->rules.front().where;
   Diagnostic d = MakeDiagnostic(Finding::kRuleConflict,
                                 "the keys of '" + choice.name + "' fit several parts of the model equally well", where);
-  d.declared = table->name + " of a base model";
+  d.declared = table->name + ", whose keys are relative to the base model";
   d.required = "the path of the base model: --option " + Join(quoted, ", or ");
   return d;
 }

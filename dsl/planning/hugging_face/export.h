@@ -1,5 +1,6 @@
-// Export: writes a compiled plan in the form of another system, for the same model. A part that the form cannot express
-// is reported and omitted, so an exported plan with findings does not do the same as the original.
+// Export: writes a compiled plan in the form of another system, for the same model. A module whose layouts or
+// redistributions the form cannot express is reported and omitted, so an exported plan with findings is not equivalent
+// to the original.
 //
 //   hf      the JSON (and Python) dict of a Hugging Face tp_plan: keys with * for numbers, and names of styles
 //   torch   Python source with the dict that torch.distributed.tensor.parallel.parallelize_module takes

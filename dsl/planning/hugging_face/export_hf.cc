@@ -21,7 +21,7 @@ struct Name {
 };
 
 Name NoStyleFor(const char* what, const Layout& from, const Layout& to) {
-  return {"", std::string("no style has this ") + what + ": " + from.ToText() + " -> " + to.ToText()};
+  return {"", std::string("no Hugging Face style has this ") + what + ": " + from.ToText() + " -> " + to.ToText()};
 }
 
 Name Colwise(const Role& role, bool packed) {
@@ -58,7 +58,7 @@ Name Routed(const Role& role) {
       Is(role.From(role.outputs, 0), LayoutKind::kPartial)) {
     return {"megamoe_experts", ""};
   }
-  return {"", "no style has this route: " + ToText(route)};
+  return {"", "no Hugging Face style has this route: " + ToText(route)};
 }
 
 // Redistributions around parameters that are full or have keys of their own.
@@ -99,18 +99,19 @@ Name OfBare(const Role& role, const Role::Bare& bare) {
   const Layout& layout = bare.layout;
   const int last = static_cast<int>(bare.dims) - 1;
   if (!layout.is_shard()) {
-    return {"", "the key of a parameter cannot declare a summed gradient"};
+    return {"", "a key of a tp_plan that names a parameter cannot declare a summed gradient"};
   }
   const int64_t size = bare.shape[static_cast<size_t>(layout.dim)];
   if (!layout.parts.empty()) {
-    if (!InHalves(layout, size)) return {"", "no style shards " + layout.ToText()};
+    if (!InHalves(layout, size)) return {"", "no Hugging Face style shards " + layout.ToText()};
     if (layout.dim == last - 1) return {"packed_colwise", ""};
-    return layout.dim == last ? Name{"packed_rowwise", ""} : Name{"", "no style shards " + layout.ToText()};
+    return layout.dim == last ? Name{"packed_rowwise", ""}
+                              : Name{"", "no Hugging Face style shards " + layout.ToText()};
   }
   if (layout.dim == 0 && CutsExperts(role)) return {"grouped_gemm", ""};
   if (layout.dim == std::max(last - 1, 0)) return {"colwise", ""};
   if (layout.dim == last) return {"rowwise", ""};
-  return {"", "no style shards " + layout.ToText()};
+  return {"", "no Hugging Face style shards " + layout.ToText()};
 }
 
 class Exporter {
@@ -151,8 +152,9 @@ class Exporter {
       case Role::Kind::kRowwise: name = Rowwise(role, false); break;
       case Role::Kind::kVocabRowwise: name = Rowwise(role, true); break;
       case Role::Kind::kSequence:
-        name = Shards(role.From(role.inputs, 0), 1) ? Name{"sequence_parallel", ""}
-                                                    : Name{"", "it takes shards along a dim other than 1"};
+        name = Shards(role.From(role.inputs, 0), 1)
+                   ? Name{"sequence_parallel", ""}
+                   : Name{"", "sequence_parallel of transformers requires shards along dim 1"};
         break;
       case Role::Kind::kSummedGradient:
         name = {"replicated_with_grad_allreduce", ""};
@@ -183,7 +185,7 @@ class Exporter {
     const auto [found, fresh] = entries_.try_emplace(key, Entry{name.style, false});
     if (fresh || found->second.style == name.style || found->second.said) return;
     found->second.said = true;
-    findings_.LeaveOut(m, "'" + key + "' covers all layers, which differ: " +
+    findings_.LeaveOut(m, "the key '" + key + "' covers all layers, but their styles differ: " +
                               (found->second.style.empty() ? "replicated" : found->second.style) + " and " +
                               (name.style.empty() ? "replicated" : name.style));
   }

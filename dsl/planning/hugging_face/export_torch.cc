@@ -43,8 +43,9 @@ Expression Linear(const Role& role, bool rows) {
   const std::string input = PlacementText(role.inputs.empty() ? Layout::Replicate() : role.From(role.inputs, 0));
   const Layout made = role.From(role.outputs, 0);
   const std::string output = PlacementText(role.outputs.empty() ? Layout::Shard(-1) : role.To(role.outputs, 0));
-  if (input.empty() || output.empty()) return {"", "a packed layout has no DTensor placement"};
-  if (rows && made.kind != LayoutKind::kPartial) return {"", "its output is " + made.ToText() + ", not partial"};
+  if (input.empty() || output.empty()) return {"", "DTensor has no placement for a packed layout"};
+  if (rows && made.kind != LayoutKind::kPartial)
+    return {"", "the output of the module is " + made.ToText() + ", and RowwiseParallel requires partial"};
   return {rows ? Call("RowwiseParallel", input, "Shard(-1)", output, "Replicate()")
                : Call("ColwiseParallel", input, "Replicate()", output, "Shard(-1)"),
           ""};
@@ -70,14 +71,14 @@ Expression TorchRedistributions(const Role& role) {
            move->from[MeshAxis::kTp].kind == LayoutKind::kReplicate;
   };
   if (std::ranges::any_of(role.inputs, only_shared)) {
-    return {"", "no style sums the gradient of a replicated input (replicate -> shared)"};
+    return {"", "no PyTorch style sums the gradient of a replicated input (replicate -> shared)"};
   }
-  if (role.route) return {"", "no style selects the chosen experts that a rank owns"};
+  if (role.route) return {"", "no PyTorch style routes tokens to the experts that each rank owns"};
   const auto share = [](const std::optional<Redistribution>& move) {
     return move && move->from[MeshAxis::kTp].kind == LayoutKind::kShared && move->from != move->to;
   };
   if (std::ranges::any_of(role.inputs, share) || std::ranges::any_of(role.outputs, share)) {
-    return {"", "no style makes a partial tensor from a replicated one"};
+    return {"", "no PyTorch style makes a partial tensor from a replicated tensor"};
   }
   std::vector<std::string> arguments;
   const bool in = Used(role.inputs);
@@ -92,7 +93,7 @@ Expression TorchRedistributions(const Role& role) {
   bool good = true;
   if (in) good = add("input_layouts", "desired_input_layouts", role.inputs) && good;
   if (out) good = add("output_layouts", "desired_output_layouts", role.outputs) && good;
-  if (!good) return {"", "a layout that differs between features has no DTensor placement"};
+  if (!good) return {"", "DTensor has no placement for a packed layout, or for a layout that differs between features"};
   const std::string name = in && out ? "PrepareModuleInputOutput" : in ? "PrepareModuleInput" : "PrepareModuleOutput";
   if (in) arguments.emplace_back(out ? "use_local_input=True" : "use_local_output=True");
   return {name + "(" + Join(arguments, ", ") + ")", ""};
@@ -112,9 +113,9 @@ Expression ExpressionOf(const Role& role) {
                   "use_local_output=True)",
               ""};
     }
-    case Role::Kind::kSummedGradient: return {"", "no style sums the gradient of a replicated parameter"};
+    case Role::Kind::kSummedGradient: return {"", "no PyTorch style sums the gradient of a replicated parameter"};
     case Role::Kind::kRedistributions: return TorchRedistributions(role);
-    case Role::Kind::kBare: return {"", "no style shards parameters by their names"};
+    case Role::Kind::kBare: return {"", "no PyTorch style shards parameters by their names"};
     case Role::Kind::kOther: return {"", role.why};
   }
   return {};
@@ -145,7 +146,7 @@ ExportedPlan ExportTorch(const CompiledPlan& plan) {
     const Expression expression = ExpressionOf(role);
     if (!expression.why.empty()) findings.LeaveOut(m, expression.why);
     if (role.kind == Role::Kind::kSequence)
-      findings.Warn(m, "PyTorch does not reduce the gradient of its parameters, which is partial");
+      findings.Warn(m, "SequenceParallel of PyTorch does not sum the gradients of the parameters over the ranks");
     by_key[NumberedKeyOf(module.path)][module.path] = expression.text;
   }
   std::string body;

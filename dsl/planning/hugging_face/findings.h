@@ -14,7 +14,7 @@ class ExportFindings {
 
   // Adds an error: the module is omitted from the exported plan.
   void LeaveOut(size_t module, const std::string& why) { Say(module, why, Severity::kError); }
-  // Adds a warning: the module is exported with a weaker meaning.
+  // Adds a warning: the module is exported, but the exported style does not always do the same as the plan's style.
   void Warn(size_t module, const std::string& why) { Say(module, why, Severity::kWarning); }
   Diagnostics Take() { return std::move(findings_); }
 

@@ -105,7 +105,7 @@ class IdiomaticWriter {
     Add("");
     Add("return plan {");
     Add("  api = 1,");
-    Add("  lenient = true,  -- a release's plan has rules for every size of a model");
+    Add("  lenient = true,  -- the plan is for all models of its type, so some rules may match no module");
     if (embedding_) Add("  " + condition_ + Text(*embedding_, embedding_->last), embedding_->where);
     for (size_t i = 0; i < lines_.size(); ++i) {
       if (lines_[i].last.empty()) continue;
@@ -211,9 +211,9 @@ LuaPlanText WriteIdiomaticPlan(const HuggingFaceChoice& choice, const std::strin
     has_base |= table->of_base;
     writer.Take(*table, ties);
   }
-  return writer.Write(
-      "-- " + Visible(choice.name) + (choice.experts ? ", expert parallel" : "") + ", after " + Visible(from) + ".",
-      base, has_base);
+  return writer.Write("-- " + Visible(choice.name) + (choice.experts ? ", expert parallel" : "") + ", adapted from " +
+                          Visible(from) + ".",
+                      base, has_base);
 }
 
 }  // namespace moonshard

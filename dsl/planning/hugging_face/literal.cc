@@ -39,7 +39,7 @@ class Parser {
       : text_(text), file_(file), position_(position), counted_(0) {}
 
   Literal Parse(int level) {
-    if (level > kMostLevels) Fail("more than 100 levels");
+    if (level > kMostLevels) Fail("the value has more than 100 levels of nesting");
     SkipSpace();
     Literal value;
     value.where = Here();

@@ -1,6 +1,6 @@
-// Literal: a dict, list, string, number or constant in Python or JSON syntax, with the source location of each. One
-// parser reads both: Python's literals with comments, both kinds of quotes, trailing commas and adjacent strings, and
-// JSON's true, false and null.
+// Literal: a dict, list, string, number or constant in Python or JSON syntax, with the source location of each value.
+// One parser reads both: Python's literals with comments, both kinds of quotes, trailing commas and adjacent strings,
+// and JSON's true, false and null.
 // Stage after: plan_file.h.
 #pragma once
 
@@ -36,8 +36,8 @@ struct Literal::Entry {
   Literal value;
 };
 
-// Parses the literal that begins at byte `*position`, and moves `*position` behind it. `file` is the name of the text
-// in diagnostics.
+// Parses the literal that begins at byte `*position`, and moves `*position` to the first byte after the literal. `file`
+// is the name of the text in diagnostics.
 // Errors (kBadJson, with line and column): anything but a literal, an unclosed literal, a key that is not a string or
 // is duplicated in one dict, more than 100 levels.
 Result<Literal> ParseLiteral(std::string_view text, const std::string& file, size_t* position);

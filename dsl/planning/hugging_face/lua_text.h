@@ -1,6 +1,7 @@
-// LuaText: translates a Hugging Face plan to a plan file. Its rules have the meaning of Hugging Face: they use the
-// styles of stdlib/hugging_face.lua, and their keys match names as in transformers. The plan is `lenient`: what
-// transformers silently ignores (a rule that matches nothing, an unclaimed parameter beside sharded ones) is a warning.
+// LuaText: translates a Hugging Face plan to a plan file. The rules of the plan file have the same meaning as in
+// transformers: the styles are those of stdlib/hugging_face.lua, and the keys match module names as transformers does.
+// The plan is `lenient`: what transformers silently ignores (a rule that matches nothing, an unclaimed parameter beside
+// sharded ones) is a warning.
 // Stage before: plan_file.h. Stage after: dsl/language/eval, as for any plan.
 #pragma once
 
@@ -22,8 +23,8 @@ struct LuaPlanText {
 // `from` is the name of the Hugging Face file in the first comment of the text.
 LuaPlanText WriteLuaPlan(const HuggingFaceChoice& choice, const std::string& base, const std::string& from);
 
-// Replaces each source location in `text` (its file is `chunk`) by the location in the Hugging Face file that the line
-// was made from.
+// Replace each source location in the text of the plan (a location whose file is `chunk`) by the location in the
+// Hugging Face file from which that line was made.
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, SourceSpan& span);
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, Diagnostics& diagnostics);
 void PointToOrigin(const LuaPlanText& text, const std::string& chunk, Plan& plan);

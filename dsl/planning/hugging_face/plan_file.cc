@@ -280,7 +280,7 @@ Result<HuggingFaceChoice> ChooseHuggingFacePlan(const HuggingFaceFile& file, std
     } else if (names.size() <= 12) {
       d.help = "one of: " + Join(names, ", ");
     } else {
-      d.help = "for example " + Join(std::vector(names.begin(), names.begin() + 4), ", ");
+      d.help = "plans of the file are, for example, " + Join(std::vector(names.begin(), names.begin() + 4), ", ");
     }
     return d;
   }

@@ -43,7 +43,8 @@ struct HuggingFaceEntry {
   std::string name;        // "llama/LlamaConfig"; "config.json", "config.json/text_config"; a class of a Python source
   std::string model_type;  // "" if the file has no model type
   bool is_config = false;  // a configuration, not a model class
-  // Whether the config ties input and output embeddings by default. A tied embedding is sharded too.
+  // Whether the config ties the input and output embeddings by default. If they are tied, the translated tp_plan
+  // shards the shared tensor by its rows even if no key names the tensor, as transformers does.
   bool ties_by_default = false;
   std::vector<HuggingFaceTable> tables;
 

@@ -37,17 +37,18 @@ class RoleReader {
     if (others || (weight == nullptr && LayoutOf("bias") != Layout::Replicate())) return Bare();
     if (weight == nullptr || !weight_layout.is_shard()) return Full();
     const bool bias_cut = LayoutOf("bias").is_shard();
-    if (layouts_.lookup == Lookup::kMasked) return Other("only some parameters of the lookup are sharded by rows");
+    if (layouts_.lookup == Lookup::kMasked)
+      return Other("no style shards only some parameters of an embedding by rows");
     const auto size = weight->shape[static_cast<size_t>(weight_layout.dim)];
     if (!weight_layout.parts.empty()) {
       if (weight_layout.dim == 0 && InHalves(weight_layout, size)) return Of(Role::Kind::kPackedColwise);
-      return Other("weight = " + weight_layout.ToText());
+      return Other("no style has weight = " + weight_layout.ToText());
     }
     if (weight->shape.size() == 2 && weight_layout.dim == (embedding_ ? 1 : 0)) return Of(Role::Kind::kColwise);
     if (weight->shape.size() == 2 && weight_layout.dim == 1 && !embedding_) {
-      return bias_cut ? Other("bias = " + LayoutOf("bias").ToText()) : Of(Role::Kind::kRowwise);
+      return bias_cut ? Other("no style has bias = " + LayoutOf("bias").ToText()) : Of(Role::Kind::kRowwise);
     }
-    return Other("weight = " + weight_layout.ToText());
+    return Other("no style has weight = " + weight_layout.ToText());
   }
 
  private:
@@ -82,7 +83,7 @@ class RoleReader {
     };
     const bool good = std::ranges::all_of(layouts_.params, of_tp) && std::ranges::all_of(layouts_.inputs, only_tp) &&
                       std::ranges::all_of(layouts_.outputs, only_tp);
-    if (!good) Other("it is sharded on a mesh axis other than tp");
+    if (!good) Other("the module is sharded on a mesh axis other than tp");
     return good;
   }
 
@@ -91,12 +92,13 @@ class RoleReader {
     for (const Placement& placement : layouts_.params) {
       const Layout& layout = placement[MeshAxis::kTp];
       if (layout.owner >= 0) {
-        Other("rank " + std::to_string(layout.owner) + " holds all of it");
+        Other("rank " + std::to_string(layout.owner) +
+              " owns the full parameter, and no style places a parameter on one rank");
         return false;
       }
       if (layout.heads == 0 || layout.heads >= plan_.mesh.size(MeshAxis::kTp)) continue;
       Other(std::to_string(layout.heads) + " heads on " + std::to_string(plan_.mesh.size(MeshAxis::kTp)) +
-            " ranks, so each head is on several ranks");
+            " ranks, and no style replicates heads");
       return false;
     }
     return true;
@@ -119,7 +121,7 @@ class RoleReader {
     const bool same =
         role_.To(role_.inputs, 0) == in && role_.From(role_.outputs, 0) == in && role_.To(role_.outputs, 0) == in;
     if (same && in.is_shard()) return Of(Role::Kind::kSequence);
-    return Other("it has replicated parameters with summed gradients, and redistributions");
+    return Other("no style has both replicated parameters with summed gradients and these redistributions");
   }
 
   Role Bare() {

@@ -42,7 +42,7 @@ Result<ModelConfig> ReadConfigOf(const ModelOptions& options) {
   const Result<ExportedProgram> program = ReadProgramPath(options.model);
   if (!program.ok()) return program.diagnostics();
   if (program.value().config) return ConfigOfProgram(program.value());
-  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the program has no config");
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the exported program has no config");
   d.path = options.model;
   d.required = "the model directory as MODEL, and the program in --program";
   return d;
@@ -114,9 +114,9 @@ Result<std::pair<int64_t, int64_t>> ParseTokens(const std::string& text) {
     return tokens;
   }
   Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "cannot read '" + text + "' as batch and sequence");
-  d.required = "two numbers, as in --tokens 2,4096: sequences from 1 to " + std::to_string(kMostBatch) +
-               ", tokens of each from 1 to " + std::to_string(kMostSequence) + ", together at most " +
-               std::to_string(kMostTokens);
+  d.required = "two numbers, as in --tokens 2,4096: the number of sequences (1 to " + std::to_string(kMostBatch) +
+               ") and the tokens of each sequence (1 to " + std::to_string(kMostSequence) + "), at most " +
+               std::to_string(kMostTokens) + " tokens in all";
   return d;
 }
 

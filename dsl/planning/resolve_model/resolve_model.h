@@ -1,7 +1,7 @@
-// ResolveModel: makes a compiled plan from a model and a requested plan: chooses the plan, evaluates it (isolated or
-// not) and resolves it against a module tree (engine/plan/resolve). Used by both commands and by hosts. The command
-// line and the REPL resolve against a tree made from checkpoint headers; ranks and the trainer resolve against the tree
-// of the live model.
+// ResolveModel: chooses the plan of a model, evaluates the plan (with `isolate`, in a child process) and resolves it
+// against a module tree (engine/plan/resolve). The result is the compiled plan and all findings. Used by moonshard, by
+// moonshard-run and by C++ programs that embed moonshard. The command line and the REPL resolve against a tree made
+// from checkpoint headers; ranks and the trainer resolve against the tree of the live model.
 //
 //   config.json, tree, --plan, --mesh, --option, --isolate  --ResolveModel-->  Resolution (CompiledPlan, findings,
 //                                                           passes)
@@ -29,7 +29,7 @@ namespace moonshard {
 struct ModelOptions {
   std::string model;         // directory in Hugging Face form, or an exported program (.pt2)
   std::string program = {};  // an exported program of the model; "": `model` if it is a program, else none
-  std::string plan;          // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen
+  std::string plan;          // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen by ChoosePlan
   std::string mesh;          // "tp=2,dp=4"; "": one rank
   std::map<std::string, std::string> options;  // of the plan: --option k=v
   bool isolate = false;                        // PlanInputs::isolate
@@ -54,10 +54,10 @@ Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_on
 // Errors: those of ModelConfig::Read and ReadProgram; kBadInput: a program without a config.
 Result<ModelConfig> ReadConfigOf(const ModelOptions& options);
 
-// The error (kMissingTensor) for a model that is only a program, exported without weights; nullopt for any other.
+// Returns an error (kMissingTensor) if the model is only a program that was exported without weights, else nullopt.
 std::optional<Diagnostic> NoWeights(const ModelFolder& folder);
 
-// The modules of the model: those of its program if there is one, else those in the checkpoint's headers.
+// Returns the modules of the model: from the program if there is one, else from the headers of the checkpoint.
 ModuleTree TreeOf(const ModelFolder& folder);
 
 // The inputs for evaluating a plan for this model. The result points to `tree`, which must outlive it.
@@ -66,13 +66,14 @@ PlanInputs InputsOf(const ModelOptions& options, const ModelConfig& config, cons
 
 // Chooses the plan (dsl/planning/choose/choose_plan.h), evaluates it and runs the passes of engine/plan/resolve.
 // `wanted`: as ModelOptions::plan. `inputs.model` must be `tree.get()`. Stops after the first stage that has errors;
-// the result has all errors of that stage and the findings of earlier ones. Its first pass is "evaluate".
+// the result has all errors of that stage and the findings of the earlier stages. Its first pass is "evaluate". The
+// second form makes the inputs with InputsOf.
 Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std::shared_ptr<const ModuleTree> tree);
 Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,
                         std::shared_ptr<const ModuleTree> tree);
 
 // Runs ResolveModel on the headers of a model directory; the first pass of the result is "read". `headers_only`: see
-// OpenModelFolder. If the directory or the mesh has errors, the result has only these errors.
+// OpenModelFolder. If the directory or the mesh has errors, the result contains these errors and no plan.
 Resolution ResolveDirectory(const ModelOptions& options, bool headers_only = true);
 // As ResolveDirectory, but returns only the compiled plan.
 Result<CompiledPlan> ResolveFromHeaders(const ModelOptions& options, bool headers_only = true);

@@ -221,27 +221,30 @@ class Attention {
     const LayerLinear* both = Find(found_, Word::kKeyValue);
     const bool fed =
         std::ranges::all_of(found_.in, [&](const LayerLinear& linear) { return linear.shape.in == layer_.hidden(); });
-    if (!fed || query == nullptr) return Refuse("its projections do not all start from the hidden states");
+    if (!fed || query == nullptr)
+      return Refuse(query == nullptr ? "it has no query projection"
+                                     : "not all of its projections read the hidden states");
     const auto [heads, head_dim] = HeadsOf(layer_, found_, query->shape.out);
     if (heads == 0)
-      return Refuse("the number of heads is unknown for its " + std::to_string(query->shape.out) + " features");
+      return Refuse("the number of heads in its " + std::to_string(query->shape.out) + " query features is unknown");
     if (found_.out.size() != 1) return Refuse("it does not have exactly one output projection");
     const int64_t query_dim = query->shape.out / heads;
     const int64_t key_features = key != nullptr ? key->shape.out : both != nullptr ? both->shape.out / 2 : 0;
     const int64_t kv_heads = key_features == 0 ? 0 : key_features / head_dim;
     const bool even = key_features == kv_heads * head_dim && (value == nullptr || value->shape.out == key_features);
     if (!even || (kv_heads > 0 && heads % kv_heads != 0))
-      return Refuse("its keys and values are not heads of that size");
+      return Refuse("its keys and values are not heads of " + std::to_string(head_dim) + " features");
     if (const std::optional<size_t> left = Leftover(layer_, found_, heads, head_dim))
       return RefuseLeftover(*left, heads * head_dim);
 
     Block block = Begin(Agreed(layer_.numbers().heads, heads), kv_heads);
     std::string why = HeadsText(heads, head_dim);
-    if (kv_heads > 0 && kv_heads != heads) why += ", " + std::to_string(kv_heads) + " of them for keys and values";
+    if (kv_heads > 0 && kv_heads != heads)
+      why += ", " + std::to_string(kv_heads) + (kv_heads == 1 ? " head" : " heads") + " for keys and values";
     if (query_dim != head_dim) {
       block.sure = false;
-      why +=
-          "; each query head is " + std::to_string(query_dim / head_dim) + " times as wide: assumed to include a gate";
+      why += "; each query head is " + std::to_string(query_dim / head_dim) +
+             " times as wide as a key head: assumed to include a gate";
     }
     const bool cross = IsCrossAttention(found_.folder);
     if (block.kv_heads == block.heads && !cross) {
@@ -265,14 +268,16 @@ class Attention {
   Block ReadFused(const LayerLinear& fused) {
     const ModelNumbers& numbers = layer_.numbers();
     if (fused.shape.in != layer_.hidden() || !numbers.heads.known())
-      return Refuse("config.json does not have its number of heads");
+      return Refuse(numbers.heads.known() ? "its fused projection does not read the hidden states"
+                                          : "config.json has no number of heads");
     const int64_t heads = numbers.heads.value;
     int64_t kv_heads = numbers.kv_heads.known() ? numbers.kv_heads.value : heads;
     int64_t head_dim = numbers.head_dim.known() ? numbers.head_dim.value : layer_.hidden() / heads;
     // Where the config's key heads do not add up, each query has its own.
     if (fused.shape.out != (heads + 2 * kv_heads) * head_dim) kv_heads = heads;
     if (fused.shape.out != (heads + 2 * kv_heads) * head_dim) {
-      return Refuse("its " + std::to_string(fused.shape.out) + " fused features are not the heads of config.json");
+      return Refuse("the " + std::to_string(fused.shape.out) +
+                    " features of its fused projection do not fit the heads in config.json");
     }
     FindOut(layer_, found_, heads * head_dim);
     if (found_.out.size() != 1) return Refuse("it does not have exactly one output projection");
@@ -284,7 +289,8 @@ class Attention {
     const bool by_head =
         (name.ends_with("query_key_value") && !numbers.model_type.starts_with("chatglm")) || name.ends_with("wqkv");
     std::string why = HeadsText(heads, head_dim);
-    if (kv_heads != heads) why += ", " + std::to_string(kv_heads) + " of them for keys and values";
+    if (kv_heads != heads)
+      why += ", " + std::to_string(kv_heads) + (kv_heads == 1 ? " head" : " heads") + " for keys and values";
     if (by_head) {
       why += "; assumed order: head by head (queries, key, value), as in other models with this name";
       block.heads = block.kv_heads;  // a group's queries cannot be on two ranks
@@ -304,7 +310,7 @@ class Attention {
     if (IsNormName(name) && size > 0 && size <= features) {
       return Refuse(name + " is a norm over the features of all heads, and no rank would have all heads");
     }
-    Block block = Refuse("the use of heads in " + name + " is unknown");
+    Block block = Refuse("how " + name + " uses the heads is unknown");
     block.heads_of = found_.folder;
     return block;
   }

@@ -108,7 +108,7 @@ class Reader {
     const bool sure = SaysEmbedding(item.name);
     ends_.first.push_back(Single(Part::kEmbedding, item.name,
                                  "the embedding: its " + std::to_string(rows) +
-                                     " rows are the vocabulary; ids of rows that another rank has count as zero",
+                                     " rows are the vocabulary; ids whose row is on another rank give zeros",
                                  sure));
     return true;
   }
@@ -116,8 +116,9 @@ class Reader {
   bool TakeHead(const Item& item, int64_t rows, bool logits, bool named) {
     ends_.has_logits |= logits;
     ends_.last.push_back(Single(Part::kHead, item.name,
-                                logits ? "the head: logits of " + std::to_string(rows) + " tokens"
-                                       : "the head of a classifier with " + std::to_string(rows) + " classes",
+                                logits
+                                    ? "the head: logits over the " + std::to_string(rows) + " tokens of the vocabulary"
+                                    : "the head of a classifier with " + std::to_string(rows) + " classes",
                                 named));
     return true;
   }

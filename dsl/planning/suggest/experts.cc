@@ -189,8 +189,7 @@ class Experts {
       : layer_(layer), block_(std::move(block)), items_(std::move(items)) {}
 
   Block Read() {
-    if (block_.empty())
-      return Refuse(kContainer, "they are direct children of the layer, not of a module of their own");
+    if (block_.empty()) return Refuse(kContainer, "they are direct children of the layer, not of a block module");
     const std::string inside = block_ + "." + kContainer;
     const bool stacked = layer_.item(items_.front()).copies == 1;
     const bool linears = !StackedWeight(layer_.item(items_.front())).empty();
@@ -205,7 +204,7 @@ class Experts {
     // Others than these, of a model that counts more, compute nothing: they give a token back as it is.
     const int64_t told = layer_.numbers().experts.value;
     if (told > 0 && told != form->count)
-      return Refuse(block_, "the layer has " + std::to_string(form->count) + ", and config.json declares " +
+      return Refuse(block_, "the layer has " + std::to_string(form->count) + " experts, but config.json declares " +
                                 std::to_string(told));
     std::string router;
     int64_t chosen_among = 0;
@@ -239,9 +238,9 @@ class Experts {
       if (gate) gates.push_back(layer_.name(i));
       return gate;
     });
-    if (router.empty()) return Refuse(block_, "no module chooses among " + std::to_string(form->count) + " experts");
+    if (router.empty()) return Refuse(block_, "no router of " + std::to_string(form->count) + " experts was found");
     const std::optional<Shared> shared = SharedOf(layer_, others);
-    if (!shared) return Refuse(block_, "the use of " + layer_.name(others.front()) + " beside its experts is unknown");
+    if (!shared) return Refuse(block_, "the use of " + layer_.name(others.front()) + " beside the experts is unknown");
     if (chosen_among != form->count + shared->stacked)
       return Refuse(block_, router + " has " + std::to_string(chosen_among) + " rows for " +
                                 std::to_string(form->count) + " experts");
@@ -317,10 +316,11 @@ class Experts {
     Decision decision = Decide(Part::kExperts, {block_});
     decision.extra = Join(extra, ", ");
     block.decisions.push_back(std::move(decision));
-    block.why = std::to_string(form.count) + " experts of " + std::to_string(form.size) + " features, each sharded";
+    block.why =
+        std::to_string(form.count) + " experts of " + std::to_string(form.size) + " features, each expert sharded";
     if (form.stacked && form.gated) {
       block.sure = IsGateThenUp(form.linears ? form.up.front() : "gate_up_proj", layer_.numbers().model_type);
-      block.why += block.sure ? "; gate, then up" : "; assumed order: gate, then up";
+      block.why += block.sure ? "; order: gate, then up" : "; assumed order: gate, then up";
     }
     if (shared.stacked > 0) {
       block.sure &= layer_.numbers().model_type.starts_with("inkling");

@@ -88,7 +88,7 @@ Block Read(Layer& layer, const FoundFeedForward& found) {
   block.why = std::to_string(layer.hidden()) + " features to " + std::to_string(wide) + " and back";
   if (found.fused) {
     block.sure = IsGateThenUp(layer.name(found.up.front().item), layer.numbers().model_type);
-    block.why += block.sure ? "; gate, then up" : "; assumed order: gate, then up";
+    block.why += block.sure ? "; order: gate, then up" : "; assumed order: gate, then up";
   } else {
     block.sure = known || (wide != layer.hidden() && config.value == wide);
   }
@@ -109,9 +109,9 @@ void ReadFeedForward(Layer& layer, std::vector<Block>& blocks) {
       const std::optional<FoundFeedForward> found = FindUp(layer, down);
       if (!found || !IsPlausible(layer, *found)) continue;
       if (const std::optional<size_t> left = LeftoverOfFeedForward(layer, *found)) {
-        blocks.push_back(
-            layer.LeaveUnsharded(found->folder, found->folder + " is not sharded by features: the use of features in " +
-                                                    ShortName(layer.name(*left)) + " is unknown"));
+        blocks.push_back(layer.LeaveUnsharded(found->folder, found->folder + " is not sharded by features: how " +
+                                                                 ShortName(layer.name(*left)) +
+                                                                 " uses the features is unknown"));
       } else {
         blocks.push_back(Read(layer, *found));
       }

@@ -72,8 +72,8 @@ std::optional<Block> ReadIn(Layer& layer, const std::string& folder) {
   for (const size_t i : layer.Left(folder)) layer.Take(i);
   block.heads_of = folder;
   block.heads = n_heads;
-  block.why = std::to_string(heads) + " heads out of latents of " + std::to_string(layer.numbers().kv_latent.value) +
-              " features, full on every rank";
+  block.why = std::to_string(heads) + " heads, computed from latents of " +
+              std::to_string(layer.numbers().kv_latent.value) + " features that are full on every rank";
   return block;
 }
 

@@ -1,5 +1,6 @@
-// Layer: splits one kind of layer into blocks. Each reader takes the modules of one kind of block, and later readers
-// skip them. A reader takes a block only if it recognizes all of its modules; all other modules are replicated.
+// Layer: splits one kind of layer into blocks. Each reader marks the modules of one kind of block as taken, and later
+// readers skip taken modules. A reader shards a block only if every module of the block is recognized; all other
+// modules are replicated or, if they are linear, sharded by rows (rows.h).
 // Stage before: outline.h, numbers.h. Stage after: write.h.
 #pragma once
 
@@ -23,8 +24,8 @@ struct LayerLinear {
   Named named;
 };
 
-// The data flow between the modules of a layer, if the model has it (an exported program). `path`: of one layer of the
-// kind.
+// The data flow between the modules of a layer, if it is known (the model is an exported program). `path`: the path of
+// one layer of this kind.
 struct LayerFlow {
   std::shared_ptr<const DataFlow> flow;  // null: not known
   std::string path;
@@ -32,7 +33,7 @@ struct LayerFlow {
 
 class Layer {
  public:
-  // `full_attention`: directories whose attention stays replicated in every layer, with the reason.
+  // `full_attention`: paths of attention modules that stay replicated in every layer, each with the reason.
   Layer(const LayerKind& kind, const ModelNumbers& numbers, int64_t hidden, bool turned, const LayerFlow& flow,
         std::map<std::string, std::string> full_attention = {});
 
@@ -49,18 +50,18 @@ class Layer {
   // Whether the layer's data flow is known.
   bool knows_flow() const { return knows_flow_; }
   // Whether the output of item `from` reaches item `to` through modules without a matrix, and not through the residual
-  // stream. FeedsElementwise: the same, but only through elementwise operators and reshapes. Both return true if the
-  // flow is not known.
+  // stream. FeedsElementwise: whether this is so with only elementwise operators and reshapes between the items. Both
+  // functions return true if the flow is not known.
   bool Feeds(size_t from, size_t to) const;
   bool FeedsElementwise(size_t from, size_t to) const;
 
-  // The indices of the items in a directory that no reader has taken.
+  // The indices of the items at or below the path `folder` that no reader has taken.
   std::vector<size_t> Left(const std::string& folder) const;
   // The linear modules among the items of Left(folder) that are not experts.
   std::vector<LayerLinear> Linears(const std::string& folder) const;
   void Take(size_t item) { taken_[item] = true; }
-  // Takes the remaining items of a directory. Returns a block that leaves them replicated; `why` is the reason in its
-  // comment.
+  // Takes the items of Left(folder). Returns a block in which these items are replicated; `why` is the reason in the
+  // comment of the block.
   Block LeaveUnsharded(const std::string& folder, const std::string& why);
 
  private:
@@ -77,11 +78,11 @@ class Layer {
   bool Reaches(size_t from, size_t to, bool elementwise) const;
 
   bool knows_flow_ = false;
-  std::map<std::string, std::vector<Step>> steps_;  // by the name of a module in the layer
+  std::map<std::string, std::vector<Step>> steps_;  // by the name of the module in the layer from which the step starts
   std::set<std::string> matrices_;                  // names of items that own a matrix
 };
 
-// The readers. Each adds its blocks to `blocks` and takes their modules.
+// The readers. Each reader adds the blocks that it finds to `blocks` and takes the modules of these blocks.
 void ReadLatentAttention(Layer& layer, std::vector<Block>& blocks);
 void ReadAttention(Layer& layer, std::vector<Block>& blocks);
 void ReadExperts(Layer& layer, std::vector<Block>& blocks);
@@ -89,7 +90,7 @@ void ReadFeedForward(Layer& layer, std::vector<Block>& blocks);
 void ReadNorms(Layer& layer, std::vector<Block>& blocks);
 void ReadRest(Layer& layer, std::vector<Block>& blocks);
 
-// A decision for the modules of these names.
+// Returns a decision for the modules with these names.
 Decision Decide(Part part, std::vector<std::string> names, Number heads = {});
 // The last component of a path; "its own parameter" for the empty path, which is the layer itself.
 std::string ShortName(const std::string& path);

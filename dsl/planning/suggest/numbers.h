@@ -1,5 +1,5 @@
-// Numbers: reads the sizes of a decoder from config.json, under any of the usual names, each with the Lua expression by
-// which a plan reads it.
+// Numbers: reads the sizes of a decoder from config.json, under any of the usual field names. Each number has the Lua
+// expression with which a plan reads the number from the config.
 // Stage before: config.json. Stage after: layer.h, which compares them with shapes.
 #pragma once
 
@@ -38,8 +38,9 @@ struct ModelNumbers {
 
 ModelNumbers ReadNumbers(const ModelConfig& config);
 
-// Reads the numbers of the tower beside the decoder: for images (vision_config) or, if `hears`, for audio (audio_config
-// or encoder_config). Returns nothing if the config does not have its number of heads or its hidden size.
+// Reads the numbers of a tower beside the decoder: the image tower (vision_config) or, if `hears`, the audio tower
+// (audio_config or encoder_config). Returns nothing if the config lacks the number of heads or the hidden size of the
+// tower.
 std::optional<ModelNumbers> ReadTowerNumbers(const ModelConfig& config, bool hears);
 
 }  // namespace moonshard

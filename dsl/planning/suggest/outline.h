@@ -24,7 +24,7 @@ struct Linear {
 
 // A module that owns parameters.
 struct Item {
-  std::string name;  // its path within the layer, "" for the layer itself; outside of stacks its full path
+  std::string name;  // path within the layer, "" for the layer itself; outside of stacks, the full path
   const ModuleTree::Signature* parameters = nullptr;
   int64_t copies = 1;  // number of equal experts that are folded into this item: "mlp.experts.*.w1"
 
@@ -59,7 +59,8 @@ struct Outline {
 // the stack.
 Outline MakeOutline(const ModuleTree& tree, int64_t experts);
 
-// The matrix of an item that owns a weight of two dims and at most a bias beside it; nothing for any other item.
+// Returns the matrix of an item that owns a weight of two dims and no other parameter except a bias; nullopt for any
+// other item.
 std::optional<Linear> LinearOf(const Item& item, bool turned);
 
 // "mlp.experts.*.w1" for "mlp.experts.3.w1"; the name itself if no component is a number.

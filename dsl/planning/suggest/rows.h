@@ -1,7 +1,7 @@
-// Rows: shards linear layers whose use is not understood. Every module that reads the output of such a layer gets the
-// full output, so the layer can be computed in shards: each rank holds a part of the rows of the weight, and the
-// outputs are gathered. The result is right for any use of the output. It costs an all-gather, where a replicated layer
-// costs memory.
+// Rows: shards linear layers whose use is not understood. Each rank owns a shard of the rows of the weight and computes
+// the output features of these rows, and the outputs are gathered. Every module that reads the output therefore gets
+// the full output, so the result is right for any use of the output. Compared with a replicated layer, this saves
+// memory and costs an all-gather.
 // Stage before: layer.h, ends.h. Stage after: write.h.
 #pragma once
 
@@ -12,11 +12,11 @@
 
 namespace moonshard {
 
-// Whether the replicated modules of a stack include such linear layers.
+// Whether the replicated modules of a stack include linear layers that can be sharded by rows.
 bool HasRows(const ModuleTree& tree, const Outline& outline, const ReadStack& read);
 
-// Shards the rows of such linear layers in the draft that are replicated, except those in Draft::whole. The tied
-// tensors of the draft must be settled (suggest.cc).
+// Shards the replicated linear layers of the draft by rows, except the layers in Draft::whole. Call it after the
+// layouts of tied tensors are decided (suggest.cc).
 void ShardRows(const ModuleTree& tree, const Outline& outline, Draft& draft);
 
 // The path of a module as in Draft::whole, with a * for the number of the layer in a stack. `stack`: null for a module

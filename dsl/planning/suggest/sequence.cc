@@ -112,7 +112,7 @@ bool HasWholeLayers(const ReadStack& read) {
 std::string OfferWithin(ReadStack& read, int64_t hidden) {
   read.sequence = false;
   read.gathered.clear();
-  if (!HasWholeLayers(read)) return "its layers have parts in other lists";
+  if (!HasWholeLayers(read)) return "a layer has no norm and only one block, so this list does not contain full layers";
   std::map<std::string, std::set<int64_t>> blocks;
   if (std::string why = FindGathered(read, hidden, blocks); !why.empty()) return why;
   for (auto& [block, layers] : blocks) read.gathered.push_back({block, std::move(layers)});
@@ -144,7 +144,7 @@ void OfferSequence(const Outline& outline, Draft& draft) {
   for (ReadStack& read : draft.stacks) {
     read.sequence = false;
     if (IsOtherSense(read.stack->path)) continue;
-    const std::string why = AddsBetweenLayers(outline) ? "features of images are added between its layers"
+    const std::string why = AddsBetweenLayers(outline) ? "image features are added between the layers"
                                                        : OfferWithin(read, draft.numbers.hidden.value);
     any |= read.sequence;
     if (!why.empty() && draft.no_sequence.empty()) draft.no_sequence = read.stack->path + ": " + why;

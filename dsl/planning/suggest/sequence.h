@@ -1,5 +1,5 @@
-// Sequence: decides in which stacks the hidden states may be sharded along the sequence between blocks (sequence
-// parallelism), from the blocks that are recognized in the layers.
+// Sequence: decides for which stacks the plan offers sequence parallelism, that is, hidden states that are sharded
+// along the sequence between blocks. The decision depends on which blocks of the layers are recognized.
 // Stage before: layer.h, ends.h. Stage after: write.h.
 #pragma once
 
@@ -10,14 +10,14 @@
 
 namespace moonshard {
 
-// Sets `sequence`, `gathered` and `no_sequence` of the draft and its stacks. The tied tensors of the draft must be
-// settled (suggest.cc).
+// Sets `sequence`, `gathered` and `no_sequence` of the draft and its stacks. Call it after the layouts of tied tensors
+// are decided (suggest.cc).
 void OfferSequence(const Outline& outline, Draft& draft);
 
 // Whether the plan of the draft has the option sequence_parallel.
 bool OffersSequence(const Draft& draft);
 
-// Removes the option from the draft; `why` is the reason in Draft::no_sequence.
+// Removes the option sequence_parallel from the draft, and sets Draft::no_sequence to the reason `why`.
 void TakeSequence(const std::string& why, Draft& draft);
 
 }  // namespace moonshard

@@ -103,7 +103,8 @@ ReadStack ReadLayers(const Stack& stack, const ModelNumbers& numbers, int64_t hi
       const bool doubtful = IsDoubtful(block, least);
       if ((block.unknown || doubtful) && !block.heads_of.empty())
         full.emplace(block.heads_of,
-                     (doubtful ? "a guess: " : "") + block.why + "; and one layer may use the output of another");
+                     (doubtful ? "a guess: " : "") + block.why +
+                         "; other layers may use the output of this module, so attention is replicated in all layers");
     }
   }
   ReadStack read;
@@ -189,7 +190,7 @@ bool TakeTiedBias(const ModuleTree& tree, const std::vector<ParamRef>& tie, Draf
     std::erase(draft.ends.rest, tree.modules()[param.module].path);
     names.push_back(NameOf(tree, param));
   }
-  head->why += "; " + Join(names, ", ") + (names.size() == 1 ? " is" : " are") + " its bias";
+  head->why += "; " + Join(names, ", ") + (names.size() == 1 ? " is the bias" : " are biases") + " of the head";
   head->decisions.push_back(Decide(Part::kPerToken, std::move(names)));
   return true;
 }

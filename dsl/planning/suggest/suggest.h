@@ -1,9 +1,9 @@
 // Suggest: writes a first plan for a model without a plan, from its module tree and config.json. A block on which
 // names, shapes and config agree is "sure", a block with another possible reading is a "guess", and an unrecognized
-// block is replicated; a comment at each rule states which. The plan is a file to edit: `check` has no errors for it,
-// but only a comparison of numbers (`verify`, or in the trainer) shows whether the guesses are right. The output
-// projection of a block is read from the data flow of the tree if it has one (an exported program's), else it is
-// inferred from names and shapes.
+// block is replicated; a comment at each rule states the certainty. The plan is a file to edit. `check` reports no
+// errors for the plan, but only a comparison with an unsharded run (`verify`, or a training run) shows whether the
+// guesses are right. If the tree has a data flow (the model is an exported program), the output projection of a block
+// is read from the flow, else it is inferred from names and shapes.
 // Stage before: safetensors headers, config.json. Stage after: a plan file.
 #pragma once
 
@@ -22,19 +22,19 @@ struct Suggestion {
   // Blocks of modules (attention, a feed-forward block, norms, an end of the model), by certainty.
   int64_t sure = 0;
   int64_t guesses = 0;
-  int64_t full = 0;         // not understood: replicated, or the rows of linear layers
+  int64_t full = 0;         // not understood: replicated, or linear layers that are sharded by rows
   std::string no_sequence;  // why the plan has no option sequence_parallel
 };
 
-// Returns the errors of the text of a plan; their source locations are in the file kSuggestedFile. Returns none if the
-// plan is valid. `sequence`: with the plan's option sequence_parallel.
+// Returns the errors of the plan with this text, or none if the plan is valid. The source locations of the errors are
+// in the file kSuggestedFile. `sequence`: whether the plan is evaluated with its option sequence_parallel.
 using FindErrors = std::function<Diagnostics(const std::string& text, bool sequence)>;
 inline constexpr const char* kSuggestedFile = "suggested.lua";
 
 // The least certainty with which a block is sharded.
 enum class Certainty {
   kGuess,  // a block with several possible readings is sharded by one of them
-  kSure,   // guesses stay replicated, and their comments have the reading
+  kSure,   // guesses stay replicated, and their comments state the possible reading
 };
 
 // `tree` is made from headers or from a live model. A model without recognized modules is not an error: everything is

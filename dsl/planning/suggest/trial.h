@@ -16,14 +16,14 @@ namespace moonshard {
 // The largest number of ranks on which a suggestion is tried.
 inline constexpr int64_t kMostTriedRanks = 8;
 
-// Evaluates and resolves the plan on the mesh tp=`ranks`. The result has no compiled plan if the plan has errors. Of
-// `inputs`, only the config is used. `sequence`: with the plan's option sequence_parallel.
+// Evaluates and resolves the plan on the mesh tp=`ranks`. The result has no compiled plan if the plan has errors. Only
+// the config of `inputs` is used. `sequence`: whether the plan is evaluated with its option sequence_parallel.
 Resolution TrySuggestion(const std::string& text, const PlanInputs& inputs,
                          const std::shared_ptr<const ModuleTree>& tree, int64_t ranks, bool sequence = false);
 
-// Returns the errors that no other number of ranks avoids: the errors on one rank or, if the plan has errors on every
-// number of ranks from 2 to kMostTriedRanks, those errors that are not about sizes or heads that the ranks do not
-// divide.
+// Returns the errors that the plan has on every mesh. If the plan has errors on one rank, returns these errors. If the
+// plan has errors on each number of ranks from 2 to kMostTriedRanks, returns the errors of the smallest such mesh that
+// has errors other than sizes or heads that are not divisible by the number of ranks. Else returns nothing.
 Diagnostics ErrorsOnAnyMesh(const std::string& text, const PlanInputs& inputs,
                             const std::shared_ptr<const ModuleTree>& tree, bool sequence);
 

@@ -12,8 +12,8 @@ enum class Word {
   kQuery,
   kKey,
   kValue,
-  kKeyValue,  // key and value in one
-  kFused,     // query, key and value in one
+  kKeyValue,  // key and value in one projection
+  kFused,     // query, key and value in one projection
   kOut,       // the output projection of attention
   kUp,        // to the intermediate features: gate, up, fc1, w1, w3
   kDown,      // from the intermediate features
@@ -22,7 +22,7 @@ enum class Word {
 
 struct Named {
   Word word = Word::kNone;
-  std::string folder;  // the directory of the module: "attention.self" of "attention.self.query"
+  std::string folder;  // the path of the parent module: "attention.self" for "attention.self.query"
 };
 
 // Reads the path of a module from its last component; components without a meaning ("dense", "proj", "0") are skipped.

@@ -65,12 +65,12 @@ class Writer {
         "-- A first plan for " + Visible(draft_.model) + ", from names, shapes and config.json (moonshard suggest).\n";
     out += draft_.only_sure
                ? "-- \"sure\": all three agree. A block with another possible reading is replicated, or \"by rows\".\n"
-               : "-- \"sure\": all three agree. \"guess\": another reading is possible, so compare numbers "
-                 "before you rely on it.\n";
+               : "-- \"sure\": all three agree. \"guess\": another reading is possible, so compare results "
+                 "with the unsharded model.\n";
     if (HasRowsDecision()) {
       out +=
-          "-- \"by rows\": linear layers whose use is unknown hold shards of their rows, and their outputs are "
-          "gathered.\n";
+          "-- \"by rows\": linear layers whose use is unknown are sharded along the rows of the weight; "
+          "their outputs are gathered.\n";
     }
     if (!draft_.no_sequence.empty()) {
       for (const std::string& line : Wrapped("No sequence parallelism: " + draft_.no_sequence, kCommentWidth)) {
@@ -137,7 +137,7 @@ class Writer {
   }
 
   static std::string TurnedDown() {
-    return "\n-- The same, with sharded input features.\n"
+    return "\n-- Linear layers whose weight is stored as [in, out]: input features are sharded.\n"
            "local function turned_rowwise(output)\n"
            "  return style {\n"
            "    name = \"turned_rowwise\",\n"
@@ -194,7 +194,7 @@ class Writer {
     std::set<int64_t> layers;
     for (const LayerKind& kind : read.stack->kinds) layers.insert(kind.layers.begin(), kind.layers.end());
     const std::string path = Literally(read.stack->path);
-    body_ += "  -- The hidden states are shards of the sequence within these layers.\n";
+    body_ += "  -- Within these layers, the hidden states are sharded along the sequence.\n";
     if (*layers.begin() == 0 && read.stack->only_layers && !path.empty()) {
       uses_transformer_ = true;
       AddLine("transformer.stack(" + Quoted(path) + ", { residual = residual }),");
@@ -376,7 +376,7 @@ class Writer {
     if (draft_.rest.empty()) return;
     const std::string what = Count(draft_.rest.size(), "module");
     for (const std::string& line : Wrapped(
-             "replicated: " + what + " without a rule, the first one " + Called(draft_.rest.front()), kCommentWidth)) {
+             "replicated: " + what + " without a rule; the first is " + Called(draft_.rest.front()), kCommentWidth)) {
       body_ += "  -- " + line + "\n";
     }
     AddLine("default(replicated()),");

@@ -21,11 +21,11 @@ struct ReadStack {
     std::set<int64_t> layers;
   };
   std::vector<Row> rows;
-  // Layers that can be fsdp units. A layer that shares a tensor with a module outside of it cannot.
+  // Layers that can be fsdp units. A layer that shares a tensor with a module outside of the layer cannot be a unit.
   std::set<int64_t> units;
   // `sequence`: whether the hidden states may be sharded along the sequence between the first and the last layer
-  // (sequence.h). `gathered`: the blocks of a layer that then get all tokens, because their computation is not
-  // understood.
+  // (sequence.h). `gathered`: the blocks of a layer that get the full sequence when `sequence` is set, because their
+  // computation is not understood.
   bool sequence = false;
   struct Gathered {
     std::string block;
@@ -41,12 +41,12 @@ struct Draft {
   std::vector<ReadStack> stacks;
   Ends ends;
   bool sequence = false;  // whether the hidden states may be sharded along the sequence from the embedding to the head
-  std::string no_sequence;        // why they may not be sharded so in any stack
+  std::string no_sequence;        // why no stack may have sharded hidden states
   std::vector<std::string> rest;  // modules without a rule, which the default replicates
   std::set<std::string> whole;    // paths (PathIn) of modules that may not be sharded by rows
 };
 
-// The lines of a block's comment and rules in the text, counted from 1.
+// The first and last line of a block (comment and rules) in the text, counted from 1.
 struct BlockLines {
   const Block* block = nullptr;  // of the draft
   const Stack* stack = nullptr;  // null: outside of the stacks

@@ -73,18 +73,19 @@ std::string AdviceOn(const CompiledPlan& plan, const MemoryOptions& options, con
     case FootprintKind::kOptimizer:
       if (!options.units) ways.emplace_back("fsdp { wrap = ... } over dp_shard");
       if (options.units) ways.emplace_back("more ranks on dp_shard");
-      ways.emplace_back(WorksOnShards(plan, part.module) || options.tp == 1 ? "more ranks on tp"
-                                                                            : "a style that shards it");
+      ways.emplace_back(WorksOnShards(plan, part.module) || options.tp == 1
+                            ? "more ranks on tp"
+                            : "a style that shards the parameters of the module");
       break;
     case FootprintKind::kGathered:
-      ways = {"smaller units in fsdp { wrap = ... }", "reshard = true", "less prefetch"};
+      ways = {"smaller units in fsdp { wrap = ... }", "reshard = true", "a smaller prefetch"};
       break;
     case FootprintKind::kInput:
     case FootprintKind::kActivation:
     case FootprintKind::kRecomputed:
     case FootprintKind::kTemporary:
       if (of_logits) {
-        if (options.full_logits) ways.emplace_back("loss_parallel: logits stay sharded over the vocabulary");
+        if (options.full_logits) ways.emplace_back("loss_parallel, which keeps the logits sharded over the vocabulary");
         ways.emplace_back("train --loss-chunk");
       } else if (!Recomputed(plan, part.module) && part.kind == FootprintKind::kActivation) {
         ways.emplace_back("recompute");
@@ -92,7 +93,7 @@ std::string AdviceOn(const CompiledPlan& plan, const MemoryOptions& options, con
       if (!of_logits && options.tp > 1 && !options.sequence_parallel && !WorksOnShards(plan, part.module)) {
         ways.emplace_back("sequence_parallel");
       }
-      ways.emplace_back("fewer tokens at a time: smaller micro-batches");
+      ways.emplace_back("smaller micro-batches");
       break;
   }
   return Join(ways, "; ");

@@ -1,5 +1,6 @@
 // Footprint: the memory of one rank at the peak of a training step, and the floating-point operations of the step, as
-// plain data, text and JSON. The JSON form is a contract (format_version): sorted keys, byte-stable.
+// plain data, text and JSON. The JSON form is a contract (format_version): its keys are sorted, and equal footprints
+// give equal bytes.
 // Stage before: step_recorder.h. Stage after: explain --memory.
 #pragma once
 
@@ -40,35 +41,36 @@ struct FootprintWork {
 // The memory and work of one module, without the modules inside it.
 struct FootprintModule {
   std::string path;      // "": outside of all modules
-  FootprintBytes bytes;  // live at the peak
+  FootprintBytes bytes;  // of memory that is live at the peak
   FootprintWork work;
 };
 
 // Memory that one operator of one module allocated and that is live at the peak.
 struct FootprintPart {
   std::string module;
-  std::string op;  // "aten::mm"; "": outside of operators
+  std::string op;  // "aten::mm"; "": allocated outside of operators
   FootprintKind kind = FootprintKind::kTemporary;
   int64_t bytes = 0;
-  int64_t count = 0;  // tensors
+  int64_t count = 0;  // number of tensors
 };
 
 struct Footprint {
   int64_t rank = 0;
   int64_t batch = 0;
   int64_t sequence = 0;
-  std::string dtype;           // of the parameters
-  int64_t peak = 0;            // bytes, optimizer included
-  int64_t step_peak = 0;       // bytes that the step adds to the bytes that were live before the step
-  int64_t optimizer_peak = 0;  // bytes in AdamW's step, with two temporaries of the largest parameter's size
-  std::string peak_module;     // the module whose allocation reached the peak
+  std::string dtype;      // of the parameters
+  int64_t peak = 0;       // bytes, optimizer included
+  int64_t step_peak = 0;  // peak bytes of the step, without the bytes that were live before it
+  // Peak bytes of AdamW's step, which allocates two temporaries of the largest parameter's size.
+  int64_t optimizer_peak = 0;
+  std::string peak_module;  // the module whose allocation reached the peak
   std::string peak_op;
   std::string peak_phase;                // "forward", "recompute", "backward"
-  FootprintBytes bytes = {};             // at the peak
-  std::vector<FootprintModule> modules;  // with bytes or work; sorted by path
+  FootprintBytes bytes = {};             // live at the peak, by kind
+  std::vector<FootprintModule> modules;  // the modules with bytes or work; sorted by path
   std::vector<FootprintPart> parts;      // largest first, then by module, operator and kind
-  CollectiveCounts collectives;          // that the step ran
-  std::vector<std::string> assumptions;  // on which the figures depend, one phrase each
+  CollectiveCounts collectives;          // the collectives of the step
+  std::vector<std::string> assumptions;  // what the figures depend on, one phrase each
 };
 
 inline constexpr const char* kFootprintFormatVersion = "1.0";
@@ -81,16 +83,17 @@ JsonValue FootprintJson(const CompiledPlan& plan, const Footprint& footprint);
 // contributions, each with the options that reduce it.
 std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint);
 
-// The sum of the parts of modules whose paths differ only in numbers (layers).
+// The sum of the parts that have one operator and one kind and belong to modules whose paths differ only in numbers
+// (the layers).
 struct FootprintContribution {
   std::string modules;  // folded
   std::string op;
   FootprintKind kind = FootprintKind::kTemporary;
   int64_t bytes = 0;
   int64_t count = 0;
-  std::string advice;  // options of the plan or the run that reduce it, separated by "; "
+  std::string advice;  // options of the plan or the run that reduce these bytes, separated by "; "
 };
-// Returns the largest contributions, largest first, at most `most`.
+// Returns the `most` largest contributions, or all if there are fewer, largest first.
 std::vector<FootprintContribution> LargestContributions(const CompiledPlan& plan, const Footprint& footprint,
                                                         size_t most);
 

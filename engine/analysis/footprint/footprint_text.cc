@@ -94,8 +94,9 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
   out += "peak " + BytesText(footprint.peak) + ", in the " + footprint.peak_phase + " of " +
          (footprint.peak_module.empty() ? "code outside of modules" : Visible(footprint.peak_module)) +
          (footprint.peak_op.empty() ? "" : " (" + Visible(footprint.peak_op) + ")") + "; the step adds " +
-         BytesText(footprint.step_peak) + " to the memory that was in use before\nthe optimizer's step after it: " +
-         BytesText(footprint.optimizer_peak) + "\n\nat the peak\n";
+         BytesText(footprint.step_peak) +
+         " to the memory that was in use before\npeak of the optimizer's step: " + BytesText(footprint.optimizer_peak) +
+         "\n\nat the peak\n";
   for (size_t i = 0; i < footprint.bytes.size(); ++i) {
     if (footprint.bytes[i] == 0) continue;
     out += Format("  %-12s %12s\n", ToString(static_cast<FootprintKind>(i)), BytesText(footprint.bytes[i]).c_str());
@@ -113,7 +114,9 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
                   BytesText(row.passing).c_str(), WorkText(row.work).c_str()) +
            NameOf(row.paths) + "\n";
   }
-  out += "(state: parameters, gradients so far, AdamW's moments; other: recomputed, gathered, temporary and inputs)\n";
+  out +=
+      "(state: parameters, gradients that exist at the peak, AdamW's moments; other: recomputed, gathered, temporary, "
+      "inputs)\n";
   out += "\nlargest\n";
   for (const FootprintContribution& c : LargestContributions(plan, footprint, kLargest)) {
     out += Format("%12s  %s of ", BytesText(c.bytes).c_str(), ToString(c.kind)) +
@@ -124,11 +127,10 @@ std::string FootprintText(const CompiledPlan& plan, const Footprint& footprint) 
   }
   out += "\nwork: forward " + WorkText(work.forward) + ", backward " + WorkText(work.backward) +
          (work.recompute > 0 ? ", recomputed " + WorkText(work.recompute) : "") +
-         " (products of matrices and attention)\n";
+         " (matrix products and attention only)\n";
   out += "collectives forward: " + CollectivesLine(footprint.collectives, Direction::kForward) + "\n";
   out += "collectives backward: " + CollectivesLine(footprint.collectives, Direction::kBackward) + "\n";
-  if (!footprint.assumptions.empty())
-    out += "assumed, because the meta device has no values: " + Visible(Join(footprint.assumptions, "; ")) + "\n";
+  if (!footprint.assumptions.empty()) out += "assumptions: " + Visible(Join(footprint.assumptions, "; ")) + "\n";
   return out;
 }
 

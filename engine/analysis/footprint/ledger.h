@@ -1,10 +1,10 @@
-// MemoryLedger: the memory that storages of meta tensors would occupy, from the allocation of each to the release of
-// its last reference. Meta storages have a size and no memory; inside a LedgerScope the meta device's allocator records
-// every size, and the storage's deleter ends the record. Every allocation and release is recorded, so the peak is exact
-// even within an operator.
+// MemoryLedger: the memory that the storages of meta tensors would occupy. Meta storages have a size and no memory.
+// Inside a LedgerScope the allocator of the meta device records each storage with its size, and the deleter of the
+// storage ends the record when the last reference is released. Every allocation and release is recorded, so the peak is
+// exact even within an operator.
 //
-// The first scope registers that allocator with c10 for the rest of the process; outside of scopes the allocator calls
-// the one that was registered before.
+// The first scope registers this recording allocator with c10 for the rest of the process. Outside of scopes the
+// recording allocator calls the allocator that was registered before.
 // Stage after: step_recorder.h.
 #pragma once
 
@@ -47,12 +47,13 @@ class MemoryLedger {
 
   // The index of the block of the tensor's storage; -1 if the storage is not in this ledger.
   int64_t BlockOf(const at::Tensor& tensor) const;
-  // Call for each result of an operator: a resize on the meta device changes the size of a storage without calling the
-  // allocator. If the storage has grown, records the storage again with its current size.
+  // Call Settle for each result of an operator, because a resize on the meta device changes the size of a storage
+  // without calling the allocator. If the storage of `result` has grown, Settle records the storage again with its
+  // current size.
   void Settle(const at::Tensor& result);
 
  protected:
-  // The place to which an allocation is attributed. Called at every allocation.
+  // Returns the place to which an allocation is attributed. The ledger calls Where at every allocation.
   virtual StepPlace Where() = 0;
 
  private:
@@ -67,8 +68,8 @@ class MemoryLedger {
   int64_t peak_event_ = 0;
 };
 
-// Meta storages that this thread allocates are recorded in `ledger` until they are freed, which may be after the scope.
-// Scopes nest; the innermost records.
+// Records in `ledger` the meta storages that this thread allocates while the scope exists. The record of a storage ends
+// when the storage is freed, which may be after the scope. Scopes nest; only the innermost scope records.
 class LedgerScope {
  public:
   explicit LedgerScope(std::shared_ptr<MemoryLedger> ledger);

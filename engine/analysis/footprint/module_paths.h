@@ -1,5 +1,6 @@
-// ModulePaths: the module whose call the program is running; in the backward, the module whose call created the running
-// autograd node. An observer of module calls calls Enter and Exit. Use on one thread.
+// ModulePaths: the module to which memory and work are attributed: in the forward, the module whose call is running; in
+// the backward, the module whose call created the autograd node that is running. A CallObserver calls Enter and Exit.
+// Use on one thread.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +26,15 @@ class ModulePaths {
   // Attributes the accumulation of the parameter's gradient to `module`.
   void AddParameter(const at::Tensor& parameter, const std::string& module);
 
-  // The program enters a call of the path with this index, and leaves it.
+  // Enter: a call of the module with this index begins. Exit: the innermost call ends.
   void Enter(int32_t module);
   void Exit();
 
-  // The current module and phase; `op` is not set.
+  // Returns the current module and phase; `op` of the result is not set.
   StepPlace Where();
 
-  // While an Inside exists, memory and work are attributed to a path, which need not be the path of a module: "loss".
+  // While an Inside exists, memory and work are attributed to the path with index `module`. The path need not be the
+  // path of a module; an example is "loss".
   class Inside {
    public:
     Inside(std::shared_ptr<ModulePaths> paths, int32_t module);
@@ -51,8 +53,8 @@ class ModulePaths {
   std::map<std::string, int32_t> index_;
   std::vector<int32_t> inside_;                  // innermost last
   NodeMarks marks_;                              // -1: the node was created outside of all calls
-  std::map<const void*, int32_t> of_parameter_;  // by address; only looked up
-  int32_t last_ = -1;                            // the module of the last node; hooks run between nodes
+  std::map<const void*, int32_t> of_parameter_;  // keyed by address; never iterated, as the order of addresses varies
+  int32_t last_ = -1;                            // the module of the last node, for hooks, which run between nodes
 };
 
 }  // namespace moonshard

@@ -116,7 +116,7 @@ void StepRecorder::Begin(AppliedPlan& model) {
   of_parameter_.assign(blocks().size(), false);
   for (const LiveParameter& parameter : model.parameters()) {
     const int64_t block = BlockOf(parameter.tensor);
-    Check(block >= 0, "a parameter that was made outside of the recorder's scope");
+    Check(block >= 0, "a parameter was allocated outside of the recorder's scope");
     of_parameter_[static_cast<size_t>(block)] = true;
     paths_->AddParameter(parameter.tensor, model.plan().tree->modules()[parameter.ref.module].path);
   }

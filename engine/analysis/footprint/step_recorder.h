@@ -4,14 +4,14 @@
 //   MetaScope meta;
 //   const auto recorder = std::make_shared<StepRecorder>();
 //   const StepRecorder::Scope scope(recorder);
-//   ... AppliedPlan::Apply ...                            // the model is made inside the scope, on a meta mesh
+//   ... AppliedPlan::Apply ...                            // create the model inside the scope, on a meta mesh
 //   recorder->Begin(*applied);
 //   { const auto loss_place = recorder->Inside("loss"); loss = ...; }
 //   loss.backward();
 //   const Footprint footprint = recorder->End(*applied);
 //
-// Work is counted in floating-point operations of matrix products and attention: 2 operations for a multiplication with
-// its addition; causal attention counts all scores; recomputed operations count again.
+// Work is the number of floating-point operations of matrix products and attention. A multiplication with its addition
+// counts as 2 operations, causal attention counts as if no score were masked, and recomputed operations count again.
 // Stage before: meta, apply. Stage after: footprint.h.
 #pragma once
 
@@ -34,7 +34,7 @@ class StepRecorder final : public MemoryLedger,
                            public CallObserver,
                            public std::enable_shared_from_this<StepRecorder> {
  public:
-  // Records on this thread while the scope exists. Open it inside a MetaScope.
+  // Records on this thread while the scope exists. Open the scope inside a MetaScope.
   class Scope {
    public:
     explicit Scope(const std::shared_ptr<StepRecorder>& recorder) : ledger_(recorder), operators_(*recorder) {}
@@ -49,11 +49,12 @@ class StepRecorder final : public MemoryLedger,
   // While the returned object exists, memory and work are attributed to `name`.
   ModulePaths::Inside Inside(const std::string& name);
 
-  // The step begins. Observes the calls of `model` until End. Live memory that does not belong to parameters or buffers
-  // of `model` counts as input. The parameters must have been made inside the scope (InternalError).
+  // Call when the step begins. Observes the calls of `model` until End. Memory that is live and does not belong to
+  // parameters or buffers of `model` counts as input. Throws InternalError if a parameter was allocated outside of the
+  // scope.
   void Begin(AppliedPlan& model);
-  // The step ends, after its backward. Returns its footprint; `batch`, `sequence`, `dtype` and `assumptions` are left
-  // to the caller.
+  // Call after the backward of the step. Returns the footprint of the step; the caller sets `batch`, `sequence`,
+  // `dtype` and `assumptions`.
   Footprint End(AppliedPlan& model);
 
   void Began(size_t module) override { paths_->Enter(path_of_module_[module]); }
@@ -75,14 +76,15 @@ class StepRecorder final : public MemoryLedger,
   std::shared_ptr<ModulePaths> paths_;
   std::vector<int32_t> path_of_module_;  // by index of the module in the plan's tree
   std::vector<Op> ops_;
-  std::unordered_map<const void*, int32_t> op_of_schema_;  // by address; only looked up
+  // Keyed by address; never iterated, as the order of addresses varies.
+  std::unordered_map<const void*, int32_t> op_of_schema_;
   int32_t op_ = -1;
   bool in_step_ = false;
   int64_t base_ = 0;                // live bytes when the step began
   std::vector<bool> of_parameter_;  // by block
   std::vector<int64_t> backwards_;  // the first event of each backward
   StepPlace::Phase last_phase_ = StepPlace::Phase::kForward;
-  std::vector<FootprintWork> work_;  // by module + 1
+  std::vector<FootprintWork> work_;  // [0]: outside of modules; [m + 1]: module m of paths_
 };
 
 }  // namespace moonshard

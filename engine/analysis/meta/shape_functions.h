@@ -1,5 +1,5 @@
-// Shape functions: the results of an operator as empty tensors, for operators without a Meta kernel in C++. Internal to
-// meta.
+// Shape functions: functions that return the results of an operator as empty tensors, for operators that have no Meta
+// kernel in C++, or whose Meta kernel allocates other memory than the CPU kernel. Internal to meta.
 #pragma once
 
 #include <string>
@@ -34,23 +34,26 @@ class MetaArguments {
   size_t count_;
 };
 
-// Returns the results as empty meta tensors or assumed numbers.
+// Returns the results of the operator as empty meta tensors or assumed numbers.
 using ShapeFunction = std::vector<c10::IValue> (*)(const MetaArguments& arguments, const MetaOptions& options);
 
 struct ShapeRule {
   ShapeFunction function = nullptr;
-  bool assumes = false;  // the shape or the number depends on values
+  bool assumes = false;  // the shape or the number of the result depends on values
 };
 
-// The rule of an operator, such as "aten::embedding"; null if there is none. Overloads share one.
+// Returns the rule of an operator, such as "aten::embedding", for all its overloads; null if the operator has no rule.
 const ShapeRule* FindShapeRule(const std::string& name);
 
-// For operators whose results follow from the schema: operators that write into an argument and return it, and
-// pointwise operators. Replaces the arguments with the results and returns true; returns false for other operators.
+// For operators whose results follow from the schema, which are pointwise operators and operators that write into an
+// argument and return this argument: replaces the arguments with the results and returns true. Returns false for other
+// operators.
 bool ReturnBySchema(const c10::OperatorHandle& op, MetaArguments& arguments);
 
-// attention.cc: at::scaled_dot_product_attention as it runs on a CPU. The first MetaScope registers this implementation
-// for tensors on the meta device; on a thread without a scope, the implementation calls LibTorch's.
+// attention.cc: at::scaled_dot_product_attention with the choice of kernels that a CPU makes. The first MetaScope calls
+// RegisterMetaAttention, which registers this implementation for tensors on the meta device; on a thread without a
+// MetaScope, the implementation calls LibTorch's function. AttentionForward and AttentionBackward are the shape
+// functions of the fused CPU kernels.
 void RegisterMetaAttention();
 std::vector<c10::IValue> AttentionForward(const MetaArguments& arguments, const MetaOptions& options);
 std::vector<c10::IValue> AttentionBackward(const MetaArguments& arguments, const MetaOptions& options);

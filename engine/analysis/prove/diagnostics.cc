@@ -56,7 +56,11 @@ std::string In(const TypeFault& fault) {
   return where + (fault.backward ? ", backward" : ", forward");
 }
 
-std::string Since(const TypeFault& fault) { return fault.since.empty() ? "" : "the layout comes from " + fault.since; }
+std::string Since(const TypeFault& fault) {
+  if (fault.since.empty()) return "";
+  const bool of_operator = fault.kind == TypeFault::Kind::kOperator || fault.kind == TypeFault::Kind::kThrew;
+  return (of_operator ? "the layout of an operand comes from " : "the layout comes from ") + fault.since;
+}
 
 std::string HelpOf(const TypeFault& fault) {
   std::string since = Since(fault);
@@ -64,14 +68,15 @@ std::string HelpOf(const TypeFault& fault) {
     case SuggestedFix::kUnknown: return since;
     case SuggestedFix::kMakeSum:
       return since + (since.empty() ? "" : "; ") +
-             (fault.backward ? "declare the value shared where a module uses it: inputs = {{ replicate, shared }}"
-                             : "reduce the partial tensor at the output of the module that makes it: outputs = {{ "
-                               "partial, replicate }}");
+             (fault.backward ? "the gradient is partial; at the input of the module that uses the tensor of this "
+                               "gradient, declare the tensor shared: inputs = {{ replicate, shared }}"
+                             : "reduce the partial tensor at the output of the module that computes the tensor: "
+                               "outputs = {{ partial, replicate }}");
     case SuggestedFix::kAddBiasAfter:
-      return "keep the bias out of the forward and add it once, after the reduction: after = { \"bias\" }";
+      return "keep the bias out of the forward and add the bias once, after the reduction: after = { \"bias\" }";
     case SuggestedFix::kTakeShard:
       return "shard the replicated tensor at the input of the module (inputs = {{ replicate, shard(d) }}), or "
-             "all-gather the sharded one";
+             "all-gather the sharded tensor";
     case SuggestedFix::kShare:
       return "declare the replicated tensor shared: at the input of the module (inputs = {{ replicate, shared }}), or "
              "in params if the tensor is a parameter";
@@ -86,8 +91,8 @@ Diagnostic OfOperator(const TypeFault& fault) {
     // Whoever made the shards is known, which of the sizes was meant is not.
     if (!d.help.empty())
       d.help +=
-          "; change the outputs of that module, or the inputs of the modules next to it, to the layouts that the "
-          "forward expects here";
+          "; change the outputs of this module, or the layouts of the other operands, to the layouts that the forward "
+          "expects in the failing operator";
     return d;
   }
   d.required = "operands with layouts that the rule of the operator allows (engine/analysis/types/rules)";
@@ -96,49 +101,51 @@ Diagnostic OfOperator(const TypeFault& fault) {
 
 Diagnostic OfBoundary(const TypeFault& fault) {
   const bool input = fault.what.starts_with("input");
-  Diagnostic d = MakeDiagnostic(Finding::kLayoutNotAsDeclared, fault.what + " of '" + fault.path + "' is " + fault.got +
-                                                                   ", not as the plan declares it" + Alike(fault));
+  Diagnostic d =
+      MakeDiagnostic(Finding::kLayoutNotAsDeclared, fault.what + " of '" + fault.path + "' is " + fault.got +
+                                                        ", but the plan declares " + fault.declared + Alike(fault));
   d.declared = fault.declared;
   d.required = fault.got;
   d.help = Since(fault);
   if (!d.help.empty()) d.help += "; ";
-  d.help += input ? "declare the layout that this input has, or change the output of the module that makes the input"
-                  : "declare in outputs a pair: the layout that the forward makes, and the layout to which it is "
-                    "redistributed";
+  d.help += input ? "declare the layout that this input has, or change the output of the module that computes the input"
+                  : "declare a pair in outputs, the layout that the forward returns and the layout after the "
+                    "redistribution, such as outputs = {{ partial, replicate }}";
   return d;
 }
 
 Diagnostic OfRegion(const TypeFault& fault) {
   Diagnostic d =
       MakeDiagnostic(Finding::kLayoutNotAsDeclared,
-                     (fault.what == "the loss" ? fault.what : "the input of '" + fault.what + "' " + In(fault)) +
-                         " is " + fault.got + ", not " + fault.declared + Alike(fault));
+                     (fault.what == "the loss" ? fault.what : "the input of '" + fault.what + "' " + In(fault) + ",") +
+                         " is " + fault.got + ", but must be " + fault.declared + Alike(fault));
   d.declared = fault.declared;
   d.required = fault.got;
   d.help = Since(fault);
-  if (fault.what == "the loss")
-    d.help = "compute the loss on replicated values, or with the vocabulary-parallel losses";
+  if (fault.what == "the loss") d.help = "compute the loss from replicated values, or with a vocabulary-parallel loss";
   if (fault.what == "the sum of gradients")
-    d.help = "the gradient of the parameter is replicated already; declare the parameter replicate, not shared";
+    d.help =
+        "only a partial gradient may be summed over the ranks; if the gradient of the parameter is replicated, declare "
+        "the parameter replicate, not shared";
   return d;
 }
 
 Diagnostic OfSize(const TypeFault& fault) {
   Diagnostic d =
-      MakeDiagnostic(Finding::kSizeNotScaled, fault.what + " " + In(fault) + " " + fault.message + Alike(fault));
+      MakeDiagnostic(Finding::kSizeNotScaled, fault.what + " " + In(fault) + ": " + fault.message + Alike(fault));
   d.declared = fault.got;
   d.required = fault.declared + ", as at tp=1";
   d.help =
-      "the forward uses a local size as the global one (h.size(-1)), or a global size for a shard (a head count from "
-      "the config); take sizes from the tensors that are reshaped, -1 for the number of heads, and constants of the "
-      "model from its config";
+      "the forward uses the size of a shard as the full size (h.size(-1)), or a full size for a shard (a number of "
+      "heads from the config); take sizes from the tensor that is reshaped, pass -1 for the number of heads, and take "
+      "constants of the model from the config";
   return d;
 }
 
 Diagnostic OfGradient(const TypeFault& fault) {
   Diagnostic d =
-      MakeDiagnostic(Finding::kWrongGradient, "the gradient of '" + fault.path + "' is " + fault.got + ", which " +
-                                                  fault.declared + " does not allow" + Alike(fault));
+      MakeDiagnostic(Finding::kWrongGradient, "the gradient of '" + fault.path + "' is " + fault.got +
+                                                  ", but the parameter is declared " + fault.declared + Alike(fault));
   d.declared = fault.declared;
   d.required = fault.got == "partial" ? "shared" : fault.got;
   d.help = Since(fault);
@@ -192,21 +199,26 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
     out.push_back(std::move(d));
   }
   for (const auto& [what, unproven] : proof.unproven) {
-    Diagnostic d = MakeDiagnostic(Finding::kUnproven, what + ", " + std::to_string(unproven.count) + " times");
+    Diagnostic d = MakeDiagnostic(Finding::kUnproven,
+                                  "could not be checked: " + what +
+                                      (unproven.count == 1 ? "" : " (" + std::to_string(unproven.count) + " times)"));
     d.path = unproven.first;
-    d.help =
-        "declare in the plan an operator with the same rule (operator_like), or add a rule in C++ (TypeOptions::rules)";
+    d.help = what.ends_with(": no rule")
+                 ? "name an operator with the same rule in the plan (operator_like), or add a rule in C++ "
+                   "(TypeOptions::rules)"
+                 : "compare the numbers of the step on real ranks: moonshard verify, or verify --ops";
     out.push_back(std::move(d));
   }
   for (const std::string& what : proof.sizes_not_compared) {
-    Diagnostic d = MakeDiagnostic(Finding::kUnproven, what + "; not compared");
+    Diagnostic d = MakeDiagnostic(Finding::kUnproven, "could not be checked: " + what);
     d.help = "compare the numbers of the step on real ranks: moonshard verify, or verify --ops";
     out.push_back(std::move(d));
   }
   if (proof.layouts_hold() && !proof.sizes_compared && proof.sizes_not_compared.empty()) {
-    Diagnostic d = MakeDiagnostic(Finding::kUnproven,
-                                  "the layouts hold; sizes and numbers that the forward takes from tensors were not "
-                                  "compared with those at tp=1");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kUnproven,
+                       "the layouts are proven, but sizes and numbers that the forward takes from tensors were not "
+                       "compared with the step at tp=1");
     d.help = "run the step with ProveAtTwoSizes";
     out.push_back(std::move(d));
   }

@@ -2,15 +2,15 @@
 // result determines how it is compared: a replicated result must equal the unsharded result; a shard must equal the
 // elements of the unsharded result at the shard's indices (index_map.h), or, if the indices are unknown, is
 // concatenated with the shards of the other ranks first; a partial result is reduced first. verify --ops reports the
-// differences; tests use them to show that the rules are sound.
+// differences; tests use the comparison to show that the rules are sound.
 //
 //   OperatorTrace trace;
 //   TypeOptions options;
 //   options.observer = trace.Recorder();
 //   { TypeScope scope(*applied, options); ... }
-//   OperatorDifferences differences = CompareOperators(trace, unsharded, tp_group, 2e-4);
+//   OperatorDifferences differences = CompareOperators(trace, unsharded, tp_group, /*index=*/0, 2e-4);
 //
-// Operators of the two steps are matched by module, direction, name, order and the shapes of their results.
+// Operators of the two steps are matched by module, direction, name, order and the shapes of the results.
 // Stage before: type_scope.h. Stage after: verify.
 #pragma once
 
@@ -37,9 +37,9 @@ struct TracedOperator {
 
 class OperatorTrace {
  public:
-  // Returns an observer that copies the results of operators into this trace. Left out are views and copies, whose
-  // count depends on the memory format, uninitialized memory, and additions in the backward, whose order may differ at
-  // tp=1. The trace must outlive the observer.
+  // Returns an observer that copies the results of operators into this trace. The trace leaves out views and copies,
+  // because their number depends on the memory format; operators that return uninitialized memory; and additions in the
+  // backward, because their order may differ at tp=1. The trace must outlive the observer.
   std::function<void(const CheckedOperator&)> Recorder();
   const std::vector<TracedOperator>& operators() const { return operators_; }
 
@@ -51,29 +51,33 @@ struct OperatorDifference {
   std::string path;
   bool backward = false;
   std::string name;
-  std::string type;       // of the result that differs
-  double difference = 0;  // relative to the largest value; infinite if the shapes differ
+  std::string type;  // of the result that differs
+  // Largest absolute difference divided by the largest finite absolute value of the unsharded result (or by 1e-6 if
+  // that is larger). At most 1e6, which is also the value if the shapes or integer values differ, or if it is NaN.
+  double difference = 0;
 };
 
 struct OperatorDifferences {
-  int64_t compared = 0;                     // number of compared results
-  int64_t by_index = 0;                     // number of these that are shards, compared at the indices of the rank
-  int64_t left_out = 0;                     // varying, unproven, or not in the other step
-  double largest = 0;                       // largest difference over all ranks
-  std::string largest_name;                 // "aten::mm in 'layers.0.mlp'"
-  std::optional<OperatorDifference> first;  // the first above the tolerance, in the order of the unsharded step
+  int64_t compared = 0;      // number of compared results
+  int64_t by_index = 0;      // number of compared results that are shards and were compared at the rank's indices
+  int64_t left_out = 0;      // number of results without a match in the other step, or of a type that is not compared
+  double largest = 0;        // largest difference over all ranks
+  std::string largest_name;  // "aten::mm in 'layers.0.mlp'"
+  // The first difference above the tolerance, in the order of the unsharded step.
+  std::optional<OperatorDifference> first;
 };
 
-// Compares a trace of the sharded step with `full`, the trace of the unsharded step. Every rank passes both traces.
-// Collective over `group`; `index` is the index of the group's axis in the types. Throws the PlanErrors of the group's
-// collectives.
+// Compares `trace`, the trace of the sharded step, with `full`, the trace of the unsharded step. Every rank passes both
+// traces. Collective over `group`; `index` is the index of the group's axis in the types. A difference above
+// `tolerance` is a candidate for OperatorDifferences::first. Throws the PlanErrors of the group's collectives.
 OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
                                      size_t index, double tolerance);
 
-// Returns the full tensor of type `type` from the ranks' `shards` and `types`, both in rank order; undefined if the
-// type does not determine the full tensor. `full_size`: of the sharded dim in the full tensor. If several ranks hold
-// the same heads, the values of the first of these ranks are taken, or with `sum` the values of these ranks are added
-// (gradients).
+// Reassembles the full tensor from the local tensors `shards` of all ranks, in rank order. `type` is the type of the
+// local tensors; `types` has each rank's own type, since lengths differ. `full_size` is the size of the sharded dim in
+// the full tensor. Returns an undefined tensor if `type` is not replicate, shard or partial, or if the local tensors do
+// not fit together. If several ranks hold the same heads, the result contains the values of the first of these ranks,
+// or with `sum` the sum of the values of these ranks (for gradients).
 at::Tensor Together(const AxisType& type, const std::vector<at::Tensor>& shards, const std::vector<AxisType>& types,
                     int64_t full_size, bool sum);
 

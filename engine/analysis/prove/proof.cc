@@ -46,18 +46,16 @@ std::string Assumption::ToText() const {
              " tensors that were not created in the step: assumed equal on all tp ranks, and on data-parallel ranks "
              "assumed to be constants or rows of the batch";
     case Kind::kRegions: return "regions with declared layouts, whose operators are not checked: " + Join(of, ", ");
-    case Kind::kAxes: return "axis " + Join(of, ", ") + ": only layouts are compared, not sizes";
-    case Kind::kNumbers:
-      return "operators without a counterpart at tp=1, whose sizes and scalars are not compared: " + Join(of, ", ");
+    case Kind::kAxes: return "mesh axes other than tp (" + Join(of, ", ") + "): only layouts are compared, not sizes";
+    case Kind::kNumbers: return "sizes and scalars that are not compared with the step at tp=1: " + Join(of, ", ");
     case Kind::kValueSizes:
       return n + " results whose sizes depend on values, such as the tokens of an expert: these sizes are not compared";
     case Kind::kSlices:
       return n + " slices outside of any module start at a different offset than at tp=1: the offsets are not compared";
     case Kind::kBackwards:
       return "the backward of " + n +
-             " modules runs different operators than at tp=1: assumed to be the derivative of the forward, which was "
-             "compared (" +
-             (of.empty() ? "" : of.front()) + ")";
+             " modules runs different operators than at tp=1 (first: " + (of.empty() ? "" : of.front()) +
+             "): assumed to be the derivative of the forward, which was compared";
   }
   return {};
 }

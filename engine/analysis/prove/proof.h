@@ -1,5 +1,5 @@
-// Proof: the result of checking one step under a plan: its faults, the operators that could not be checked, the
-// assumptions, and the step for which it holds.
+// Proof: the result of checking one step under a plan: the faults, the operators that could not be checked, the
+// assumptions, and the step for which the proof holds.
 //
 //   moonshard::Proof proof = moonshard::ProveAtTwoSizes(shape, step);
 //   if (!proof.holds()) std::cerr << ToText(moonshard::ToDiagnostics(proof, plan));
@@ -25,20 +25,23 @@ struct CompiledPlan;
 // An assumption of a proof, which the proof does not check.
 struct Assumption {
   enum class Kind : uint8_t {
-    // Tensors from outside of the step are equal on all tp ranks, and constants or rows of the batch on data-parallel
-    // ranks.
+    // Tensors from outside of the step are equal on all tp ranks; on data-parallel ranks each such tensor is a constant
+    // or holds rows of the batch.
     kConstants,
-    kRegions,     // regions (the engine's redistributions and losses) make the layouts that they declare
+    kRegions,     // regions (redistributions and losses of the engine) return tensors of the layouts that they declare
     kAxes,        // along axes other than tp, sizes are right if the layouts are right
-    kNumbers,     // operators whose sizes and numbers have no counterpart at tp=1 (step_sizes.h)
-    kValueSizes,  // results whose sizes depend on values, such as the tokens of an expert
-    kSlices,      // slices outside of all modules (of flattened gradients) that begin at another index than at tp=1
+    kNumbers,     // sizes and numbers that are not compared with tp=1 and are not reported one by one (step_sizes.h)
+    kValueSizes,  // sizes of results that depend on values, such as the number of tokens of an expert
+    kSlices,      // slices outside of all modules (of flattened gradients) may begin at another index than at tp=1
     kBackwards,   // a backward that runs other operators than at tp=1 is the derivative of its forward
   };
 
   Kind kind = Kind::kConstants;
-  int64_t count = 0;  // number of tensors, results, slices or modules; kRegions, kAxes, kNumbers: the length of `of`
-  std::vector<std::string> of;  // names of regions, axes, kinds of operators or modules; regions are sorted
+  // kConstants: number of tensors; kValueSizes: of results; kSlices: of slices; other kinds: the length of `of`.
+  int64_t count = 0;
+  // kRegions: the names of the regions, sorted; kAxes: of the axes; kNumbers: kinds of sizes and numbers; kBackwards:
+  // modules, each with its first operator that differs; other kinds: empty.
+  std::vector<std::string> of;
 
   // One sentence for reports.
   std::string ToText() const;
@@ -49,7 +52,7 @@ std::string_view ToString(Assumption::Kind kind);
 // The step for which a proof holds. Other sizes, ranks or paths through the model's code are not covered.
 struct ProofScope {
   MeshShape mesh;
-  std::vector<int64_t> ranks;  // the ranks whose step was checked: one, or all of tp if shards have owners
+  std::vector<int64_t> ranks;  // the ranks whose step was checked: one rank, or all tp ranks if has_owners
   // The inputs of the model and of the step: dtype and local shape, as "Long [2, 24]", in the order of their first use.
   std::vector<std::string> inputs;
   int64_t modules = 0;    // number of planned modules that were called
@@ -62,31 +65,31 @@ struct Proof {
   int64_t operators = 0;  // number of operators that ran
   int64_t assumed = 0;    // number of tensors from outside of the step that were assumed to be replicated
 
-  bool sizes_compared = false;                  // all sizes, with those of the step at tp=1; true if tp is 1
-  std::vector<std::string> sizes_not_compared;  // sizes that were not compared, with the reason
-  // Whether one rank alone holds some parameter (an expert): this rank computes as at tp=1, and the other ranks hold no
-  // part of the parameter.
+  // Whether all sizes and numbers were compared with the step at tp=1; true if tp is 1.
+  bool sizes_compared = false;
+  std::vector<std::string> sizes_not_compared;  // sizes and numbers that were not compared, with the reason
+  // Whether the plan places a parameter on one rank alone (an expert): this rank computes with the parameter as at
+  // tp=1, and the other ranks hold no part of the parameter.
   bool has_owners = false;
   bool loss_checked = false;  // TypeScope::Loss checked that the loss is replicated along tp
-  // Wrongly declared layouts at boundaries that redistribute nothing: no number depends on these declarations, so they
-  // are not faults. Empty unless the loss is checked: without this check, a value that leaves the model must have its
-  // declared layout.
+  // Wrongly declared layouts at boundaries that redistribute nothing. No number depends on such a declaration, so it is
+  // not a fault. ProveAtTwoSizes fills this list only if the loss is checked: without that check, code outside of the
+  // model may depend on the declared layout of a value that leaves the model.
   std::vector<TypeFault> untrue = {};
-  std::vector<Assumption> assumptions;  // on which holds() depends
+  std::vector<Assumption> assumptions;  // the assumptions on which holds() depends
   ProofScope scope;
 
   // Whether the layouts of all operators fit together, given the layouts that the plan declares. Does not cover numbers
-  // that the forward takes from the sizes of shards (step_sizes.h).
+  // that the forward computes from the sizes of shards (step_sizes.h).
   bool layouts_hold() const { return faults.empty() && unproven.empty(); }
-  // Whether the layouts hold and all sizes and numbers were compared with those of the step at tp=1; differences are
-  // faults.
+  // Whether the layouts hold and all sizes and numbers were compared with the step at tp=1; a difference is a fault.
   bool holds() const { return layouts_hold() && sizes_compared; }
 };
 
 // "312 operators of a forward and backward on rank 0 of tp=2, with Long [2, 24]".
 std::string ScopeText(const Proof& proof);
 
-// Returns the findings of a proof, each with the line of the plan and help where they are known.
+// Returns the findings of a proof. A finding has the line of the plan and a help text if these are known.
 Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan);
 
 // The complete proof and its findings as JSON:

@@ -221,9 +221,9 @@ class Pairing {
     } else {
       pairs = Aligned(here, full);
       if (place_.backward) {
-        out_.backwards.push_back(Where() + ", from " + diverges + " on");
+        out_.backwards.push_back(Where() + ", from operator " + diverges + " on");
       } else if (!here_.own_rows) {
-        out_.others.push_back("the sizes in " + Where() + ": at tp=1 the forward runs other operators, from " +
+        out_.others.push_back("the sizes in " + Where() + ": the forward runs other operators at tp=1, from operator " +
                               diverges + " on");
       }
     }
@@ -286,16 +286,17 @@ class Pairing {
       const std::string got = here.types[i].ToString() + " of " + ShapeText(here.sizes[i]);
       const std::string want = ShapeText(full.sizes[i]);
       if (!reliable) {
-        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " makes " + got + ", at tp=1 " + want);
+        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns " + got + ", and " + want +
+                              " at tp=1, but the module runs other operators at tp=1");
         return true;
       }
       if (here.types[i].floating || OfOneElement(here.types[i], here.sizes[i], full.sizes[i])) {
-        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " makes " + got + ", at tp=1 " + want +
-                              ": the sharded dim of shards of one element is ambiguous");
+        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns " + got + ", and " + want +
+                              " at tp=1, but the sharded dim of shards of one element is ambiguous");
         return true;
       }
       if (BlameView(here, full)) return true;
-      Blame(here, "makes sizes that differ from those at tp=1", got, want);
+      Blame(here, "the operator returns sizes that differ from the sizes at tp=1", got, want);
       return true;
     }
     if (here.numbers.size() != full.numbers.size()) return false;
@@ -316,14 +317,17 @@ class Pairing {
       const std::string want = NumberText(full.numbers[i]);
       const bool of_value = here.after_value || full.after_value;
       if (IsHash(here.numbers[i]) && IsHash(full.numbers[i])) {
-        out_.others.push_back("the numbers in " + Where() + ": " + here.name +
-                              " receives a constant from outside of the step whose values differ at tp=1");
-      } else if (of_value || loops_ || !reliable) {
         out_.others.push_back(
-            "the numbers in " + Where() + ": " + here.name + " has " + got + ", at tp=1 " + want +
-            (of_value ? ", after a value was read from a tensor" : ", and the module runs other operators at tp=1"));
+            "the numbers in " + Where() + ": " + here.name +
+            " receives a constant from outside of the step, and the values of the constant differ at tp=1");
+      } else if (of_value || loops_ || !reliable) {
+        out_.others.push_back("the numbers in " + Where() + ": " + here.name + " receives " + got + ", and " + want +
+                              " at tp=1, but " +
+                              (of_value ? "the number may depend on a value that was read from a tensor"
+                               : loops_ ? "a loop of the module runs a different number of times at tp=1"
+                                        : "the module runs other operators at tp=1"));
       } else {
-        Blame(here, "receives a number that depends on the size of the local shard", got, want);
+        Blame(here, "the operator receives a number that depends on the size of the local shard", got, want);
       }
       return true;
     }
@@ -341,8 +345,8 @@ class Pairing {
       while (b != &full && b->name != kView) ++b;
       if (a == &here || b == &full) return false;
       if (a->types[0].by_value || SizesFit(a->types[0], a->sizes[0], b->sizes[0], place_.backward)) continue;
-      Blame(*a, "makes sizes that differ from those at tp=1", a->types[0].ToString() + " of " + ShapeText(a->sizes[0]),
-            ShapeText(b->sizes[0]));
+      Blame(*a, "the operator returns sizes that differ from the sizes at tp=1",
+            a->types[0].ToString() + " of " + ShapeText(a->sizes[0]), ShapeText(b->sizes[0]));
       return true;
     }
   }

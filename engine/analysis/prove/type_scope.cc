@@ -52,8 +52,8 @@ std::vector<CheckedAxis> AxesOf(const AppliedPlan& applied) {
 
 // What CompareSizes passes over without saying so each time (step_sizes.h).
 constexpr std::array kNoCounterpart = {
-    "per-rank values", "operators with a different number of scalar arguments on the mesh", "lookups of masked rows",
-    "constants of more than 64 KiB and later writes into constants"};
+    "results that differ between ranks", "operators with a different number of scalar arguments on the mesh",
+    "lookups whose rows on other ranks are masked", "constants of more than 64 KiB, and later writes into constants"};
 
 bool IsDataParallel(MeshAxis axis) { return axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate; }
 
@@ -66,7 +66,8 @@ RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
       rules.Add(one.name, OperatorRule(*rule));
       continue;
     }
-    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "there is no rule for '" + one.like + "'", one.source);
+    Diagnostic d = MakeDiagnostic(Finding::kBadArgument,
+                                  "operator_like refers to '" + one.like + "', which has no rule", one.source);
     d.required = "an operator with a rule (engine/analysis/types/rules), such as \"aten::silu\"";
     unknown.push_back(std::move(d));
   }
@@ -259,8 +260,9 @@ struct TypeScope::State final : CallObserver {
     for (size_t m = 0; m < plan.layouts_of.size() && plan.mesh.size(MeshAxis::kTp) > 1; ++m) {
       const std::string& kind = plan.tree->modules()[m].kind;
       if (plan.LayoutsOf(m).after.empty() || std::ranges::find(kProducts, kind) != kProducts.end()) continue;
-      Unproven& entry = unproven["a parameter of a '" + kind +
-                                 "' is added after the forward, which may also use the parameter elsewhere"];
+      Unproven& entry =
+          unproven["a parameter of a '" + kind +
+                   "' is added after the forward, and the forward may also use the parameter in another way"];
       if (entry.count++ == 0) entry.first = plan.tree->modules()[m].path;
     }
   }

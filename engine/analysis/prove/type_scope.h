@@ -1,6 +1,6 @@
-// TypeScope: proves the layouts of a step while the step runs: a scope around the forward and the backward of any model
-// under a plan. The step can run in one process on a Recording mesh, with small sizes or on the meta device, or on real
-// ranks.
+// TypeScope: a scope around the forward and the backward of a model under a plan, which proves the layouts of the step
+// while the step runs. The step can run in one process on a Recording mesh, with small sizes or on the meta device, or
+// on real ranks.
 //
 //   const auto step = [&](const moonshard::DeviceMesh& mesh, const moonshard::TypeOptions& options) {
 //     auto model = moonshard::Parallelize(Net(config), plan, mesh);
@@ -16,8 +16,9 @@
 //
 // Parameters have the types that the plan declares. A tensor that enters the outermost planned call, or is declared by
 // Input, is replicated along tp and a shard of the batch along the data-parallel axes. At each planned module the
-// inputs and outputs are compared with the declared layouts and have the declared layouts from then on, so that one
-// fault gives one finding. After the backward, the gradient of each parameter is compared too.
+// checker compares the layouts of the inputs and outputs with the declared layouts. If a layout differs, the checker
+// continues with the declared layout, so that one fault gives one finding. After the backward, the checker also
+// compares the gradient of each parameter.
 // Stage before: apply, types. Stage after: Proof (proof.h).
 #pragma once
 
@@ -36,16 +37,17 @@
 namespace moonshard {
 
 struct TypeOptions {
-  // Additional rules by name without overload ("mylib::rotate"), with precedence over those of ATen.
+  // Additional rules, by name without overload ("mylib::rotate"). They have precedence over the built-in rules.
   std::vector<std::pair<std::string, OperatorRule>> rules = {};
-  // Process groups that the model itself uses. They must outlive the scope.
+  // Process groups that the model itself uses, each with its mesh axis. The groups must outlive the scope.
   std::vector<std::pair<const c10d::ProcessGroup*, MeshAxis>> groups = {};
   // Called for each operator of the step after it was checked.
   std::function<void(const CheckedOperator&)> observer = {};
-  // The same step at tp=1, recorded by an earlier TypeScope, with which sizes and numbers are compared. Must outlive
-  // the scope. Null: sizes and numbers are not compared, and the proof does not hold unless the mesh has tp=1.
+  // The same step at tp=1, recorded by an earlier TypeScope. Sizes and numbers are compared with this record, which
+  // must outlive the scope. Null: sizes and numbers are not compared, and the proof does not hold unless the mesh has
+  // tp=1.
   const StepSizes* unsharded = nullptr;
-  // Records the sizes of this step; must outlive the scope.
+  // Receives the sizes of this step; must outlive the scope. Null: the sizes are not available after the scope.
   StepSizes* record = nullptr;
   // At a boundary that redistributes nothing, a declared layout may differ from the computed layout. true: the tensor
   // keeps the computed layout, and the difference is added to Proof::untrue instead of the faults. ProveAtTwoSizes sets
@@ -55,17 +57,17 @@ struct TypeOptions {
 
 // Proves a step at tp=1 and at the tp of `shape`. `run` builds the model, applies the plan on the given mesh, runs the
 // step within a TypeScope with the given options, and returns the scope's proof. `run` is called on a Recording mesh
-// with tp=1, then at least once on a Recording mesh of `shape` at `rank`, and, if shards have owners
-// (Proof::has_owners), at the other ranks of tp; all meshes are on `device`. If `shape` has tp=1, `run` is called once.
-// Every call must build the same model and inputs; the inputs are those of one data-parallel rank. Returns the proof at
-// `rank`, or the proof of the first other rank whose proof fails. If the step throws at tp=1, returns the proof of that
-// step.
+// with tp=1, then at least once on a Recording mesh of `shape` at `rank`. If shards have owners (Proof::has_owners),
+// `run` is also called at the other ranks of tp. All meshes are on `device`. If `shape` has tp=1, `run` is called once.
+// Every call must build the same model and the same inputs, which are the inputs of one data-parallel rank. Returns the
+// proof at `rank`, or the proof of the first other rank whose proof fails. If the step throws at tp=1, returns the
+// proof of the step at tp=1.
 using StepOfMesh = std::function<Proof(const DeviceMesh& mesh, const TypeOptions& options)>;
 Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions options = {}, int64_t rank = 0,
                       c10::Device device = c10::Device(c10::kCPU));
 
-// Use on one thread. At most one open scope per AppliedPlan; the AppliedPlan must outlive the scope. The constructor
-// throws PlanError (kBadArgument) if the plan's operator_like names an operator without a rule.
+// Use on one thread. An AppliedPlan has at most one open scope, and must outlive the scope. The constructor throws
+// PlanError (kBadArgument) if an operator_like of the plan refers to an operator without a rule.
 class TypeScope {
  public:
   explicit TypeScope(AppliedPlan& applied, const TypeOptions& options = {});

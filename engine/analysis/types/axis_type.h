@@ -1,17 +1,17 @@
-// AxisType: the layout of one tensor along one mesh axis while a step runs. It has more kinds than the Layout that a
-// plan declares (layout/layout.h), because operators make tensors that no module passes on:
+// AxisType: the layout of one tensor along one mesh axis while a step runs. An AxisType has more kinds than the Layout
+// that a plan declares (layout/layout.h), because operators also return tensors that never cross a module boundary:
 //
 //   replicate   every rank has the same values and uses them in the same way: the gradient is replicated
 //   shared      every rank has the same values, and sharded computation uses them: the gradient is partial
-//   shard(d)    each rank has a shard along dim d. `shard(0) after 4`: dim 0 is [4, shard, ...] flattened, as in the
-//               view of [b, s/n, h] as [b s/n, h]. `packed`: several shards one after the other, as in the output of
-//               a fused projection
+//   shard(d)    each rank has a shard along dim d. `shard(0) after 4`: dim 0 is an unsharded dim of size 4 flattened
+//               with a sharded dim behind it, as when [b, s/n, h] is viewed as [b * s/n, h] with b = 4. `packed`:
+//               several shards one after the other, as in the output of a fused projection
 //   partial     the full tensor is the sum of the ranks' tensors; `partial mean`: their mean
-//   own rows    ids for a lookup in a table that is sharded by rows, shifted to the rows of this rank: ids of other
-//               ranks' rows are not valid, and their results must be masked (NoteOwnRows)
+//   own rows    ids for a lookup in a table that is sharded by rows, shifted to the rows of this rank: ids of rows on
+//               other ranks are not valid, and the results for these ids must be masked (NoteOwnRows)
 //   varying     the values differ between ranks in a way that no layout describes
 //   unproven    the layout is not known: an operator has no rule, or its rule does not cover the operands
-//   faulty      the result of an operator with a fault: faults that follow from this one are not reported
+//   faulty      the result of an operator with a fault: faults of operators that use this result are not reported
 //
 // `dim` is the sharded dim; `map` lists, for each rank, the indices of the full dim that the rank holds, in order.
 // Rules compare the maps of tensors that are combined, so that a packed shard is not taken for a plain shard, or the
@@ -19,12 +19,13 @@
 // in a backward is not an error.
 //
 // Without a gradient, replicate and shared are the same. A replicated tensor is `uniform` along a dim if all elements
-// along the dim are equal (zeros, an expanded dim): the tensor equals any of its shards along this dim.
+// along the dim are equal (zeros, an expanded dim): any slice along this dim has the same values, so the tensor also
+// fits where a shard is expected.
 //
 // Along a data-parallel axis, a tensor from outside of the step has the kind replicate with `outside`: the tensor is
-// either this rank's rows of the batch or a constant. Both are correct along this axis, because no plan shards such a
-// tensor. The tensor may be combined with shards of the batch, a replicated result computed from it is `outside` too,
-// and every declared layout agrees with it.
+// either this rank's rows of the batch or a constant. The two cases need not be distinguished, because no plan declares
+// a shard for such a tensor along this axis. The tensor may be combined with shards of the batch. A replicated result
+// that is computed from the tensor is `outside` too. Every declared layout agrees with the tensor.
 // Stage before: layouts of parameters and boundaries. Stage after: rules, which compute with types.
 #pragma once
 
@@ -45,25 +46,28 @@ enum class TypeKind : uint8_t { kReplicate, kShard, kPartial, kOwnRows, kVarying
 
 struct AxisType {
   TypeKind kind = TypeKind::kUnproven;
-  bool full = false;    // of a replicate: the gradient is replicated
-  bool shared = false;  // of a replicate: the gradient is partial. Neither: the layout of the gradient is not known
-  bool mean = false;    // of a partial: the mean over the ranks instead of the sum
-  // Of a replicate: the last `last` features are shared, the features before them are full. Of a partial: the last
-  // `last` features are partial, the features before them are replicated. 0: all features have the same kind.
+  bool full = false;  // of a replicate: the gradient is replicated
+  // Of a replicate: the gradient is partial. If neither `full` nor `shared` is set, the layout of the gradient is not
+  // known.
+  bool shared = false;
+  bool mean = false;  // of a partial: the mean over the ranks instead of the sum
+  // Of a replicate: the last `last` features are `shared`, and the features before them are `replicate`. Of a partial:
+  // the last `last` features are `partial`, and the features before them are `replicate`. 0: all features have the same
+  // kind.
   int64_t last = 0;
-  int64_t zeros_behind = 0;  // of a replicate: number of last features that are zeros, as in a slice's gradient
+  int64_t zeros_behind = 0;  // of a replicate: number of last features that are zeros, as in the gradient of a slice
   int dim = 0;               // of a shard, counted from 0
   // Of a shard: a view may have flattened unsharded dims into `dim`, in front of the shard and behind it:
   // local size of `dim` = lead * length * (elements behind).
   int64_t lead = 1;
   int64_t length = 0;
-  // Of a shard: number of elements that a view split off behind each index, as d in [h * d] -> [h, d]; and the dim that
-  // holds these elements, -1: unknown.
+  // Of a shard: `inner` is the number of elements that a view split off behind each index, as d in [h * d] -> [h, d].
+  // `behind` is the dim that holds these elements; -1: unknown.
   int64_t inner = 1;
   int behind = -1;
   std::vector<int64_t> parts;  // of a packed shard: the lengths of its parts, in order; else empty
   // Of a shard: the indices of the full dim `dim` that each rank holds; null: unknown, as in most gradients. Of a
-  // replicate with the sizes of a shard (zeros_like): the map of that shard, along its `dim`.
+  // replicate with the sizes of a shard (zeros_like): the map of this shard, along the `dim` of the shard.
   IndexMapPtr map;
   bool of_gradient = false;  // of a shard without a map: computed from a gradient
   // Of a shard: bit d is set if dim d is expanded, so that all elements along dim d are the same.
@@ -72,14 +76,14 @@ struct AxisType {
   bool uneven = false;
   // Of a shard that was sliced out of a packed shard: `parts` of the packed shard.
   std::shared_ptr<const std::vector<int64_t>> fused;
-  uint64_t uniform = 0;                      // of a replicate: bit d is set if all elements along dim d are equal
-  bool zero = false;                         // of a replicate: all zeros, which can be added to a partial tensor
-  bool outside = false;                      // of a replicate: this rank's rows of the batch, or a constant
-  bool floating = false;                     // of a shard of length 1: its dim is ambiguous after a view (views.cc)
-  bool by_value = false;                     // the tensor's sizes may depend on values (nonzero), not on a layout
-  int64_t heads = 0;                         // of a shard: the full number of heads; 0: not made of heads
-  int64_t head = 0;                          // of a shard made of heads: the number of elements of a head
-  std::shared_ptr<const std::string> since;  // the operator that made it differ between ranks, for messages
+  uint64_t uniform = 0;   // of a replicate: bit d is set if all elements along dim d are equal
+  bool zero = false;      // of a replicate: all zeros, which can be added to a partial tensor
+  bool outside = false;   // of a replicate: this rank's rows of the batch, or a constant
+  bool floating = false;  // of a shard of length 1: the sharded dim is ambiguous after a view (views.cc)
+  bool by_value = false;  // the tensor's sizes may depend on values (nonzero), not on a layout
+  int64_t heads = 0;      // of a shard: the full number of heads; 0: not made of heads
+  int64_t head = 0;       // of a shard made of heads: the number of elements of a head
+  std::shared_ptr<const std::string> since;  // the operator or region from which the layout comes, for messages
 
   bool is(TypeKind other) const { return kind == other; }
   bool is_shard() const { return kind == TypeKind::kShard; }
@@ -90,8 +94,8 @@ struct AxisType {
   bool is_mixed() const { return last > 0; }
   bool is_known() const { return kind != TypeKind::kUnproven && kind != TypeKind::kFaulty; }
   bool uniform_along(int64_t d) const { return ((uniform >> d) & 1) != 0; }
-  // Whether the kinds are equal; for shards also `dim` and `lead`, for partial also `mean`. Maps, lengths and parts are
-  // not compared.
+  // Whether the kinds are equal, and for shards also `dim` and `lead`, for partial also `mean`. Maps, lengths and parts
+  // are not compared.
   bool SameAs(const AxisType& other) const;
   std::string ToString() const;
 
@@ -108,19 +112,21 @@ struct AxisType {
 // The types of one tensor: one for each mesh axis of more than one rank, in the order of the axes.
 using TensorType = c10::SmallVector<AxisType, 2>;
 
-// Returns the type of a tensor with this layout and local shape `shape` on rank `rank` of `ranks`. `full_size`: of the
-// sharded dim; -1: unknown, and a plain shard then counts as one of equal shards. A negative dim of the layout counts
-// from the last dim. Faulty if the tensor does not have the dim; varying if only one rank holds the tensor
-// (Layout::owner).
+// Returns the type of a tensor with layout `layout` and local shape `shape` on rank `rank` of `ranks`. `full_size` is
+// the full size of the sharded dim; -1: unknown, and a plain shard then counts as one of several shards of equal
+// length. A negative dim of the layout counts from the last dim. The type is faulty if the tensor does not have the
+// dim, and varying if only one rank holds the tensor (Layout::owner).
 AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_size, int64_t ranks, int64_t rank);
 
-// Local sizes do not always determine which dim of a view's result is sharded (rules/views.cc). Changes `type`, which
-// is the type of a tensor of these `sizes`, to the next candidate and returns true; returns false if there is no other
-// candidate. `sizes_compared`: the sizes of the
-// step are compared with those at tp=1, which distinguishes a new dim of size 1 from a row of a shard.
-// `terms`: in a backward, an operator combines the tensor with a partial tensor, or a region receives the tensor. The
-// last candidate is then partial: the gradient of a tensor that was expanded along the sharded dim is a sum over that
-// dim, and on shards of length 1 the backward runs no operator for this sum.
+// Local sizes do not always determine which dim of a view's result is sharded (rules/views.cc). Changes `type`, the
+// type of a tensor of size `sizes`, to the next candidate and returns true; returns false if there is no other
+// candidate.
+// `sizes_compared`: whether the sizes of the step are compared with the sizes at tp=1. Only with this comparison are
+// the candidates tried in which a dim of size 1 is a new dim and not a shard of length 1.
+// `terms`: set only in a backward, if an operator combines the tensor with a partial tensor or if the tensor enters a
+// region. If `terms` and `sizes_compared` are set, the last candidate for a shard of length 1 (neither `floating` nor
+// `uneven`) is partial. Reason: the gradient of a tensor that was expanded along the sharded dim is a sum over that
+// dim, and for length 1 the backward runs no operator for the sum.
 bool MoveToNextReading(AxisType& type, at::IntArrayRef sizes, bool sizes_compared, bool terms);
 
 }  // namespace moonshard

@@ -18,7 +18,8 @@ namespace moonshard {
 
 namespace {
 
-// For a shard that is none of the usual: "shard(1), where rank 0 holds 0..3, 8..11, rank 1 holds 4..7, 12..15, of 16".
+// For a shard that is none of the usual: "shard(1), where rank 0 holds 0..3, 8..11, rank 1 holds 4..7, 12..15, of 16
+// indices".
 std::string WithIndices(const AxisType& type) {
   return type.ToString() + (type.is_shard() && type.map != nullptr ? ", where " + type.map->ToString() : "");
 }
@@ -85,7 +86,7 @@ void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layo
   const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
   const bool unknown = here.is_shard() && here.map == nullptr && !here.by_value && !here.of_gradient;
   if (unknown && layout.is_shard() && layout.owner < 0) {
-    NoteUnproven(what + " is declared " + layout.ToText() + ": it is not known which elements each rank holds");
+    NoteUnproven(what + " is declared " + layout.ToText() + ", but it is not known which elements each rank holds");
   }
   const AxisType guessed = here;
   bool agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false);
@@ -133,7 +134,9 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
           : here.is(expected.kind);
   if (fits) return;
   if (one_element_)
-    return NoteUnproven("the layout of a parameter's gradient is not known: it is computed from shards of one element");
+    return NoteUnproven(
+        "the layout of a parameter's gradient is not known: the gradient is computed from shards of one element, "
+        "whose sharded dim is ambiguous");
   Blame({TypeFault::Kind::kGradient, path, true, axis, "gradient", "", declared, here.ToString(),
          here.since ? *here.since : ""});
 }

@@ -198,7 +198,7 @@ std::string IndexMap::ToString() const {
     }
     ranks.push_back(text + (own.size() > kIntervals ? ", ..." : own.empty() ? "nothing" : ""));
   }
-  return Join(ranks, ", ") + (intervals_.size() > kRanks ? ", ..." : "") + ", of " + std::to_string(size_);
+  return Join(ranks, ", ") + (intervals_.size() > kRanks ? ", ..." : "") + ", of " + std::to_string(size_) + " indices";
 }
 
 namespace {

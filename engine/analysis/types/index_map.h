@@ -4,7 +4,7 @@
 //
 //   rank 0           rank 1            full size
 //   [0, 4)           [4, 8)            8            a plain shard
-//   [0, 4)           [0, 4)            4            one head of 4 features, which both ranks hold
+//   [0, 4)           [0, 4)            4            one head of 4 features that both ranks hold
 //   [0, 2) [4, 6)    [2, 4) [6, 8)     8            two parts, each sharded by itself
 //
 // For operators that move a dim without computing (views, slices, concatenations), the new map is computed from the old
@@ -31,10 +31,10 @@ using IndexMapPtr = std::shared_ptr<const IndexMap>;
 
 class IndexMap {
  public:
-  // The map of a dim that a layout shards. Null as Make.
+  // Returns the map of a dim that a layout shards; null in the same case as Make.
   static IndexMapPtr Of(const DimShards& shards);
-  // `size`: of the full dim. `intervals`: for each rank, in the order of the local indices; adjacent intervals are
-  // joined. Null if a rank has more than kMostIntervals intervals.
+  // Returns the map of a full dim of size `size`. `intervals` has a list for each rank, in the order of the local
+  // indices; Make joins adjacent intervals. Null if the list of a rank has more than kMostIntervals intervals.
   static IndexMapPtr Make(int64_t size, std::vector<std::vector<Interval>> intervals);
   static constexpr size_t kMostIntervals = 4096;
 
@@ -52,11 +52,11 @@ class IndexMap {
   // The map after [front, dim, behind] is flattened into one dim; `front` and `behind` are the sizes of unsharded dims.
   // Null if the result has too many intervals.
   IndexMapPtr Flattened(int64_t front, int64_t behind) const;
-  // The inverse: the dim is [front, x, behind] on each rank and in full; returns the map of x. Null if the indices of a
-  // rank do not have this form.
+  // The inverse of Flattened: the local dim of each rank and the full dim are [front, x, behind] flattened; returns the
+  // map of x. Null if the indices of a rank do not have this form.
   IndexMapPtr Opened(int64_t front, int64_t behind) const;
-  // The map after each local index is repeated `times` times in a row (repeat_interleave of heads). The full indices
-  // stay those of the unrepeated dim. Null if the result has too many intervals.
+  // The map after each local index is repeated `times` times in a row (repeat_interleave of heads). The map keeps the
+  // full indices of the unrepeated dim. Null if the result has too many intervals.
   IndexMapPtr Repeated(int64_t times) const;
   // The map after a slice [begin, begin + length) of the local indices of every rank. The new full dim is the interval
   // of the old full dim that the slices of all ranks cover together. Null if the ranks hold different numbers of
@@ -69,7 +69,7 @@ class IndexMap {
   bool operator==(const IndexMap& other) const {
     return this == &other || (size_ == other.size_ && intervals_ == other.intervals_);
   }
-  // "rank 0 holds 0..3, rank 1 holds 4..7, of 8"; only the first ranks and intervals.
+  // "rank 0 holds 0..3, rank 1 holds 4..7, of 8 indices"; only the first ranks and intervals.
   std::string ToString() const;
 
  private:

@@ -17,7 +17,7 @@ class ModulePath {
  public:
   ModulePath();
 
-  // A call of the module at `path` begins; the innermost call ends.
+  // Enter: a call of the module at `path` begins. Leave: the innermost call ends.
   void Enter(const std::string& path);
   void Leave();
 
@@ -25,7 +25,8 @@ class ModulePath {
     const std::string& path;  // "": the root, or outside of all calls; owned by the ModulePath
     bool backward = false;
   };
-  // The module and direction of the current operator. Copies nothing, because it is called at each operator.
+  // Returns the module and direction of the current operator. Copies no string, because the checker calls Here for each
+  // operator.
   Place Here() const;
 
  private:

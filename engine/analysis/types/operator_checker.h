@@ -7,9 +7,10 @@
 //   { const OperatorScope scope(checker); loss = model(ids); loss.backward(); }
 //   checker.faults();
 //
-// An operator without a rule is unproven unless all its operands are replicated. A tensor that was made before the
-// scope and is not a leaf (SetLeaf) counts as a constant, which is replicated; assumed() is the number of such tensors.
-// Faults that follow from a fault are not reported, until a boundary declares a tensor's layout again (Anchor).
+// An operator without a rule is unproven unless all its operands are replicated. A tensor that was created before the
+// scope and is not a leaf (SetLeaf) counts as a replicated constant; along the data-parallel axes the tensor may also
+// be rows of the batch (`outside` in axis_type.h). assumed() is the number of such tensors. Faults that follow from a
+// fault are not reported, until a boundary declares the layout of a tensor again (Anchor).
 // Stage before: rule_table.h; intercept (OperatorScope). Stage after: prove.
 #pragma once
 
@@ -44,13 +45,13 @@ struct CheckedOperator {
   const std::string& path;
   bool backward;
   const std::string& name;  // "aten::add.Tensor"
-  bool computes;            // false: a view or a copy; their count depends on the memory format
-  bool counts;              // the program reads a value, or a size of the results depends on values
+  bool computes;            // false: a view or a copy; the number of views and copies depends on the memory format
+  bool counts;              // the operator reads a value, or a size of a result depends on values
   c10::ArrayRef<at::Tensor> outputs;
   c10::ArrayRef<TensorType> types;  // parallel to `outputs`
-  // The numbers among the arguments, in the order of the arguments: scalars that are not sizes or dtypes; a Scalar that
-  // was wrapped into a tensor (x / 3); for a CPU tensor that was made outside of the step, the value of its one
-  // element, or a hash of its values up to 64 KiB.
+  // Returns the numbers among the arguments, in the order of the arguments: scalars that are not sizes or dtypes;
+  // scalars that were wrapped into a tensor (x / 3); and a number for each CPU tensor that was created outside of the
+  // step, which is the value of a tensor of one element, or a hash of the values of a tensor of up to 64 KiB.
   std::function<std::vector<double>()> numbers;
 };
 
@@ -65,20 +66,21 @@ class OperatorChecker final : public OperatorHandler {
   // The index of `axis` in axes(); -1 if the axis is not checked.
   int IndexOf(MeshAxis axis) const { return AxisIndex(axis); }
 
-  // Sets the type of a parameter, buffer or input; writes into it do not change the type.
+  // Sets the type of a parameter, buffer or input. Writes into the tensor do not change its type.
   void SetLeaf(const at::Tensor& tensor, TensorType type);
   // Declares the axis of a process group that the program itself uses. The group must outlive the checker.
   void SetGroup(const c10d::ProcessGroup* group, MeshAxis axis);
   // The current type of `tensor`; unproven on every axis if the tensor has no type.
   TensorType Get(const at::Tensor& tensor) const;
-  // A boundary declares the layout of `tensor` along one axis. Reports a fault if the type of the tensor is known and
-  // does not agree; from then on the tensor has the declared layout. `what`: "input 0", for messages. `idle`: the
-  // boundary redistributes nothing; after BelieveKnowledge a wrong idle declaration is added to untrue() instead of
-  // faults(), and the tensor keeps its type.
+  // Call when a boundary declares the layout of `tensor` along one axis. Reports a fault if the type of the tensor is
+  // known and does not agree; from then on the tensor has the declared layout. `full_size` is the full size of the
+  // sharded dim; -1: unknown. `what`: "input 0", for messages. `idle`: whether the boundary redistributes nothing;
+  // after BelieveKnowledge a wrong idle declaration is added to untrue() instead of faults(), and the tensor keeps its
+  // type.
   void Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size, const std::string& what,
               bool idle = false);
-  // After the backward: reports a fault if the gradient of the parameter at `path` does not have the type `expected`.
-  // `declared`: the parameter's layout in the plan, for messages.
+  // Call after the backward. Reports a fault if the gradient of the parameter at `path` does not have the type
+  // `expected`. `declared`: the parameter's layout in the plan, for messages.
   void CheckGradient(const std::string& path, const at::Tensor& gradient, MeshAxis axis, const AxisType& expected,
                      const std::string& declared);
 
@@ -86,13 +88,13 @@ class OperatorChecker final : public OperatorHandler {
   // Along data-parallel axes the loss may also be partial or varying.
   void CheckLoss(const at::Tensor& loss);
 
-  // Reports that an exception ended the step, unless an operator's exception was reported already. `path`: the
-  // innermost module that the exception left. `what`: its message.
+  // Reports that an exception ended the step, unless the checker reported an exception of an operator already. `path`:
+  // the innermost module that the exception left. `what`: the message of the exception.
   void Stopped(const std::string& path, const std::string& what);
 
   void BelieveKnowledge() { believes_knowledge_ = true; }
   const std::vector<TypeFault>& untrue() const { return untrue_; }
-  // Call before the step if its sizes are compared with those at tp=1 afterwards.
+  // Call before the step if the sizes of the step are compared with the sizes at tp=1 afterwards.
   void ExpectSizesCompared() { sizes_compared_ = true; }
   void Observe(std::function<void(const CheckedOperator&)> observer) { observer_ = std::move(observer); }
 
@@ -124,14 +126,14 @@ class OperatorChecker final : public OperatorHandler {
     const OperatorRule* rule = nullptr;
     bool writes = false;      // writes into its first argument
     bool overwrites = false;  // writes without reading the old values
-    bool strided = false;     // as_strided: its arguments are strides
+    bool strided = false;     // as_strided: the rule reads the strides of the operand
     bool copies = false;
     bool keeps_copies = false;    // expanded dims stay expanded
     bool adds_features = false;   // adds the gradients of different features
     bool keeps_features = false;  // copies, slices or concatenates the features of the last dim
     bool random = false;
-    bool counts = false;       // sizes of its results depend on values
-    bool into_places = false;  // sizes of its result are those of its first argument
+    bool counts = false;       // the sizes of the results depend on values
+    bool into_places = false;  // the result has the sizes of the first argument
     bool collective = false;
     size_t returns = 0;
   };
@@ -140,29 +142,32 @@ class OperatorChecker final : public OperatorHandler {
 
   const Entry& EntryOf(const c10::OperatorHandle& op);
   int AxisIndex(MeshAxis axis) const;
-  // The index in axes_ of the axis of a collective's process group; -1: unknown.
+  // Returns the index in axes_ of the axis of a collective's process group; -1: not among the checked axes.
   int AxisOfGroup(const Call& call) const;
   void Judge(const Entry& entry, Call& call);
-  // The base of `view`, which an operator is about to write into; nullopt if it is unknown.
+  // Returns the base of `view` before an operator writes into the view; nullopt if the base or its type is unknown.
   std::optional<Base> BaseOf(const at::Tensor& view) const;
   void JudgeBase(const Base& base, const Call& call) const;
-  // Derives the type of a view from that of its base, after a write into the base made the view's type void.
+  // Sets the type of a view from the type of its base, after a write into the base made the type of the view void.
   void RenewView(const at::Tensor& view) const;
   void JudgeAxis(const Entry& entry, Call& call, size_t axis);
   AxisTypes Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const;
-  // Returns a message if a replicated tensor that requires a gradient is combined with shards, because nothing would
-  // reduce its gradient; else "".
+  // Returns a message if a replicated tensor that requires a gradient is combined with tensors that differ between
+  // ranks, because nothing would reduce the gradient of the replicated tensor; else "".
   static std::string FullMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
   MeshAxis FirstAxis() const { return axes_.empty() ? MeshAxis::kTp : axes_.front().axis; }
+  // Returns a message if an operator uses a tensor whose last features alone are shared or partial without separating
+  // these features; else "".
   static std::string MixedMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
   void Blame(TypeFault fault) { Add(std::move(fault), faults_); }
   static void Add(TypeFault fault, std::vector<TypeFault>& faults);
   void NoteUnproven(const std::string& what);
-  // Whether the tensor, which is not a leaf and has no type on these axes, is assumed replicated. `known`:
-  // TypeOf(tensor).
+  // Call for a tensor that is not a leaf and has no type on these axes; `known`: TypeOf(tensor). If the tensor can be a
+  // constant, sets its type (replicated, along data-parallel axes `outside`) and returns true.
   bool Assume(const at::Tensor& tensor, const TensorType* known);
   void MakeVoid(const c10::Stack& stack, size_t results) const;
-  // Whether `type` is one that `layout` allows. `full_size`: of the dim that `layout` shards; -1: as in the type's map.
+  // Whether `layout` allows `type`. `full_size` is the full size of the dim that `layout` shards; -1: the size of the
+  // map of `type`.
   bool Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, const CheckedAxis& axis,
               int64_t full_size, bool backward) const;
 
@@ -174,7 +179,7 @@ class OperatorChecker final : public OperatorHandler {
   // By parameter: the type of its gradient between RegionGradientInput and RegionGradientOutput.
   std::unordered_map<const c10::TensorImpl*, TensorType> reduced_;
   std::vector<std::pair<const c10d::ProcessGroup*, MeshAxis>> groups_;
-  std::vector<at::Tensor> kept_leaves_;  // alive, so that no address is used again
+  std::vector<at::Tensor> kept_leaves_;  // keeps the leaves alive, so that no address is used again
   std::function<void(const CheckedOperator&)> observer_;
   std::vector<TypeFault> faults_;
   std::vector<TypeFault> untrue_;
@@ -193,7 +198,7 @@ class OperatorChecker final : public OperatorHandler {
     std::vector<int64_t> sizes;
     const void* tensor = nullptr;  // identity
   };
-  // The full size of the dim of `made` that `layout` shards, computed from the region's input; -1: not known.
+  // Returns the full size of the dim of `made` that `layout` shards, computed from the region's input; -1: not known.
   static int64_t FullSize(const RegionSource& input, const Layout& layout, const at::Tensor& made,
                           const CheckedAxis& axis);
   std::vector<RegionSource> regions_;

@@ -1,5 +1,5 @@
 // RuleTable: the layout rules of operators, by name without overload ("aten::mm"). rules/ has one file for each kind of
-// operator, in which a few functions are the rules of many names.
+// operator; in each file a few functions serve as the rules of many operators.
 //
 // A rule computes with the types of one axis (axis_type.h). In short: the result of a linear operator on a partial
 // tensor is partial, and any other operator needs a tensor that was reduced first; the result of an elementwise
@@ -23,7 +23,7 @@ class RuleTable {
   void Add(std::string name, OperatorRule rule) { rules_[std::move(name)] = std::move(rule); }
   // Adds the rule under each of the names, in namespace aten.
   void AddAten(std::initializer_list<const char*> names, const OperatorRule& rule);
-  // The rule of "aten::mm"; null if there is none. The table owns the rule.
+  // Returns the rule of an operator, such as "aten::mm"; null if the operator has no rule. The table owns the rule.
   const OperatorRule* Find(const std::string& name) const;
   // The rule for operators that have ATen's tag `pointwise` and no rule of their own.
   static const OperatorRule& AnyPointwise();

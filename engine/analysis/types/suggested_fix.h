@@ -1,5 +1,5 @@
-// SuggestedFix: the change that corrects a fault. The rule that reports the fault sets it; prove/diagnostics.cc writes
-// it as a change of the plan.
+// SuggestedFix: the change that corrects a fault. The rule that reports the fault chooses the fix; prove/diagnostics.cc
+// describes the fix as a change of the plan.
 // Stage before: rules, operator_checker.h. Stage after: type_fault.h.
 #pragma once
 

@@ -29,15 +29,15 @@ struct TypeFault {
   std::string message;  // what is wrong
   // kBoundary, kRegion, kGradient: the declared or required layout; kSize: the sizes or the number at tp=1; else empty.
   std::string declared;
-  std::string got;    // of the same kinds of fault: the layout, the sizes or the number that was found; else empty
+  std::string got;    // kBoundary, kRegion, kGradient, kSize: the layout, sizes or number that was found; else empty
   std::string since;  // the operator or region from which the layout comes; may be empty
   SuggestedFix suggested_fix = SuggestedFix::kUnknown;
   // kBoundary: the declaration redistributes nothing, so a wrong declaration alone changes no number.
   bool idle = false;
-  int64_t count = 1;  // occurrences, including other layers of the same kind
+  int64_t count = 1;  // number of occurrences, including other layers of the same kind
 };
 
-// Operators that could not be checked for one reason: their number, and the module of the first operator.
+// Operators that could not be checked for one reason: the number of operators, and the module of the first operator.
 struct Unproven {
   int64_t count = 0;
   std::string first;

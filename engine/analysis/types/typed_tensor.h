@@ -1,5 +1,5 @@
-// TypedTensor: the type of a tensor, stored in the tensor itself, so that the tensors that autograd saves keep their
-// types.
+// TypedTensor: functions that store the type of a tensor in the tensor itself, so that the tensors that autograd saves
+// keep their types.
 // Stage before: axis_type.h. Stage after: operator_checker.h.
 #pragma once
 
@@ -15,8 +15,8 @@ namespace moonshard {
 // value of the tensor's version counter for which the type holds; -1: the current value. `rises`: autograd is about to
 // increment the counter once, and the type holds after this increment too.
 void SetType(const at::Tensor& tensor, TensorType type, int64_t version = -1, bool rises = false);
-// Returns the type of `tensor`, which the tensor owns; null if SetType was not called, or if the memory was written to
-// after it.
+// Returns the type of `tensor`; the tensor owns the type. Null if SetType was not called, or if the memory was written
+// to after SetType.
 const TensorType* TypeOf(const at::Tensor& tensor);
 
 // The tensor's version counter; 0 for tensors of inference mode, which have no counter.

@@ -1,5 +1,6 @@
 // Check: assertions for defects of moonshard itself. Check throws InternalError with the source location if a condition
-// is false that only a defect of moonshard can make false. Errors of a user are Diagnostics instead (diagnostic.h).
+// is false; only a defect of moonshard can make the condition false. Errors of a user are reported as Diagnostics
+// instead (diagnostic.h).
 #pragma once
 
 #include <source_location>
@@ -8,8 +9,8 @@
 
 namespace moonshard {
 
-// A defect of moonshard. The `moonshard` program then ends with exit code 3; an application that uses the library
-// receives a C++ exception.
+// The exception that reports a defect of moonshard. The `moonshard` program prints the message and ends with exit code
+// 3; an application that uses the library receives the exception.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

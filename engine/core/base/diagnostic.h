@@ -1,6 +1,6 @@
 // Diagnostic: one report to a user about a plan, a model directory or a group of ranks, with the place in the text,
 // what was declared, what is required and a suggested fix. Every stage collects all of its diagnostics before it fails
-// (result.h); the program and PlanError only print them. finding.h lists the identifiers.
+// (result.h); the program and PlanError only print the diagnostics. finding.h lists the identifiers.
 #pragma once
 
 #include <stdexcept>
@@ -36,7 +36,7 @@ struct Diagnostic {
   std::string declared;             // what the plan or the file declares; may be empty
   std::string required;             // what would be valid; may be empty
   std::string help;                 // nearest name, legal values, what to do; may be empty
-  std::vector<SourceSpan> related;  // other lines that take part (the second rule of a conflict)
+  std::vector<SourceSpan> related;  // other lines that are involved, such as the second rule of a conflict
 
   // Returns "FILE:LINE: severity[ID]: message", then indented lines for the source line with a caret, path, declared,
   // required, help and related places, without a line end at the end. `color` adds the escape sequences of a terminal.
@@ -59,8 +59,8 @@ bool HasErrors(const Diagnostics& diagnostics);
 // Returns the texts of the diagnostics in order, with a line end after each text.
 std::string ToText(const Diagnostics& diagnostics, bool color = false);
 
-// The exception that the public C++ functions throw. It has all diagnostics of the stage that failed; what() returns
-// their text.
+// The exception that the public C++ functions throw. PlanError has all diagnostics of the stage that failed; what()
+// returns the text of these diagnostics.
 class PlanError : public std::runtime_error {
  public:
   explicit PlanError(Diagnostics diagnostics);

@@ -103,7 +103,7 @@ enum class Finding {
 struct FindingInfo {
   Finding finding;
   const char* id;     // "MS0201"
-  Severity severity;  // default; a diagnostic may have another one
+  Severity severity;  // the default; a diagnostic may have another severity
   const char* title;  // one line, for lists and SARIF
 };
 

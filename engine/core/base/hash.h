@@ -1,5 +1,5 @@
-// Hash: XXH3 hashes of bytes, equal on every machine and in every run. They detect accidental changes; they do not
-// protect against deliberate changes.
+// Hash: XXH3 hashes of bytes, equal on every machine and in every run. The hashes detect accidental changes; they do
+// not protect against deliberate changes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// JoinFirst: a list in a message, shortened where it is long.
+// JoinFirst: writes a list in a message, shortened if the list is long.
 #pragma once
 
 #include <span>

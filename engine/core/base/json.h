@@ -1,8 +1,8 @@
-// JsonValue: a JSON value as plain data, for config.json, a checkpoint's index and what the program prints. Objects
-// keep their keys sorted, so that everything derived from an object is the same on every rank; the written text depends
-// on the value alone. nlohmann's parser reads the texts (json_reader.h). nlohmann::json has these properties too, but
-// no header includes it: every stage uses JSON values, and a file that includes nlohmann/json.hpp takes 0.7 s longer to
-// compile.
+// JsonValue: a JSON value as plain data, for config.json, the index of a checkpoint and the JSON that the program
+// prints. Objects keep their keys sorted, so that everything derived from an object is the same on every rank; the
+// written text depends on the value alone. nlohmann's parser reads the texts (json_reader.h). nlohmann::json has these
+// properties too, but every stage uses JSON values, and a file that includes nlohmann/json.hpp takes 0.7 s longer to
+// compile; therefore no header includes nlohmann/json.hpp.
 #pragma once
 
 #include <concepts>
@@ -50,7 +50,7 @@ class JsonValue {
   bool is_string() const { return std::holds_alternative<std::string>(data_); }
   bool is_array() const { return std::holds_alternative<Array>(data_); }
   bool is_object() const { return std::holds_alternative<Object>(data_); }
-  // "null", "boolean", "integer", "number", "string", "array", "object": for messages.
+  // Returns the type for messages: "null", "boolean", "integer", "number", "string", "array" or "object".
   const char* KindName() const;
 
   // Return the value as the named type. Throw InternalError if the value has another type: check the type first.
@@ -92,7 +92,7 @@ Result<JsonValue> ParseJson(std::string_view text, const std::string& file_name,
 Result<JsonValue> ReadJsonFile(const std::string& path, JsonDialect dialect = JsonDialect::kStrict);
 
 // Returns the value as JSON text with sorted keys. A double is the shortest text that reads back as the same double,
-// with a point or an exponent ("1.0"); NaN and infinities become null, because JSON does not have them. Bytes that are
+// with a point or an exponent ("1.0"); NaN and infinities become null, because JSON has no such numbers. Bytes that are
 // not UTF-8 become U+FFFD. `indent` 0: one line without spaces. `indent` n: one line per member or element, with n
 // spaces per level; an array of numbers is on one line. The text does not end with a line end.
 std::string WriteJson(const JsonValue& value, int indent);

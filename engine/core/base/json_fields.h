@@ -1,5 +1,6 @@
 // JsonFields: reads required fields of a JSON object with a required type. A missing field or a wrong type throws
-// Fault, because the data after it cannot be trusted. The caller catches Fault and returns a diagnostic with the place.
+// Fault, because the fields that follow cannot be trusted either. The caller catches Fault and returns a diagnostic
+// with the place in the file.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 
 namespace moonshard::json_fields {
 
-// The error in one sentence; the caller makes a diagnostic of the message.
+// The error in one sentence, which the caller uses as the message of the diagnostic.
 struct Fault {
   std::string message;
 };
@@ -54,12 +55,12 @@ inline int64_t Size(const JsonValue& object, std::string_view key) {
   if (size < 0) Fail("'" + std::string(key) + "' is " + std::to_string(size) + ", required: at least 0");
   return size;
 }
-// Multiplies `elements` by `size`, where an empty dim counts as 1, so that the product of any dims of a shape fits
-// int64. Returns false on overflow.
+// Multiplies `elements` by `size`; a `size` of 0 counts as 1, because a product of 0 would hide the overflow of the
+// other dims. Returns false on overflow. If no dim of a shape overflows, the product of any of its dims fits int64.
 inline bool MultiplySize(int64_t& elements, int64_t size) {
   return !__builtin_mul_overflow(elements, std::max<int64_t>(size, 1), &elements);
 }
-// Return the value of a list element, which a Fault names `name`.
+// Return the value of a list element. `name` is the name of the element in a Fault.
 inline int64_t IntegerOf(const JsonValue& value, std::string_view name) {
   if (!value.is_int()) FailKind(name, "integer", value);
   return value.AsInt();

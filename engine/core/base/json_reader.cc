@@ -110,7 +110,7 @@ class Guard {
     return Pass(value == 0 ? JsonEvent::kDouble : JsonEvent::kNegative);
   }
   bool number_float(double value, const std::string&) {
-    if (!std::isfinite(value)) return Fail("number out of range");
+    if (!std::isfinite(value)) return Fail("a number is out of range");
     token_.number = value;
     return Pass(JsonEvent::kDouble);
   }
@@ -132,7 +132,7 @@ class Guard {
   bool end_array() { return Close(JsonEvent::kEndArray); }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) {
     constexpr int kNumberOverflow = 406;
-    return Fail(error.id == kNumberOverflow ? "number out of range" : WithoutPrefix(error.what()));
+    return Fail(error.id == kNumberOverflow ? "a number is out of range" : WithoutPrefix(error.what()));
   }
 
  private:
@@ -156,7 +156,8 @@ class Guard {
     return Pass(event);
   }
   bool Open(JsonEvent event) {
-    if (++depth_ >= kJsonDepthLimit) return Fail("nested deeper than " + std::to_string(kJsonDepthLimit - 1));
+    if (++depth_ >= kJsonDepthLimit)
+      return Fail("objects and arrays are nested deeper than " + std::to_string(kJsonDepthLimit - 1) + " levels");
     return Pass(event);
   }
   bool Close(JsonEvent event) {
@@ -177,9 +178,10 @@ class Guard {
 }  // namespace
 
 std::optional<JsonFault> ReadJson(std::string_view text, const JsonSink& sink, JsonDialect dialect) {
-  if (text.starts_with("\xEF\xBB\xBF")) return JsonFault{0, "begins with a byte order mark"};
+  if (text.starts_with("\xEF\xBB\xBF")) return JsonFault{0, "the text begins with a byte order mark"};
   // nlohmann takes a NUL for the end of the text and would pass over what follows.
-  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) return JsonFault{nul, "has a NUL byte"};
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
+    return JsonFault{nul, "the text has a NUL byte"};
   std::string replaced;
   std::vector<Constant> constants;
   const bool any = text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;

@@ -1,12 +1,13 @@
-// ReadJson: JSON text as a stream of tokens, as strict as Rust's serde_json. The sink builds what it needs
-// from the tokens: a JsonValue (json.h), a safetensors header (safetensors/header.h), a checkpoint's index.
+// ReadJson: reads a JSON text token by token, as strictly as Rust's serde_json. The sink of the caller builds a value
+// from the tokens: a JsonValue (json.h), a safetensors header (safetensors/header.h) or the index of a checkpoint.
 //
 // Python's json module writes doubles that are not finite as `NaN`, `Infinity` and `-Infinity`, which are not valid
 // JSON. JsonDialect::kPython accepts them, for files that Python programs write.
 //
 // ReadJson refuses, besides syntax errors, a byte order mark, a NUL byte, bytes that are not UTF-8, half of a surrogate
 // pair, anything but white space after the value, values nested 128 deep (serde_json's recursion limit) and numbers
-// beyond the range of a double. It passes duplicated keys of one object on; the sink decides whether they are an error.
+// beyond the range of a double. ReadJson passes the duplicated keys of an object to the sink, which decides whether
+// duplicates are an error.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@
 
 namespace moonshard {
 
-// The nesting depth that is refused, as in serde_json: 127 nested objects or arrays are read, 128 are not.
+// The smallest nesting depth that is refused, as in serde_json: 127 nested objects or arrays are read, 128 are refused.
 inline constexpr int kJsonDepthLimit = 128;
 
 enum class JsonDialect : uint8_t {
@@ -27,12 +28,13 @@ enum class JsonDialect : uint8_t {
   kPython,  // with NaN, Infinity and -Infinity as values
 };
 
+// The kind of a token. The comment names the member of JsonToken that has the value.
 enum class JsonEvent : uint8_t {
   kNull,
   kBool,      // boolean
   kUnsigned,  // integer
-  kNegative,  // negative: an integer below zero
-  kDouble,    // number: has a fraction or an exponent, or does not fit a 64-bit integer, or is "-0"
+  kNegative,  // negative; an integer below zero
+  kDouble,    // number; has a fraction or an exponent, does not fit a 64-bit integer, or is "-0"
   kString,    // text
   kKey,       // text; the value follows
   kBeginObject,
@@ -48,15 +50,17 @@ struct JsonToken {
   int64_t negative = 0;
   double number = 0;
   std::string text;  // may be moved from
-  int depth = 0;     // number of open objects and arrays around the token; a begin or end token counts its own
+  // Number of open objects and arrays around the token; a begin or end token counts the object or array that it begins
+  // or ends.
+  int depth = 0;
 };
 
 // Receives every token in order. Returns an error message, or an empty text to continue.
 using JsonSink = std::function<std::string(JsonToken&)>;
 
-// Where and why reading stopped.
+// The first error of a text.
 struct JsonFault {
-  size_t byte = 0;      // offset into the text
+  size_t byte = 0;      // offset of the error in the text
   std::string message;  // one sentence without full stop
 };
 

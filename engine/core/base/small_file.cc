@@ -22,7 +22,7 @@ constexpr std::array kLimits = {
     SmallFileLimit{SmallFile::kManifest, "the manifest of a sharded checkpoint", 1024 * kMiB},
     SmallFileLimit{SmallFile::kProgramIndex, "the index of an exported program", 8 * kMiB},
     SmallFileLimit{SmallFile::kProgramEntry, "a JSON entry of an exported program", 1024 * kMiB},
-    SmallFileLimit{SmallFile::kNote, "a rank's record of its part of a saved step", 256 * kMiB},
+    SmallFileLimit{SmallFile::kNote, "the record of a rank about a saved step", 256 * kMiB},
     SmallFileLimit{SmallFile::kRandomStates, "a file of random states", 1024 * kMiB},
     SmallFileLimit{SmallFile::kStoredHeader, "the header of a safetensors file", 128 * kMiB},
     SmallFileLimit{SmallFile::kKeptFile, "a file copied from a model directory", 1024 * kMiB},
@@ -70,7 +70,8 @@ const SmallFileLimit& LimitOf(SmallFile kind) {
 Diagnostics CheckFileSize(const std::string& path, SmallFile kind, uint64_t bytes) {
   const SmallFileLimit& limit = LimitOf(kind);
   if (bytes <= limit.most_bytes) return {};
-  Diagnostic d = Unreadable(path, Finding::kFileUnreadable, "it is too large for " + std::string(limit.name));
+  Diagnostic d =
+      Unreadable(path, Finding::kFileUnreadable, "the file is larger than the limit for " + std::string(limit.name));
   d.declared = std::to_string(bytes) + " bytes";
   d.required = "at most " + std::to_string(limit.most_bytes) + " bytes";
   return {std::move(d)};

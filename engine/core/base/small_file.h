@@ -18,7 +18,7 @@ enum class SmallFile : uint8_t {
   kManifest,      // moonshard.json of a sharded checkpoint or a saved step
   kProgramIndex,  // the index of a directory of exported programs
   kProgramEntry,  // one JSON text in the archive of an exported program
-  kNote,          // the record that a rank writes about its part of a saved step
+  kNote,          // the record that a rank writes about its shards of a saved step
   kRandomStates,  // random.safetensors of a saved step
   kStoredHeader,  // header of a safetensors file of the model, stored in a sharded checkpoint
   kKeptFile,      // any other file of a model directory, stored in a sharded checkpoint
@@ -37,8 +37,8 @@ struct SmallFileLimit {
 std::span<const SmallFileLimit> SmallFileLimits();
 const SmallFileLimit& LimitOf(SmallFile kind);
 
-// Returns an error (kFileUnreadable, with the path, its bytes and the limit) if `bytes` is above the limit of the kind,
-// else nothing.
+// Returns an error (kFileUnreadable, with the path, the size and the limit) if `bytes` is above the limit of the kind,
+// else an empty list.
 Diagnostics CheckFileSize(const std::string& path, SmallFile kind, uint64_t bytes);
 
 // Returns the bytes of a regular file. Errors: kFileNotFound; kFileUnreadable, also for a file that is not a regular

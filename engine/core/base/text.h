@@ -1,4 +1,4 @@
-// Text: joining, splitting, and the nearest of some names for "did you mean".
+// Text: joins and splits texts, and finds the nearest of some names for "did you mean".
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ std::string ShapeToString(std::span<const int64_t> shape);
 // Returns the number of edits (insert, delete, replace, swap of neighbours) from one text to the other: the optimal
 // string alignment distance.
 size_t EditDistance(std::string_view a, std::string_view b);
-// Returns the name with the smallest edit distance to `wanted`, the first of several; empty if no name is near enough.
-// The distance may be at most a third of the longer text (one more if the longer text has fewer than 6 letters) and at
-// most half of the shorter text.
+// Returns the name with the smallest edit distance to `wanted`, the first such name if there are several; empty if no
+// name is near enough. The distance may be at most a third of the longer text (one more if the longer text has fewer
+// than 6 letters) and at most half of the shorter text.
 std::string NearestName(std::string_view wanted, std::span<const std::string> names);
-// Returns "did you mean 'x'?" for the nearest name; if no name is near, "one of: a, b, c" for up to `most` names; else
-// "".
+// Returns "did you mean 'x'?" for the nearest name; if no name is near and there are at most `most` names, "one of: a,
+// b, c"; else "".
 std::string DidYouMean(std::string_view wanted, std::span<const std::string> names, size_t most = 12);
 
 }  // namespace moonshard

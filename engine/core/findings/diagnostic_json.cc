@@ -23,7 +23,8 @@ JsonValue LocationJson(const SourceSpan& span) {
 class ObjectReader {
  public:
   ObjectReader(const JsonValue& json, std::string& wrong) : json_(json), wrong_(wrong) {
-    if (!json.is_object()) Wrong(std::string("a diagnostic is of kind ") + json.KindName() + ", not an object");
+    if (!json.is_object())
+      Wrong(std::string("a diagnostic or a location is a value of type ") + json.KindName() + ", required: object");
   }
 
   const JsonValue* Take(const char* key) {
@@ -36,7 +37,7 @@ class ObjectReader {
     if (member == nullptr) {
       if (required) Wrong(std::string("'") + key + "' is missing");
     } else if (!member->is_string()) {
-      Wrong(std::string("'") + key + "' is of kind " + member->KindName() + ", not a string");
+      Wrong(std::string("'") + key + "' is a value of type " + member->KindName() + ", required: string");
     } else {
       value = member->AsString();
     }
@@ -45,7 +46,7 @@ class ObjectReader {
     const JsonValue* member = Take(key);
     if (member == nullptr) return;
     if (!member->is_int() || member->AsInt() < 0 || member->AsInt() > std::numeric_limits<int>::max()) {
-      return Wrong(std::string("'") + key + "' is not a position: required is an integer from 0 to 2147483647");
+      return Wrong(std::string("'") + key + "' is not a position, required: an integer from 0 to 2147483647");
     }
     value = static_cast<int>(member->AsInt());
   }
@@ -54,7 +55,7 @@ class ObjectReader {
   }
   void End() {
     if (json_.is_object() && json_.AsObject().size() != taken_)
-      Wrong("an object has members that a diagnostic does not have");
+      Wrong("a diagnostic or a location has an unknown member");
   }
 
  private:
@@ -90,7 +91,7 @@ Diagnostic ReadDiagnostic(const JsonValue& json, std::string& wrong) {
   if (const JsonValue* location = reader.Take("location")) d.where = ReadLocation(*location, wrong);
   if (const JsonValue* related = reader.Take("related_locations")) {
     if (!related->is_array()) {
-      reader.Wrong("'related_locations' is not a list");
+      reader.Wrong("'related_locations' is not an array");
     } else {
       for (const JsonValue& span : related->AsArray()) d.related.push_back(ReadLocation(span, wrong));
     }
@@ -156,7 +157,7 @@ std::optional<Diagnostics> ReadDiagnosticsJson(const JsonValue& json, std::strin
   wrong.clear();
   Diagnostics out;
   if (!json.is_array()) {
-    wrong = std::string("diagnostics are of kind ") + json.KindName() + ", not a list";
+    wrong = std::string("the diagnostics are a value of type ") + json.KindName() + ", required: array";
     return std::nullopt;
   }
   for (const JsonValue& one : json.AsArray()) out.push_back(ReadDiagnostic(one, wrong));

@@ -31,7 +31,7 @@ std::optional<Fix> FixOf(const Diagnostic& d) {
   const auto length = static_cast<size_t>(where.length);
   if (begin + length > where.text.size()) return std::nullopt;
   const std::string now = where.text.substr(begin, length);
-  // A field is quoted with what it is a field of: config.json has no 'rope_scaling.factr'.
+  // A field is quoted with what it is a field of: config.json has no field 'rope_scaling.factr'.
   const bool named =
       d.message.find("'" + now + "'") != std::string::npos || d.message.find("." + now + "'") != std::string::npos;
   const size_t first = where.text.find(now);

@@ -2,9 +2,10 @@
 //
 //   text     FILE:LINE: severity[ID]: message, with the source line and a caret (base/diagnostic.h)
 //   json     {"format_version", "findings"}: one object per diagnostic
-//   sarif    SARIF 2.1.0 (OASIS standard, docs.oasis-open.org/sarif/sarif/v2.1.0), one run; a rule for every finding
-//            that occurs, with its page as help, a region for the plan's line, a logical location for the module, a fix
-//            if one word replaces another (fix.h), a fingerprint that does not depend on line numbers
+//   sarif    SARIF 2.1.0 (OASIS standard, docs.oasis-open.org/sarif/sarif/v2.1.0) with one run. The run has a rule for
+//            every finding that occurs, with the page of the finding as help. A result has a region for the plan line,
+//            a logical location for the module, a fix if one word replaces another (fix.h), and a fingerprint that does
+//            not depend on line numbers
 //   github   one workflow command per line (::error file=...), which GitHub shows at the line
 #pragma once
 
@@ -31,7 +32,8 @@ std::string FindingFormName(FindingForm form);
 std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool color = false,
                           const std::string& subject = "");
 
-// Returns the JSON form of a diagnostic, which the form json, explain and the report have and which processes exchange.
+// Returns a diagnostic as JSON: an element of the form json, of explain and of the report, and the form in which
+// processes exchange diagnostics.
 //
 //   {"id", "severity", "message", "source", "location", "path", "declared", "required", "help", "fix", "related",
 //    "related_locations"}; empty members are left out
@@ -40,9 +42,9 @@ std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool
 // 1 in bytes, and the `text` of the line. `fix` has file, line, column, length, and the `text` to write there.
 JsonValue ToJson(const Diagnostic& diagnostic);
 JsonValue::Array ToJson(const Diagnostics& diagnostics);
-// Reads what ToJson wrote; the diagnostics are equal in every member (`source`, `fix` and `related` follow from the
-// other members). `json` is untrusted: returns nullopt if it is not a list of diagnostics, and `wrong` then names the
-// first member that is missing, unknown or of another type.
+// Reads the list that ToJson wrote; the diagnostics are equal in every member (`source`, `fix` and `related` follow
+// from the other members). Returns nullopt if `json`, which is untrusted, is not a list of diagnostics; `wrong` then
+// describes the first member that is missing, unknown or of a wrong type.
 std::optional<Diagnostics> ReadDiagnosticsJson(const JsonValue& json, std::string& wrong);
 
 JsonValue SarifLog(const Diagnostics& diagnostics, const std::string& subject = "");

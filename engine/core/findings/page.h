@@ -58,7 +58,7 @@ std::span<const EmbeddedPage> EmbeddedPages();
 // Returns all pages in the order of their identifiers.
 std::vector<FindingPage> AllPages();
 // Returns the page with an identifier ("MS0202", "ms0202") or a name ("unmatched-rule", also the name before a rename);
-// nullptr if no page has it.
+// nullptr if no page has this identifier or name.
 const FindingPage* FindPage(const std::vector<FindingPage>& pages, std::string_view wanted);
 
 // Returns the page for a terminal: headings without their marks, blocks indented.

@@ -72,8 +72,8 @@ JsonValue ToJson(const FindingPage& page) {
 
 std::string AllPagesMarkdown(const std::vector<FindingPage>& pages) {
   std::string out =
-      "# Findings\n\nWhat moonshard reports about a plan, a model directory or a group of ranks. An identifier\n"
-      "never changes and is never reused.\n\n| id | severity | name | |\n|---|---|---|---|\n";
+      "# Findings\n\nThe findings that moonshard reports about a plan, a model directory or a group of ranks. The\n"
+      "identifier of a finding never changes and is never reused.\n\n| id | severity | name | |\n|---|---|---|---|\n";
   for (const FindingPage& page : pages) {
     out += "| [" + page.id + "](#" + page.name + ") | " + SeverityOf(page) + " | `" + page.name + "` | " + page.title +
            " |\n";

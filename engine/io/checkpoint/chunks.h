@@ -1,7 +1,8 @@
-// Chunks: a row-major tensor divided into blocks of contiguous bytes. A chunk is small enough to stay in the cache of a
-// core, so that a tensor of any size is converted with little memory. The part of a shard that is in a chunk, its share
-// of the chunk, is again contiguous in the shard, and the shares of successive chunks follow each other, because the
-// indices of a shard ascend. So every file on either side is read or written from front to back.
+// Chunks: a row-major tensor divided into blocks of contiguous bytes. A conversion processes one chunk at a time. A
+// chunk fits into the cache of a CPU core, so a tensor of any size is converted with little memory. The part of a shard
+// that is in a chunk is called the share of the chunk. A share is contiguous in the shard, and the shares of successive
+// chunks follow each other, because the indices of a shard ascend. Therefore a conversion reads and writes every file
+// from front to back.
 #pragma once
 
 #include <cstdint>
@@ -34,25 +35,25 @@ class ChunkWalk {
  private:
   std::vector<int64_t> shape_;      // at least one dim
   std::vector<int64_t> unit_bits_;  // bits of one index of each dim
-  size_t dim_ = 0;                  // a chunk is a range of indices of this dim, at one index of each dim before it
+  size_t dim_ = 0;                  // a chunk: a range of this dim, one index of each dim before, all of each dim after
   int64_t step_ = 1;                // number of indices of dim_ in a chunk
   std::vector<int64_t> at_;
   bool done_ = false;
 };
 
-// Returns the share: the part of `shard` that is in `chunk`. Its indices count from the first index of the chunk in
-// each dim. A share that has no indices in some dim is empty.
+// Returns the share: the part of `shard` that is in `chunk`. The indices of the share are relative to chunk.first. A
+// share that has no indices in some dim is empty.
 ShardDims ShardInChunk(const ShardDims& shard, const Chunk& chunk);
 
 // OneRunOf, TakeFromChunk and PutIntoChunk require a share that is not empty. A share of a sub-byte dtype must begin
 // and end at byte boundaries (ShardsAtBytes).
 //
-// Returns the offset of the share in the bytes of the chunk if the share is one contiguous run of them, else nullopt.
+// Returns the offset of the share in the bytes of the chunk if the share is contiguous there, else nullopt.
 std::optional<uint64_t> OneRunOf(const Chunk& chunk, DType dtype, const ShardDims& in_chunk);
-// Returns a pointer to the share of the chunk's bytes `bytes`: a pointer into `bytes` if the share is one run, else
-// `to`, into which the share is copied (ShareBytes bytes).
+// Returns a pointer to the bytes of the share. `bytes`: the bytes of the chunk. If the share is contiguous in `bytes`,
+// the pointer is into `bytes`; otherwise the share is copied to `to` (ShareBytes bytes) and `to` is returned.
 const char* TakeFromChunk(const Chunk& chunk, DType dtype, const ShardDims& in_chunk, const char* bytes, char* to);
-// Copies the share from `from` (ShareBytes bytes) to its positions in the chunk's bytes `bytes`.
+// Copies the share from `from` (ShareBytes bytes) to its positions in `bytes`, the bytes of the chunk.
 void PutIntoChunk(const Chunk& chunk, DType dtype, const ShardDims& in_chunk, const char* from, char* bytes);
 // Returns the size of the share in bytes; 0 if it is empty.
 uint64_t ShareBytes(DType dtype, const ShardDims& in_chunk);

@@ -30,8 +30,8 @@ class Conversion {
 
   // Returns whether OUT already has exactly the content that Write would write.
   virtual bool IsThere() = 0;
-  // Writes all of OUT into staging() and commits it. Returns the error that stops it. Adds an error after which it
-  // continues to found_; after such an error it does not commit.
+  // Writes the full content of OUT into staging() and commits. Returns the error that stops the conversion. Adds to
+  // found_ the errors after which the conversion continues; if there is such an error, Write does not commit.
   virtual Failure Write() = 0;
 
   // Writes OUT. Resumes where an earlier process with the same `work` stopped (StagingOptions::work). Leaves OUT
@@ -42,13 +42,14 @@ class Conversion {
 
   // Sets the numbers of tensors and rank files in summary_ to those of a sharded checkpoint.
   void CountTensors(const Manifest& manifest);
-  // Adds `bytes` to the bytes of the source that are processed, and calls ConvertOptions::progress.
+  // Adds `bytes` to the number of processed bytes of the source, and calls ConvertOptions::progress.
   void Report(uint64_t bytes);
 
-  // Makes these directories in OUT; parents must come before children. Errors: kWriteFailed.
+  // Makes these directories (paths relative to OUT) in staging(); parents must come before children. Errors:
+  // kWriteFailed.
   Failure MakeDirectories(const std::vector<std::string>& directories);
-  // Copies the file `from` of `bytes` bytes to the file `to` of OUT, and makes the directories above `to`. Returns the
-  // hash of the bytes. Errors: those of CopyFile.
+  // Copies the file `from`, which must have `bytes` bytes, into staging() as `to` (a path relative to OUT), and makes
+  // the directories above `to`. Returns the hash of the bytes. Errors: those of CopyFile.
   Result<uint64_t> CopyTo(const std::string& to, const std::string& from, uint64_t bytes);
 
   Storage& storage() { return options_.storage ? *options_.storage : *posix_; }
@@ -58,7 +59,7 @@ class Conversion {
   ConvertSummary summary_;
   Diagnostics found_;
   std::vector<char> buffer_;  // a chunk of a tensor
-  std::vector<char> share_;   // the share of the chunk that belongs to one rank file
+  std::vector<char> share_;   // the part of the chunk that belongs to one rank file
 
  private:
   std::string out_;

@@ -1,9 +1,11 @@
-// ShardModel and MergeSharded: convert a model directory in Hugging Face form to one safetensors file per rank (ranks
-// with the same shards share a file), and back to the same directory, byte for byte. Both need a few megabytes of
-// buffers, independent of the sizes of tensors, and the metadata of all tensors; only a tensor that a reshape makes is
-// read as a full tensor. Both write through storage/staging.h: OUT is complete or unchanged, and a second call after a
-// kill resumes the first one. A call leaves OUT unchanged if it already has the content that would be written; to find
-// this out, ShardModel reads and hashes the source, and MergeSharded reads and hashes OUT.
+// ShardModel, MergeSharded: conversions between a model directory and a sharded checkpoint. ShardModel converts a model
+// directory in Hugging Face form to a sharded checkpoint: one safetensors file per rank, or one for several ranks with
+// the same shards. MergeSharded converts the sharded checkpoint back to the same model directory, byte for byte. Both
+// functions need the metadata of all tensors and a few megabytes of buffers, independent of the sizes of the tensors;
+// only a tensor whose recipe has a reshape is read as a full tensor. Both write through storage/staging.h: the output
+// directory OUT is complete or unchanged, and if a call is killed, the next call with the same arguments resumes its
+// work. A call leaves OUT unchanged if OUT already has the content that would be written; to find this out, ShardModel
+// reads and hashes the source, and MergeSharded reads and hashes OUT.
 // Stages before: safetensors (Checkpoint), compile (CompiledPlan). Content of the directory: manifest.h.
 #pragma once
 
@@ -22,7 +24,7 @@ namespace moonshard {
 struct ConvertOptions {
   Storage* storage = nullptr;  // nullptr: PosixStorage
   bool replace = false;        // whether an OUT that exists and is not empty is replaced
-  // Called during the conversion with the number of bytes of the source that are processed, and the total.
+  // Called during the conversion with the number of processed bytes of the source, and the total number.
   std::function<void(uint64_t done, uint64_t total)> progress;
 };
 
@@ -35,21 +37,21 @@ struct ConvertSummary {
   bool was_there = false;      // OUT already had the content that would be written
 };
 
-// Converts a model directory to the sharded checkpoint `out`. `source` must be opened with its data. `plan` must be
-// compiled for the module tree of `source`, or, with `recipes`, for the module tree of the program that has these
-// recipes (Program::recipes). With `recipes`, the tensors of the program's model are sharded and stored, and the
-// manifest records how the tensors of the model directory are made from them. Errors: those of LayOut and
-// ListModelFiles; kNotSupported: one of the directories is inside the other, or the model uses only a part of a tensor
-// of the directory; kMissingTensor: no tensor for a parameter; kTensorMismatch; kFileNotFound, kFileUnreadable,
-// kWriteFailed.
+// Converts a model directory to the sharded checkpoint `out`. `source` must have the bytes of its tensors (not
+// Checkpoint::header_only). `plan` must be compiled for the module tree of `source`, or, with `recipes`, for the module
+// tree of the program that has these recipes (Program::recipes). With `recipes`, the tensors of the program's model are
+// sharded and stored, and the manifest records how the tensors of the model directory are made from the stored tensors.
+// Errors: those of LayOut and ListModelFiles; kNotSupported: one of the directories is inside the other, or the model
+// uses only a part of a tensor of the directory; kMissingTensor: no tensor for a parameter; kTensorMismatch: a tensor
+// has another shape than the parameter; kFileNotFound, kFileUnreadable, kWriteFailed.
 Result<ConvertSummary> ShardModel(const Checkpoint& source, const CompiledPlan& plan, const std::string& out,
                                   const ConvertOptions& options = {}, const WeightRecipes* recipes = nullptr);
 
-// Merges the sharded checkpoint `sharded` into the model directory `out`; of a step of a training run, only the tensors
-// of the model (model_form.h). Everything that is read is compared with its hash. Errors: those of Manifest::Parse;
-// kCorruptData, with the name, for every tensor or file whose bytes are not the bytes that were written (after 20
-// errors the rest is not checked); kFileNotFound, kFileUnreadable, kWriteFailed; kNotSupported: the checkpoint does not
-// have the form of a model directory.
+// Merges the sharded checkpoint `sharded` into the model directory `out`. If `sharded` is a step of a training run,
+// only the tensors of the model are merged, without the optimizer state (model_form.h). Everything that is read is
+// compared with its hash. Errors: those of Manifest::Parse; kCorruptData, with the name, for every tensor or file whose
+// bytes differ from those that were written (after 20 errors the rest is not checked); kFileNotFound, kFileUnreadable,
+// kWriteFailed; kNotSupported: the checkpoint does not have the form of a model directory.
 Result<ConvertSummary> MergeSharded(const std::string& sharded, const std::string& out,
                                     const ConvertOptions& options = {});
 

@@ -44,8 +44,8 @@ class InputFiles {
   const std::string& path(size_t file) const { return paths_[file]; }
   // Returns the open file; the pointer is valid until the next call. Errors: those of File::Open.
   Result<const File*> At(size_t file);
-  // Reads as File::Read does, for reading from front to back. If reading is slow (pace.h), the pages that were read are
-  // released and the next bytes are prefetched.
+  // As File::Read, for a file that is read from front to back: if reading is slow (pace.h), the pages that were read
+  // are released from the page cache and the next bytes are prefetched.
   Failure Read(size_t file, uint64_t offset, void* to, uint64_t bytes);
 
  private:

@@ -1,7 +1,7 @@
 // CoverShard: computes which parts of stored shards make up a wanted shard; the meshes of the stored shards and of the
 // wanted shard may differ. Stored shards may overlap (replicas, heads on several ranks): each element is taken from one
-// of them.
-// Used by manifest_json.cc (do the shards of every tensor cover it?) and sharded_checkpoint.h.
+// of the stored shards that contain it.
+// Used by manifest_json.cc, which checks that the shards of every tensor cover the tensor, and by sharded_checkpoint.h.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct Overlap {
 std::optional<std::vector<Overlap>> CoverShard(const ShardDims& wanted,
                                                std::span<const std::optional<ShardDims>> stored);
 // Returns whether the intervals of the stored shards divide the wanted shard into more than 2^22 cells, the limit of
-// CoverShard. The shards of a plan never do.
+// CoverShard. The shards of a plan are always below this limit.
 bool IsDividedTooFinely(const ShardDims& wanted, std::span<const std::optional<ShardDims>> stored);
 
 }  // namespace moonshard

@@ -183,7 +183,7 @@ Result<LaidOut> LayOut(const std::vector<PlacedTensor>& tensors, const MeshShape
 
 std::string HeaderOf(const LaidOut& laid_out, size_t file) {
   Result<WrittenHeader> header = MakeHeader(laid_out, file);
-  Check(header.ok(), "a header that LayOut did not refuse");
+  Check(header.ok(), "HeaderOf: LayOut reported no error for this header");
   return std::move(header).value().text;
 }
 

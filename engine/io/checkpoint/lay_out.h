@@ -1,7 +1,7 @@
-// LayOut: determines which file of a sharded checkpoint gets which shard of every tensor, and at which offset. It
-// computes everything but the bytes of the tensors.
+// LayOut: assigns every shard of every tensor to a file of a sharded checkpoint and to an offset in this file. It
+// computes the manifest and the headers of the files, but reads and writes no tensor.
 // Stages before: the placements of a compiled plan and the shapes of the tensors, from headers or a live model. Stages
-// after: shard.cc; during training rank_file.h, with the same result on every rank.
+// after: shard.cc; during training rank_file.h, where every rank computes the same result.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ struct LaidOut {
   // Mesh, layouts, tensors and rank files. The hashes of tensors and shards are unset; those of the headers of rank
   // files are set. The caller sets the plan and the other files.
   Manifest manifest;
-  std::vector<uint32_t> order;               // by tensor as given: index into manifest.tensors
+  std::vector<uint32_t> order;               // for each given tensor: its index in manifest.tensors
   std::vector<std::vector<uint64_t>> begin;  // [rank file][tensor of the manifest]: offset in the file, bytes
 };
 
-// Which of the files that could contain the same shard of a tensor (replicas) contain it.
+// If several files could contain the same shard of a tensor (replicas): the files that contain the shard.
 enum class Replicas : uint8_t {
-  kAll,    // all of them: the file of a rank has all shards of the rank
-  kFirst,  // only the first: no shard is written twice
+  kAll,    // all of these files: the file of a rank has all shards of the rank
+  kFirst,  // only the first file: no shard is written twice
 };
 
 // Assigns shards to files and offsets. Ranks that differ only along mesh axes that shard no tensor share a file. Within

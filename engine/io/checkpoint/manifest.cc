@@ -16,7 +16,7 @@ const ShardedTensor* Manifest::Find(std::string_view name) const {
 size_t Manifest::FileOfRank(int64_t rank) const {
   const int64_t holder = HolderOf(mesh, ShardingAxes(layouts), rank);
   const auto found = std::ranges::find(rank_files, holder, &RankFile::rank);
-  Check(found != rank_files.end(), "a rank without a file");
+  Check(found != rank_files.end(), "FileOfRank: the rank has no file");
   return static_cast<size_t>(found - rank_files.begin());
 }
 

@@ -1,19 +1,20 @@
-// Manifest: the description of a sharded checkpoint (moonshard.json), as plain data: its mesh and its plan; the layout,
-// dtype and full shape of every tensor; the file that contains each shard; and a hash of every part. The manifest is
-// sufficient to merge the tensors, or to find any shard of any tensor for another mesh (sharded_checkpoint.h). The
-// directory of a sharded checkpoint:
+// Manifest: the description of a sharded checkpoint (moonshard.json), as plain data. It has the mesh and the plan; the
+// layout, dtype and full shape of every tensor; the file that contains each shard; and the hashes of all shards and
+// files. The manifest is sufficient to merge the tensors, or to find any shard of any tensor for another mesh
+// (sharded_checkpoint.h). The directory of a sharded checkpoint:
 //
 //   moonshard.json            the manifest, with sorted keys and a hash of itself
-//   rank-00000.safetensors    the shards of one rank, under the names of the parameters, in local shapes; if tensors of
-//                             the model differ from those of the model directory (stacked experts), those of the model
-//   rank-00001.safetensors    ... one file for each rank whose shards differ from those of all ranks before it
+//   rank-00000.safetensors    the shards of one rank, under the names of the parameters, in local shapes. The tensors
+//                             are those of the model, which may have another form than those of the model directory
+//                             (stacked experts)
+//   rank-00001.safetensors    ... one file for each rank whose shards differ from those of all lower ranks
 //   config.json, ...          every other file of the model directory, unchanged
 //   moonshard/FILE.header     the header of each safetensors file of the model directory
 //   moonshard/model.safetensors.index.json    the index of the model directory, if it has one
 //
 // The last two exist only if the checkpoint was made from a model directory, or by a training run that has the form of
-// a model directory (model_form.h). With them, merging restores that directory, byte for byte unless training changed
-// the tensors.
+// a model directory (model_form.h). From these files and the tensors, merging restores the model directory, byte for
+// byte unless training changed the tensors.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +38,12 @@ inline constexpr const char* kManifestFile = "moonshard.json";
 // of a training run.
 inline constexpr const char* kSourceFormDirectory = "moonshard";
 inline constexpr const char* kManifestVersion = "1.0";
-// Largest number of directories within a model directory; merging makes each of them.
+// Largest number of directories within a model directory. Merging makes every directory that the manifest lists; the
+// limit bounds what an untrusted manifest can make.
 inline constexpr size_t kMostFolders = 4096;
 
-// The indices of a shard, as intervals for each dim: in order, without duplicates, none empty, neighbours joined.
+// The indices of a shard: for each dim the intervals, in ascending order. They are not empty and do not overlap, and
+// adjacent intervals are joined.
 using ShardDims = std::vector<std::vector<Interval>>;
 
 struct RankFile {
@@ -58,7 +61,7 @@ struct KeptFile {
   uint64_t hash = 0;
 };
 
-// A safetensors file of the model directory. Merging rebuilds it from its header and the tensors.
+// A safetensors file of the model directory. Merging rebuilds the file from its header and the tensors.
 struct ModelFile {
   std::string name;
   std::string header;  // name of the file with its header, within the sharded directory
@@ -79,14 +82,15 @@ struct ShardedTensor {
   std::string name;
   DType dtype = DType::kF32;
   uint32_t layout = 0;               // index into Manifest::layouts
-  std::optional<uint64_t> hash;      // of the full tensor's bytes, if one process had all of them
+  std::optional<uint64_t> hash;      // of the full tensor's bytes, if one process had all bytes
   std::vector<uint64_t> shard_hash;  // by rank file; 0 if the file does not have the tensor
 };
 
-// A tensor of the model directory that is stored as a part of other tensors, for example one expert of a stack.
+// A tensor of the model directory that is stored in another form: as a part of a stored tensor (one expert of a stack),
+// or as several stored tensors (a fused projection).
 struct MadeTensor {
-  WeightRecipe recipe;           // makes it from stored tensors, or from names that are tied to stored tensors
-  std::optional<uint64_t> hash;  // of its bytes, if it was read
+  WeightRecipe recipe;           // makes the tensor from stored tensors, or from names that are tied to these
+  std::optional<uint64_t> hash;  // of its bytes, if they were read
 };
 
 struct Manifest {
@@ -100,7 +104,7 @@ struct Manifest {
   std::vector<KeptFile> kept;                  // sorted by name
   std::vector<std::string> folders;            // directories within the model directory, sorted
   std::vector<ModelFile> source;               // sorted by name; empty: cannot be merged into a model directory
-  std::map<std::string, MadeTensor> made;      // by name in the model directory; others are stored under their name
+  std::map<std::string, MadeTensor> made;      // by name in the model directory; other tensors are stored unchanged
   JsonValue extra = JsonValue::Object();       // data of the writer (training_record.h)
 
   // Returns nullptr if there is no such tensor.
@@ -115,11 +119,11 @@ struct Manifest {
   // Parses the text of moonshard.json; `file_name` is the name of the file in messages. Errors, all that are found:
   // those of ParseJson and MeshShape::Make; kBadManifest: another major version, a text that was changed since it was
   // written, a field that is missing or has the wrong type, a file name that leads out of the directory, shards that
-  // are outside their tensor, are out of order or do not cover it, rank files that do not match the mesh.
+  // are out of order, are outside their tensor or do not cover the tensor, rank files that do not match the mesh.
   static Result<Manifest> Parse(std::string_view text, const std::string& file_name);
 };
 
-// Returns the lowest of the world ranks that differ from `rank` only along mesh axes that are not in `sharding`.
+// Returns the lowest world rank whose coordinates equal those of `rank` along all mesh axes in `sharding`.
 int64_t HolderOf(const MeshShape& mesh, const std::vector<MeshAxis>& sharding, int64_t rank);
 // Returns the mesh axes that shard a tensor in at least one of these layouts.
 std::vector<MeshAxis> ShardingAxes(const std::vector<ShardLayout>& layouts);

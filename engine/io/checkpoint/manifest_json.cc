@@ -182,8 +182,9 @@ class ManifestReader {
     const std::string major = Split(kManifestVersion, '.').front();
     if (!found_.empty()) return false;
     if (Split(version, '.').front() == major) return true;
-    fields_.Say("the sharded checkpoint has format version " + (version.empty() ? "\"\"" : version), "",
-                "version " + major);
+    fields_.Say(
+        "the format version " + (version.empty() ? "\"\"" : version) + " of the sharded checkpoint is not supported",
+        "", "version " + major);
     return false;
   }
 
@@ -254,8 +255,9 @@ class ManifestReader {
       before = file.rank;
     }
     if (!good) {
-      fields_.Say("the rank files do not match the mesh " + out_.mesh.ToString(), "rank_files",
-                  Count(static_cast<size_t>(files), "file") + ", each with the lowest rank that has its shards");
+      fields_.Say(
+          "the rank files do not match the mesh " + out_.mesh.ToString(), "rank_files",
+          Count(static_cast<size_t>(files), "file") + ", each with the lowest rank that has the shards of the file");
     }
     if (!good) return;
     for (const PlacedLayout& placed : layouts) CheckMadeOf(placed);
@@ -374,8 +376,9 @@ class ManifestReader {
       }
     }
     if (good) return shard;
-    fields_.Say("a shard is outside its tensor, or its intervals are not in order", path,
-                "for each dim of " + ShapeToString(layout.shape) + " begin, length, begin, length, ...");
+    fields_.Say(
+        "the intervals of a shard are not in order, or are outside the tensor", path,
+        "a list of begin, length, begin, length, ... for each dim of a tensor of shape " + ShapeToString(layout.shape));
     return std::nullopt;
   }
 
@@ -384,7 +387,7 @@ class ManifestReader {
     for (int64_t size : layout.shape) full.push_back({{0, size}});
     full = TidyShard(full);
     if (IsDividedTooFinely(full, layout.shards)) {
-      fields_.Say("the shards divide their tensors into too many parts", path);
+      fields_.Say("the shards divide their tensors into too many parts (more than 2^22)", path);
     } else if (!CoverShard(full, layout.shards)) {
       fields_.Say("the shards do not cover their full tensors", path);
     }
@@ -424,7 +427,7 @@ class ManifestReader {
       const std::string& stored = fields_.Inside(fields_.Text(file, "stored", name));
       if (stored != name && stored != std::string(kSourceFormDirectory) + "/" + name) {
         fields_.Say("the file is stored as " + JsonQuoted(stored), name,
-                    "the name of the file, or moonshard/ and the name");
+                    "the name of the file, or moonshard/ followed by this name");
       }
       out_.kept.push_back({fields_.Inside(name), stored, static_cast<uint64_t>(fields_.Count(file, "bytes", name)),
                            fields_.Hash(file, "hash", name)});

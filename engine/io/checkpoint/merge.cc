@@ -65,7 +65,8 @@ class Merger : private Conversion {
   Diagnostic NotFromModel() const {
     Diagnostic d =
         MakeDiagnostic(Finding::kNotSupported,
-                       "'" + sharded_.folder() + "' was not made from a model directory and cannot be merged into one");
+                       "'" + sharded_.folder() +
+                           "' was not made from a model directory, so it cannot be merged into a model directory");
     d.path = sharded_.folder();
     return d;
   }

@@ -50,7 +50,7 @@ class Lister {
       d.path = root_.string();
       d.declared = std::to_string(out_.folders.size());
       d.required = "at most " + std::to_string(kMostFolders);
-      d.help = "move directories that do not belong to the model out of it";
+      d.help = "move directories that do not belong to the model to another place";
       found_.push_back(std::move(d));
     }
     std::ranges::sort(out_.kept, {}, &KeptFile::name);
@@ -65,14 +65,13 @@ class Lister {
     std::error_code ignored;
     const bool is_folder = entry.is_directory(ignored) && !entry.is_symlink(ignored);
     if (!is_folder && !entry.is_regular_file(ignored)) {
-      Say(entry, "is left out: it is neither a file nor a directory nor a link to a file").severity =
-          Severity::kWarning;
+      Say(entry, "is left out: it is not a file, a directory or a link to a file").severity = Severity::kWarning;
     } else if (!IsUtf8(name)) {
       Say(entry, "has a name that is not UTF-8");
     } else if (IsOurs(name)) {
       if (!is_folder || name == kSourceFormDirectory)
         Say(entry, "has a name that is reserved for sharded checkpoints").help =
-            "rename it, or move it out of the directory";
+            "rename it, or move it out of the model directory";
     } else if (is_folder) {
       out_.folders.push_back(name);
     } else {

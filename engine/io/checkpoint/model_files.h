@@ -18,15 +18,15 @@ struct ModelFiles {
   std::vector<std::string> folders;  // sorted
 };
 
-// Returns the directories within the directory `folder`, and every regular file in them, or link to a regular file,
-// that is not a file of the checkpoint. For a link the content is copied, not the link. Errors: kFileUnreadable;
-// kNotSupported: a name that is not UTF-8 or that a sharded checkpoint uses itself, or more than kMostFolders
-// directories. Warnings (kNotSupported) for entries that are left out: neither file nor directory, a link to a
-// directory, a broken link.
+// Returns all directories below the directory `folder`, and all files in `folder` and these directories that are not
+// files of the checkpoint. A link to a regular file counts as a file; its content is copied. Errors: kFileUnreadable;
+// kNotSupported: a name that is not UTF-8, a name that a sharded checkpoint uses itself, or more than kMostFolders
+// directories. Warnings (kNotSupported) for entries that are left out: a link to a directory, a broken link, or any
+// other entry that is neither a regular file nor a directory.
 Result<ModelFiles> ListModelFiles(const std::string& folder, const Checkpoint& checkpoint);
 
 // Copies a file of `bytes` bytes and returns the hash of the copied bytes. Errors: kFileNotFound, kFileUnreadable (also
-// if it has another length), kWriteFailed.
+// if the file has another length), kWriteFailed.
 Result<uint64_t> CopyFile(Storage& storage, const std::string& from, const std::string& to, uint64_t bytes);
 // Returns the hash of bytes [begin, begin + bytes) of a file. Errors: kFileUnreadable.
 Result<uint64_t> HashFile(const File& file, uint64_t begin, uint64_t bytes);

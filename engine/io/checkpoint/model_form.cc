@@ -44,7 +44,7 @@ std::vector<HeaderTensor> TensorsOf(const std::string& header, const std::string
   HeaderOptions options;
   options.allow_header_only = true;
   Result<Header> parsed = ParseHeader(header, header.size(), name, options);
-  Check(parsed.ok(), "a header that was valid when it was read");
+  Check(parsed.ok(), "a header of the model form is not valid");
   metadata = parsed.value().metadata;
   return std::move(parsed.value().tensors);
 }
@@ -65,7 +65,7 @@ class Fitter {
       : form_(form), manifest_(manifest) {
     for (const FormTensor& tensor : tensors) {
       const ShardedTensor* stored = manifest.Find(tensor.name);
-      Check(stored != nullptr, "a tensor of the model that is not in its checkpoint");
+      Check(stored != nullptr, "FitForm: a tensor of the model is not in the manifest");
       by_name_[tensor.name] = stored;
       for (const std::string& alias : tensor.aliases) by_name_[alias] = stored;
     }
@@ -164,7 +164,7 @@ class Fitter {
     // Wider dtypes first: every tensor begins at a multiple of its element.
     std::ranges::stable_sort(specs, std::ranges::greater(), [](const TensorSpec& spec) { return BitsOf(spec.dtype); });
     Result<WrittenHeader> header = WriteHeader(file, specs, metadata);
-    Check(header.ok(), "tensors that a checkpoint holds fit a header");
+    Check(header.ok(), "FitForm: no valid header for tensors of a checkpoint");
     return std::move(header).value().text;
   }
 
@@ -221,9 +221,9 @@ Result<ModelForm> FormOfModel(const std::string& folder, const WeightRecipes& re
   form.folders = std::move(files->folders);
   for (const KeptFile& file : files->kept) {
     if (file.bytes > kMostKeptBytes) {
-      Diagnostic d =
-          MakeDiagnostic(Finding::kNotSupported,
-                         "'" + folder + "/" + file.name + "' is too long to be stored with every step; it is left out");
+      Diagnostic d = MakeDiagnostic(
+          Finding::kNotSupported,
+          "'" + folder + "/" + file.name + "' is longer than 64 MiB; the steps of the run are stored without it");
       d.severity = Severity::kWarning;
       d.path = file.name;
       found.push_back(std::move(d));
@@ -272,11 +272,12 @@ Result<ModelForm> FormOfModel(const std::string& folder, const WeightRecipes& re
     return std::ranges::any_of(of, [&](const std::string& path) { return kept.contains(path); });
   });
   for (const std::string& name : inverted.incomplete) {
-    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the model uses only a part of tensor '" + name +
-                                                              "'; merging a step leaves the tensor out");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNotSupported, "the model uses only a part of tensor '" + name +
+                                                   "'; merging a step of this run does not restore the tensor");
     d.severity = Severity::kWarning;
     d.path = name;
-    d.help = "merging writes the model's own tensors instead; a program of the model can load them";
+    d.help = "merging writes the tensors of the model instead, which the exported program of this model can load";
     found.push_back(std::move(d));
   }
   return {std::move(form), std::move(found)};

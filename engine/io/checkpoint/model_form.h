@@ -20,9 +20,9 @@ namespace moonshard {
 struct ModelForm {
   std::map<std::string, std::string> headers;  // by safetensors file: its header, including the length field
   std::map<std::string, std::string> kept;     // by name: the content of every other file
-  std::vector<std::string> folders;            // directories within it, sorted
-  // Recipes for the tensors in the headers that the model has in another form. They make these tensors from the
-  // model's.
+  std::vector<std::string> folders;            // directories within the model directory, sorted
+  // Recipes for the tensors in the headers that the model has in another form: each recipe makes such a tensor from
+  // tensors of the model.
   std::map<std::string, WeightRecipe> made;
 };
 
@@ -46,10 +46,10 @@ struct FormTensor {
 };
 
 // Returns the form, adapted to these tensors, which must be in the manifest. A file keeps its header if all of its
-// tensors still have the same dtype and shape; otherwise the file gets a new header, and the index gets the new files
-// and sizes of the tensors. Tensors of the form that the model no longer has are removed. Parameters of the model that
-// the form does not have are added to the last file. If the form has no safetensors files, all tensors, including
-// buffers, are added to model.safetensors.
+// tensors still have the same dtype and shape; otherwise the file gets a new header, and weight_map and total_size of
+// the index are updated. Tensors of the form that the model no longer has are removed. Parameters of the model that the
+// form does not have are added to the last file. If the form has no safetensors files, all tensors, including buffers,
+// are added to model.safetensors.
 ModelForm FitForm(const ModelForm& form, const std::vector<FormTensor>& tensors, const Manifest& manifest);
 
 // Writes the files of the form into the directory `folder`, adds the form to the manifest (source, kept, folders,

@@ -32,15 +32,16 @@ Result<RankFileWriter> RankFileWriter::Create(Storage& storage, const std::strin
 Failure RankFileWriter::Write(size_t tensor, const void* data, uint64_t bytes) {
   const ShardedTensor& of = laid_out_->manifest.tensors[tensor];
   const ShardDims& shard = *laid_out_->manifest.LayoutOf(of).shards[file_index_];
-  Check(static_cast<uint64_t>(ShardBytes(of.dtype, shard)) == bytes, "a shard of another size than was laid out");
-  Check(!written_[tensor], "a shard that was written");
+  Check(static_cast<uint64_t>(ShardBytes(of.dtype, shard)) == bytes,
+        "RankFileWriter: the size of the shard differs from that of LayOut");
+  Check(!written_[tensor], "RankFileWriter: the shard was already written");
   written_[tensor] = true;
   hashes_[tensor] = HashOf({static_cast<const char*>(data), bytes});
   return file_->Write(laid_out_->begin[file_index_][tensor], data, bytes);
 }
 
 Result<std::vector<uint64_t>> RankFileWriter::Finish() {
-  Check(std::ranges::find(written_, false) == written_.end(), "a shard that was laid out and never written");
+  Check(std::ranges::find(written_, false) == written_.end(), "RankFileWriter: Finish before all shards are written");
   if (Failure failed = file_->Sync()) return *failed;
   return hashes_;
 }

@@ -1,6 +1,7 @@
 // RankFileWriter: writes one rank's file of a checkpoint from memory, during training (training_state). Each rank that
 // has a file (the first of the ranks with the same shards, Manifest::FileOfRank) writes its own file into a common
-// staging directory. It sends the hashes that Finish returns to the rank that writes the manifest and commits.
+// staging directory. The rank then sends the hashes that Finish returns to the rank that writes the manifest and
+// commits the directory.
 // Stage before: lay_out.h, with the same result on every rank. Stage after: Manifest::ToText, StagingDirectory::Commit.
 #pragma once
 

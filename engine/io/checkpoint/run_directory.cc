@@ -89,7 +89,10 @@ Result<std::optional<int64_t>> RunDirectory::Latest() const {
   const bool as_written = space == std::string::npos || name == Named(step.value_or(-1));
   std::error_code ignored;
   if (step && as_written && fs::exists(PathOf(*step) + "/" + kManifestFile, ignored)) return step;
-  Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "'" + path + "' names a step that does not exist");
+  const std::string fault = !step        ? "does not contain the name of a step"
+                            : as_written ? "names a step that does not exist"
+                                         : "is corrupt: the hash does not match the name of the step";
+  Diagnostic d = MakeDiagnostic(Finding::kBadManifest, "'" + path + "' " + fault);
   d.path = path;
   d.declared = JsonQuoted(name);
   d.required = "the name of a step in the same directory, for example step_00000100";
@@ -118,12 +121,12 @@ void RunDirectory::Know() {
 }
 
 Failure RunDirectory::MayWrite(int64_t step) const {
-  Check(lock_ != nullptr, "a step is written under the run's lock");
+  Check(lock_ != nullptr, "MayWrite requires Lock");
   if (Failure lost = lock_->CheckHeld()) return lost;
   std::error_code ignored;
   if (known_->contains(step) || !fs::exists(fs::symlink_status(PathOf(step), ignored))) return std::nullopt;
   Diagnostic d = MakeDiagnostic(Finding::kRunTaken,
-                                "'" + PathOf(step) + "' appeared since this run began, and this run did not write it");
+                                "'" + PathOf(step) + "' appeared after this run began, and this run did not write it");
   d.path = PathOf(step);
   d.required = "one run at a time in a directory";
   d.help = "save to another directory, or resume from that step";
@@ -147,7 +150,7 @@ Failure RunDirectory::Lock(Storage& storage) {
         MakeDiagnostic(Finding::kBadManifest, "'" + PathOf(*step) + "' has no " + std::string(kManifestFile) +
                                                   ", and would be replaced by a step of this run");
     d.path = PathOf(*step);
-    d.help = "move it away, or save to another directory";
+    d.help = "move this directory away, or save to another run directory";
     return d;
   }
   // What processes that were killed left: steps under construction and unfinished replacements of `latest`.

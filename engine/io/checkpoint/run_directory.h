@@ -1,10 +1,10 @@
 // Run directory: the directory of a training run on disk. It contains steps, each a sharded checkpoint that is complete
 // or absent, and the file `latest`, which names one of the steps:
 //
-//   run/latest            "step_00000100 5e3b0c6d1f8a9e27\n": the name of the step and the XXH3 of the name, replaced
-//                         after the step is at its path. In a file that is written by hand the name is enough
+//   run/latest            "step_00000100 5e3b0c6d1f8a9e27\n": the name of the step and the XXH3 hash of the name,
+//                         replaced after the step is at its path. A file that is written by hand may omit the hash
 //   run/step_00000100/    a sharded checkpoint (manifest.h)
-//   run/run.lock          exists while a run writes here (run_lock.h)
+//   run/run.lock          exists while a run has the lock of the directory (run_lock.h)
 //   run/step_00000200.partial/   a step under construction, or left by a killed process (storage/staging.h)
 //
 // Stages before: manifest.h, storage/staging.h, run_lock.h. Used by training_state.
@@ -25,7 +25,7 @@ namespace moonshard {
 
 // Returns "step_00000100" for step 100.
 std::string StepDirectoryName(int64_t step);
-// Returns the step that such a name has; nullopt for any other name.
+// Returns the step of a name that StepDirectoryName returns; nullopt for any other name.
 std::optional<int64_t> StepOfDirectoryName(const std::string& name);
 
 class RunDirectory {
@@ -41,11 +41,11 @@ class RunDirectory {
   // the file does not name a step, or names a step that does not exist.
   Result<std::optional<int64_t>> Latest() const;
   // Returns the last valid step before `step`, or nullopt. A step is valid if every byte is as it was written
-  // (CheckSharded, which reads all of it) and the recorded step number is that of the directory's name.
+  // (CheckSharded, which reads the full step) and the recorded step number is that of the directory's name.
   std::optional<int64_t> LastGoodBefore(int64_t step) const;
 
-  // Records the existing steps, from which this run was started; this run may replace them. Lock calls Know if it was
-  // not called before.
+  // Records which steps exist before this run writes its first step. This run may replace these steps, but no step that
+  // appears later and that another run wrote (MayWrite). Lock calls Know if Know was not called before.
   void Know();
   // Makes the directory, locks it for the lifetime of this object, and removes leftovers of killed processes. Does
   // nothing if this object already has the lock. Errors: kWriteFailed; kRunTaken: another run has the lock;
@@ -69,8 +69,9 @@ class RunDirectory {
   std::optional<std::set<int64_t>> known_;
 };
 
-// Reads all of a sharded checkpoint and compares it with its hashes. Returns kCorruptData for each file and each shard
-// of a tensor that does not have the bytes that were written, and the errors of ShardedCheckpoint.
+// Reads all files of a sharded checkpoint and compares them with the hashes of the manifest. Returns kCorruptData for
+// each file and each shard of a tensor that does not have the bytes that were written, and the errors of
+// ShardedCheckpoint.
 Diagnostics CheckSharded(const std::string& folder);
 
 }  // namespace moonshard

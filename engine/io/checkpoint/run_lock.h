@@ -1,5 +1,5 @@
 // Run lock: allows only one run at a time to write a run directory, on any machine. It consists of two locks, because
-// each of them covers cases that the other does not:
+// each lock covers cases that the other lock does not cover:
 //
 //   flock on the directory   released when the process ends; works between processes of one machine, and between
 //                            machines only if the file system supports it
@@ -23,14 +23,14 @@ inline constexpr const char* kRunLockFile = "run.lock";
 
 struct RunLockTimes {
   std::chrono::milliseconds renew = std::chrono::seconds(10);     // between two increments
-  std::chrono::milliseconds patience = std::chrono::seconds(35);  // without an increment: a few times `renew`
+  std::chrono::milliseconds patience = std::chrono::seconds(35);  // until another run takes over: a few times `renew`
 };
 
 class RunLock {
  public:
-  // Takes the lock of an existing directory. `storage` writes the lock file and is not used after the call. Waits at
-  // most about `patience`, and only if the lock file is that of a process on another machine, or if the file system
-  // does not support flock. Errors: kRunTaken, with the owner of the lock; kWriteFailed.
+  // Takes the lock of an existing directory. `storage` is used to create the lock file, and not after the call. Waits
+  // at most about `patience`, and only if a process on another machine wrote the lock file or the file system does not
+  // support flock. Errors: kRunTaken, with the owner of the lock; kWriteFailed.
   static Result<std::unique_ptr<RunLock>> Take(Storage& storage, const std::string& folder,
                                                const RunLockTimes& times = {});
   RunLock(const RunLock&) = delete;
@@ -38,8 +38,9 @@ class RunLock {
   // Releases both locks.
   ~RunLock();
 
-  // Returns kRunTaken if the lock file belongs to another run or is gone: this process was stopped for longer than
-  // `patience`, or the file was removed. Then the directory must not be written to any more.
+  // Returns kRunTaken if the lock file belongs to another run or is gone. This happens if this process was stopped for
+  // longer than `patience`, or if the file was removed. After this error, this process must not write to the directory
+  // any more.
   Failure CheckHeld() const;
 
  private:

@@ -167,7 +167,7 @@ Result<const std::vector<uint64_t>*> ShardedCheckpoint::Offsets(size_t file) {
 Result<std::vector<ByteRange>> ShardedCheckpoint::Locate(const ShardedTensor& tensor, const ShardDims& wanted) {
   const ShardLayout& layout = manifest_->LayoutOf(tensor);
   const std::optional<std::vector<Overlap>> overlaps = CoverShard(wanted, layout.shards);
-  Check(overlaps.has_value(), "a shard that is not within its tensor");
+  Check(overlaps.has_value(), "the shard is not within its tensor");
   std::vector<ByteRange> ranges;
   for (const Overlap& overlap : *overlaps) {
     const Result<const std::vector<uint64_t>*> offsets = Offsets(overlap.shard);
@@ -197,7 +197,7 @@ Result<std::vector<ByteRange>> ShardedCheckpoint::Locate(const ShardedTensor& te
 Failure ShardedCheckpoint::ReadShard(const ShardedTensor& tensor, const ShardDims& wanted, void* destination) {
   const ShardLayout& layout = manifest_->LayoutOf(tensor);
   const std::optional<std::vector<Overlap>> overlaps = CoverShard(wanted, layout.shards);
-  Check(overlaps.has_value(), "a shard that is not within its tensor");
+  Check(overlaps.has_value(), "the shard is not within its tensor");
   char* out = static_cast<char*>(destination);
   for (const Overlap& overlap : *overlaps) {
     const Result<const std::vector<uint64_t>*> offsets = Offsets(overlap.shard);

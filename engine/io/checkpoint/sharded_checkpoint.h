@@ -1,5 +1,5 @@
 // ShardedCheckpoint: a sharded checkpoint open for reading. It locates and reads any shard of any tensor, for any mesh.
-// The manifest is read by Open, the header of a rank file when the file is first needed.
+// Open reads the manifest; the header of a rank file is read when the file is first needed.
 // Stage before: manifest.h. Used by merge.cc, and to load on a mesh that differs from the mesh of the save.
 #pragma once
 
@@ -40,8 +40,8 @@ class ShardedCheckpoint {
   // not the one that was written; kBadManifest: the tensors in the file differ from the manifest.
   Result<const std::vector<uint64_t>*> Offsets(size_t file);
 
-  // Returns the byte ranges that make up a shard of a tensor of the manifest. They are in one file if a stored shard
-  // contains the wanted shard. Errors: those of Offsets; kNotSupported: a range begins or ends within a byte.
+  // Returns the byte ranges that make up a shard of a tensor of the manifest. All ranges are in one file if one stored
+  // shard contains the wanted shard. Errors: those of Offsets; kNotSupported: a range begins or ends within a byte.
   Result<std::vector<ByteRange>> Locate(const ShardedTensor& tensor, const ShardDims& wanted);
 
   // Reads the shard, row-major, into `destination`, which must have ShardBytes bytes. If a file stores exactly this

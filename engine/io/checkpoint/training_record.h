@@ -1,5 +1,5 @@
-// TrainingRecord: the state of a training run that is not tensors, in Manifest::extra under the key "training". It is
-// plain data: reading it does not need LibTorch.
+// TrainingRecord: the state of a training run that is not tensors, in Manifest::extra under the key "training". The
+// record is plain data: reading it does not need LibTorch.
 // Stage before: manifest.h. Used by training_state, which writes and reads it.
 #pragma once
 
@@ -33,13 +33,13 @@ struct OptimizerRecord {
   };
   std::string kind;  // OptimizerAdapter::kind
   std::vector<Group> groups;
-  std::vector<MemoryRecord> memories;  // each parameter in at most one; in none: it has no state yet
+  std::vector<MemoryRecord> memories;  // a parameter is in at most one of them; in none if it has no state yet
 };
 
 struct TrainingRecord {
   int64_t step = 0;
   std::optional<OptimizerRecord> optimizer;
-  std::map<std::string, std::string> host;  // texts of the host program, by name
+  std::map<std::string, std::string> host;  // texts of the application, by name (TrainingState::host)
   uint64_t random_bytes = 0;                // of kRandomFile
   uint64_t random_hash = 0;
 

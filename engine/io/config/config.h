@@ -1,6 +1,6 @@
 // ModelConfig: the config.json of a model directory. Plans read it as `config`, reference models read their sizes from
-// it, and the module tree reads ties from it. Fields have the values of the file: the reader of a field decides what a
-// missing field means.
+// it, and the module tree reads ties from it. Fields have the values of the file, without defaults: the code that reads
+// a field decides what a missing field means.
 #pragma once
 
 #include <optional>
@@ -19,8 +19,8 @@ class ModelConfig {
   // `file_name` is the name of the file in messages.
   explicit ModelConfig(JsonValue::Object fields, std::string file_name = "config.json");
   // Reads FOLDER/config.json in the JSON dialect of Python, in which NaN and Infinity are numbers. Read and the
-  // constructor also convert what transformers writes for these numbers, {"__float__": "Infinity"}, to a number.
-  // Errors: kFileNotFound, kFileUnreadable, kBadJson (also if the file is not an object), kUnsupportedModel
+  // constructor also convert objects such as {"__float__": "Infinity"}, which transformers writes for these numbers, to
+  // numbers. Errors: kFileNotFound, kFileUnreadable, kBadJson (also if the file is not an object), kUnsupportedModel
   // (`architectures` is not a list of names), those of CheckConfigRanges.
   static Result<ModelConfig> Read(const std::string& folder);
 
@@ -29,7 +29,7 @@ class ModelConfig {
   // Returns the value of a field, or nullptr if the file does not have the field. A field with the value null exists.
   const JsonValue* Get(std::string_view key) const { return json_.Find(key); }
 
-  // Returns the field model_type: "llama"; "" if it is missing.
+  // Returns the field model_type: "llama"; "" if it is missing or not a string.
   std::string model_type() const;
   // Returns the first name in the field architectures: "LlamaForCausalLM"; "" if there is none.
   std::string architecture() const;

@@ -23,7 +23,7 @@ std::span<const ConfigRange> ConfigRanges();
 int64_t MostOf(std::string_view field);
 
 // Returns kUnsupportedModel, with the file, the field, its value and the limit, for every field of the table that is
-// above its limit, in `config` and in the objects in it (for example "text_config").
+// above its limit, in `config` and in the objects within `config` (for example "text_config").
 Diagnostics CheckConfigRanges(const JsonValue& config, const std::string& file_name);
 
 }  // namespace moonshard

@@ -1,5 +1,5 @@
-// Checkpoint: the tensors of a model directory as its safetensors headers declare them: name, dtype, shape, file and
-// offset. Only headers are read: those of Llama 3.1 405B (1,138 tensors in 191 files) take milliseconds.
+// Checkpoint: the tensors of a model directory as the safetensors headers declare them: name, dtype, shape, file and
+// offset. Only the headers are read, which takes milliseconds for Llama 3.1 405B (1,138 tensors in 191 files).
 // Stages after: tree.h (the module tree that plans are matched against), reader.h (the bytes of one rank's shards).
 #pragma once
 

@@ -133,7 +133,7 @@ Result<Header> ParseHeader(std::string_view head, uint64_t file_bytes, const std
   Diagnostics found;
   const std::optional<uint64_t> length = JsonBytes(head, file_bytes, file_name, found);
   if (!length) return found;
-  Check(head.size() >= kHeaderLengthBytes + *length, "ParseHeader needs all of the header");
+  Check(head.size() >= kHeaderLengthBytes + *length, "ParseHeader requires the full header");
   HeaderJson json = ParseHeaderJson(head.substr(kHeaderLengthBytes, *length), file_name, found);
   if (HasErrors(found)) return found;
 

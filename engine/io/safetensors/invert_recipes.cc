@@ -146,7 +146,7 @@ class Inverter {
   Shape ShapeOf(const WeightRecipe& recipe) const {
     std::string why;
     std::optional<RecipeTensor> made = MadeBy(recipe, source_, why);
-    Check(made.has_value(), "a recipe that was not checked");
+    Check(made.has_value(), "InvertRecipes requires recipes for which MadeBy has a value");
     return std::move(made->shape);
   }
 
@@ -227,7 +227,7 @@ class Inverter {
         }
         return;
       }
-      case Kind::kUnsupported: Check(false, "a recipe that makes nothing");
+      case Kind::kUnsupported: Check(false, "a recipe of kind kUnsupported makes no tensor");
     }
   }
 

@@ -89,7 +89,7 @@ class Assembler {
       case Kind::kReshape: return ReadReshaped(recipe, dims, to);
       case Kind::kUnsupported: break;
     }
-    Check(false, "a recipe that makes nothing");
+    Check(false, "a recipe of kind kUnsupported makes no tensor");
     return std::nullopt;
   }
 
@@ -240,8 +240,8 @@ std::map<std::string, const WeightRecipe*> RecipesThatHold(const WeightRecipes& 
       out.emplace(path, recipe);
       continue;
     }
-    Diagnostic d =
-        MakeDiagnostic(Finding::kTensorMismatch, "the tensors from which '" + path + "' is made do not fit each other");
+    Diagnostic d = MakeDiagnostic(Finding::kTensorMismatch,
+                                  "the recipe of '" + path + "' cannot be applied to the tensors of the checkpoint");
     d.path = path;
     d.declared = why;
     found.push_back(std::move(d));
@@ -340,7 +340,7 @@ Failure ReadRecipe(const WeightRecipe& recipe, RecipeSource& source, const Indic
   if (recipe.kind == Kind::kTensor) return source.Read(recipe.tensor, dims, to);
   std::string why;
   const std::optional<RecipeTensor> made = MadeBy(recipe, source, why);
-  Check(made.has_value(), "a recipe that was not checked");
+  Check(made.has_value(), "ReadRecipe requires a recipe for which MadeBy has a value");
   return Assembler(source, static_cast<size_t>(BitsOf(made->dtype) / 8)).Read(recipe, dims, static_cast<char*>(to));
 }
 

@@ -1,6 +1,6 @@
-// ReadRecipe: reads a tensor, or any shard of it, that is made from several tensors of a checkpoint or from parts of
-// one (weight_recipe.h). It reads only the bytes that the shard is made from, except for a reshape, whose input is read
-// in full.
+// ReadRecipe: reads a tensor, or a shard of a tensor, that a recipe (weight_recipe.h) makes from one or several tensors
+// of a checkpoint. Only the bytes from which the shard is made are read, except for a reshape, whose input is read in
+// full.
 // Stages before: weight_recipe.h; a checkpoint or a sharded checkpoint, which has the bytes. Stages after:
 // engine/runtime/sharded_model/load.h, engine/io/checkpoint.
 #pragma once
@@ -38,7 +38,7 @@ class RecipeSource {
 
 class CheckpointSource : public RecipeSource {
  public:
-  // Both must outlive the object.
+  // `checkpoint` and `reader` must outlive the object.
   CheckpointSource(const Checkpoint& checkpoint, ShardReader& reader) : checkpoint_(checkpoint), reader_(reader) {}
   std::optional<RecipeTensor> Find(const std::string& name) const override;
   Failure Read(const std::string& name, const std::vector<std::vector<Interval>>& dims, void* to) override;

@@ -131,7 +131,9 @@ int64_t ShardBytes(DType dtype, std::span<const std::vector<Interval>> dims) {
 std::optional<Diagnostic> ShardReader::OpenFileOf(const StoredTensor& tensor) {
   const CheckpointFile& wanted = checkpoint_.files()[tensor.file];
   if (checkpoint_.header_only()) {
-    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "'" + wanted.path + "' was opened for its header only");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNotSupported,
+                       "'" + wanted.path + "' cannot be read: a file of this checkpoint has a header but no data");
     d.path = tensor.name;
     return d;
   }
@@ -165,7 +167,7 @@ std::optional<Diagnostic> ReadShardOf(const File& file, const StoredTensor& tens
   for (size_t d = 0; d < dims.size(); ++d) {
     for (const Interval& i : dims[d]) {
       Check(i.begin >= 0 && i.length >= 0 && i.length <= tensor.shape[d] && i.begin <= tensor.shape[d] - i.length,
-            "an interval outside its dim");
+            "the intervals of a shard must be within the dim");
     }
   }
   if (ShardBytes(tensor.dtype, dims) == 0) return std::nullopt;

@@ -1,16 +1,16 @@
 // ShardReader: reads one rank's shard of a tensor from the files of a checkpoint, without the rest of the tensor, into
 // memory that the caller owns.
 //
-// The way to read was chosen by measurement, for a 1.2 GB file in the page cache, in GB of shard per second into memory
-// not used before (2 busy cores; best of two):
+// pread was chosen by measurement. The table shows the GB of the shard per second that were read from a 1.2 GB file in
+// the page cache into newly allocated memory (2 busy cores; best of two runs):
 //                                   all      half the rows   half of each 8 KB row   1 KB of each 8 KB row
 //   pread into the destination      1.6      2.0             1.4                     1.2
 //   mmap, memcpy, DONTNEED          1.3      1.5             1.6                     1.0
 //   pread of full rows, memcpy       -        -              1.3                     0.6
-// pread is never slower by more than the noise, its pages do not count as memory of this process, and a file that
-// shrinks is an error instead of SIGBUS. Runs that are too short for a call each are read together with the bytes
-// between them. The bytes that follow are prefetched: the same file, not in the page cache, was read in 3 to 5 seconds
-// instead of 16 to 20.
+// pread is never slower by more than the noise, the pages of the file do not count as memory of this process, and a
+// file that shrinks is an error instead of SIGBUS. Runs of bytes that are too short for one call each are read together
+// with the bytes between them. The bytes that follow are prefetched: when the file was not in the page cache, it was
+// read in 3 to 5 seconds instead of 16 to 20.
 #pragma once
 
 #include <cstdint>

@@ -56,7 +56,8 @@ WeightRecipe RecipeJsonReader::Read(const JsonValue& json, int depth) {
     out.start = Size(json, "start");
     out.stop = Size(json, "stop");
     if (out.start > out.stop) {
-      Fail("a recipe has an invalid slice from " + std::to_string(out.start) + " to " + std::to_string(out.stop));
+      Fail("a recipe has a slice whose start is after its stop: from " + std::to_string(out.start) + " to " +
+           std::to_string(out.stop));
     }
     ReadPart(*slice, depth, out);
   } else if (const JsonValue* select = json.Find("select"); select != nullptr) {
@@ -86,7 +87,7 @@ WeightRecipe RecipeJsonReader::Read(const JsonValue& json, int depth) {
     }
     ReadPart(*reshape, depth, out);
   } else {
-    Fail("a recipe has an unknown kind");
+    Fail("a recipe has none of the keys tensor, stack, concatenate, slice, select, permute and reshape");
   }
   return out;
 }
@@ -102,14 +103,15 @@ void RecipeJsonReader::ReadPart(const JsonValue& part, int depth, WeightRecipe& 
 }
 
 void RecipeJsonReader::ReadParts(const JsonValue& list, int depth, WeightRecipe& out) {
-  if (!list.is_array() || list.AsArray().empty()) Fail("a recipe stacks or concatenates no tensors");
+  if (!list.is_array() || list.AsArray().empty())
+    Fail("the recipes that a recipe stacks or concatenates are not a list, or the list is empty");
   for (const JsonValue& part : list.AsArray()) ReadPart(part, depth, out);
 }
 
 // "model.experts.{}.up_proj.weight" with a number in place of the braces.
 void RecipeJsonReader::ReadNumbered(const std::string& text, int64_t count, WeightRecipe& out) {
   const size_t at = text.find("{}");
-  if (at == std::string::npos) Fail("'" + text + "' has no {} in place of the number");
+  if (at == std::string::npos) Fail("'" + text + "' has no {}, which stands for the number of the tensor");
   if (count < 1) Fail("a recipe stacks " + std::to_string(count) + " tensors");
   for (int64_t i = 0; i < count; ++i) {
     WeightRecipe part;

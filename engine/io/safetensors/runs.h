@@ -29,13 +29,13 @@ class ShardRuns {
   // spans must outlive the object. `bits`: of one element.
   ShardRuns(std::span<const int64_t> shape, std::span<const std::vector<Interval>> dims, int64_t bits);
 
-  // Returns the offsets, in bytes from the begin of the tensor, of the begin of the first run and of the end of the
-  // last run. The shard must not be empty.
+  // Returns the offset of the first byte of the first run, and the offset after the last byte of the last run, in bytes
+  // from the start of the tensor. The shard must not be empty.
   std::pair<uint64_t, uint64_t> Span() const;
   // Returns whether every run begins and ends at a byte boundary. Walk requires this.
   bool FitsBytes() const;
-  // Calls `sink` for every run, in the order of the bytes of the shard. Stops at the first error of the sink and
-  // returns it. The tensor begins at `begin`, the shard at `to`.
+  // Calls `sink` for every run, in the order of the bytes of the shard. Stops at the first error of `sink` and returns
+  // this error. `begin`: the offset of the tensor; `to`: the address of the shard.
   std::optional<Diagnostic> Walk(uint64_t begin, char* to, const RunSink& sink) const;
 
  private:

@@ -21,13 +21,14 @@ namespace moonshard {
 // masks: boolean tensors, and tensors of shape [1, 1, n, n], n > 1, that are not named `weight`.
 //
 // Ties: if tie_word_embeddings of the config is true, the weight of lm_head is tied to the weight of the embedding
-// (embed_tokens, wte, ...), unless it is stored with another shape; a head that is not stored is added. The embedding
-// comes first in the tie. The head may be in another module ("5.lm_head") if only one module has this name. If the
-// field is missing, the head is tied if it is not stored, the architecture is a "...ForCausalLM" or
-// "...ForConditionalGeneration", and transformers ties the model type by default. The head of a classifier
-// ("...Classification") is not tied if it is not stored. If only the bias of a head is stored (BERT, RoBERTa, ELECTRA),
-// its weight is tied to that of the embedding, unless the field is false, and its bias is tied to the bias of the
-// module under which the file has it.
+// (embed_tokens, wte, ...), unless the stored weight of lm_head has another shape; a head that is not stored is added.
+// The embedding comes first in the tie. The head may be in another module ("5.lm_head") if only one module has the name
+// lm_head. If tie_word_embeddings is missing, the head is tied if it is not stored, the architecture is a
+// "...ForCausalLM" or "...ForConditionalGeneration", and transformers ties the model type by default. The head of a
+// classifier ("...Classification") is not tied if it is not stored. If only the bias of a head is stored (BERT,
+// RoBERTa, ELECTRA), the weight of the head is tied to that of the embedding, unless tie_word_embeddings is false. If
+// the file stores this bias under the name of another module (cls.predictions instead of cls.predictions.decoder), the
+// two biases are tied as well.
 ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace moonshard

@@ -1,7 +1,7 @@
 // WeightRecipe: how a tensor of a model is made from tensors of a checkpoint that have other names or forms: experts
 // that are stored one by one and computed as a stack, or projections that are stored separately and computed as one.
 // Stage before: engine/io/exported_program, which reads the recipes. Stages after: read_recipe.h, which reads only the
-// bytes that a shard is made from, and invert_recipes.h, which makes the tensors of the checkpoint again.
+// bytes from which a shard is made, and invert_recipes.h, which makes recipes for the opposite direction.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace moonshard {
 
 // Each element of the result is an element of a checkpoint tensor. kUnsupported makes no tensor: it marks a conversion
-// that computes new values, so that loading a checkpoint with its tensors is an error.
+// that computes new values. Loading a checkpoint that has the input tensors of such a conversion is an error.
 struct WeightRecipe {
   enum class Kind : uint8_t { kTensor, kStack, kConcatenate, kSlice, kSelect, kPermute, kReshape, kUnsupported };
   Kind kind = Kind::kTensor;

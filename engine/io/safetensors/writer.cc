@@ -137,7 +137,7 @@ Failure SafetensorsWriter::Append(const void* data, uint64_t bytes) {
 }
 
 Failure SafetensorsWriter::Finish() {
-  Check(file_.has_value(), "Finish of a writer that has finished");
+  Check(file_.has_value(), "Finish was called twice");
   if (appended_ != expected_) {
     return Failed("only " + std::to_string(appended_) + " of the declared " + std::to_string(expected_) +
                   " bytes were appended");

@@ -1,4 +1,4 @@
-// SafetensorsWriter: writes a safetensors file as a stream. All tensors are declared first; then their bytes are
+// SafetensorsWriter: writes a safetensors file chunk by chunk. All tensors are declared first; then their bytes are
 // appended in the order of order(), in chunks of any size. Only a buffer of 1 MiB is kept in memory. The file appears
 // under its name when it is complete (storage/staging.h). Elements of every dtype are written unchanged.
 #pragma once
@@ -42,7 +42,8 @@ class SafetensorsWriter {
                                           const std::map<std::string, std::string>& metadata = {},
                                           Storage* storage = nullptr);
 
-  // Sorts tensors as Create does, for code that needs the order without a writer (the other ranks of a gather).
+  // Sorts tensors as Create does, for code that needs the order without a writer (ranks that send their shards to the
+  // rank that writes).
   static void SortForWriting(std::vector<TensorSpec>& tensors);
   SafetensorsWriter(SafetensorsWriter&&) = default;
 

@@ -122,7 +122,7 @@ Result<StagedFile> StagedFile::Create(Storage& storage, const std::string& path)
     staged.temporary_ = temporary;
     return staged;
   }
-  return StagingRefused(path, "there are too many temporary files '" + staged.target_ + ".tmp-*'; remove them");
+  return StagingRefused(path, "there are too many temporary files '" + staged.target_ + ".tmp-*'; remove these files");
 }
 
 StagedFile::StagedFile(StagedFile&& other) noexcept { *this = std::move(other); }
@@ -150,7 +150,7 @@ Failure StagedFile::Append(const void* data, uint64_t bytes) {
 }
 
 Failure StagedFile::Commit() {
-  Check(file_ != nullptr, "Commit of a file that is committed");
+  Check(file_ != nullptr, "Commit was called twice");
   if (Failure failed = file_->Sync()) return WithPath(std::move(failed), temporary_, path_);
   file_.reset();
   if (temporary_.empty()) return std::nullopt;
@@ -184,7 +184,7 @@ Failure WriteFile(Storage& storage, const std::string& path, std::string_view co
 }
 
 Result<StagingDirectory> StagingDirectory::Open(const std::string& out, const StagingOptions& options) {
-  Check(options.storage != nullptr, "a directory is written through a Storage");
+  Check(options.storage != nullptr, "StagingOptions::storage is required");
   StagingDirectory staging;
   staging.storage_ = options.storage;
   staging.out_ = WithoutSlash(out);
@@ -354,7 +354,7 @@ Failure StagingDirectory::Record(const std::string& key, const std::vector<uint6
 // makes all of it visible, then the directory that holds OUT. Files are opened again to be synced, since fsync is about
 // the file and not about the descriptor that wrote it; by then most of it is on disk (StartWriteBack in storage.cc).
 Failure StagingDirectory::Commit(const std::vector<std::string>& files) {
-  Check(journal_ != nullptr, "Commit of a directory that is committed");
+  Check(journal_ != nullptr, "Commit was called twice");
   std::set<std::string> directories = {directory_};
   for (const std::string& name : files) {
     const std::string path = PathOf(name);

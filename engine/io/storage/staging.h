@@ -2,7 +2,7 @@
 // the power fails.
 //
 //   ReplaceFile(storage, path, text)     a small file
-//   StagedFile                           a file that is written as a stream
+//   StagedFile                           a file that is written in several steps (Append)
 //   StagingDirectory                     a directory that several processes may fill and a later process may resume
 //
 // All of them use the same steps: write the new content under a temporary name beside the final path, sync it, rename
@@ -50,21 +50,21 @@ class StagedFile {
   StagedFile() = default;
 
   Storage* storage_ = nullptr;
-  std::string path_;       // as messages name it
+  std::string path_;       // the path in messages
   std::string target_;     // path_ without symbolic links
   std::string temporary_;  // "": written in place, or committed
   std::unique_ptr<WritableFile> file_;
   uint64_t bytes_ = 0;
 };
 
-// Replaces a file by one with this content: a reader sees either the old content or the new content. Errors:
+// Replaces a file by a file with this content: a reader sees either the old content or the new content. Errors:
 // kWriteFailed.
 Failure ReplaceFile(Storage& storage, const std::string& path, std::string_view content);
 // ReplaceFile with PosixStorage, for texts that commands write to a path that the user gives.
 Failure WriteText(const std::string& path, std::string_view text);
 
-// Writes a file with exactly this content, without staging and without sync: for files within a StagingDirectory, whose
-// Commit does both. Errors: kWriteFailed.
+// Writes a file with exactly this content, without a temporary file and without sync. For files within a
+// StagingDirectory: Commit syncs and moves these files. Errors: kWriteFailed.
 Failure WriteFile(Storage& storage, const std::string& path, std::string_view content);
 
 struct StagingOptions {
@@ -99,7 +99,7 @@ class StagingDirectory {
   StagingDirectory& operator=(StagingDirectory&& other) noexcept;
   StagingDirectory(const StagingDirectory&) = delete;
   StagingDirectory& operator=(const StagingDirectory&) = delete;
-  // Keeps OUT.partial for the next process.
+  // Without Commit, keeps OUT.partial, so that a later process can resume.
   ~StagingDirectory();
 
   // Whether an earlier process with the same work was killed after it had moved the directory to OUT and before it had
@@ -125,7 +125,7 @@ class StagingDirectory {
   Failure CheckOut() const;
   Failure Lock();
   Failure Start(const std::string& work);
-  // Reads the journal. Returns whether it is of the same work.
+  // Reads the journal. Returns whether the journal is of the same work.
   bool ReadJournal(const std::string& work);
   // Returns whether the journal shows that the directory was already moved to OUT.
   bool WasMoved() const;

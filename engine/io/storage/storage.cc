@@ -46,7 +46,7 @@ class PosixFile : public WritableFile {
   Failure Write(uint64_t offset, const void* data, uint64_t bytes) override {
     const char* next = static_cast<const char*>(data);
     uint64_t at = offset;
-    Check(is_regular_ || offset == streamed_, "a pipe takes bytes in order only");
+    Check(is_regular_ || offset == streamed_, "bytes must be written to a pipe in order");
     const Pace::Clock::time_point begin = Pace::Clock::now();
     for (uint64_t left = bytes; left > 0;) {
       const uint64_t most = std::min(left, kMostPerSystemCall);

@@ -50,7 +50,7 @@ class Storage {
   // would redirect the write to another place.
   virtual Result<std::unique_ptr<WritableFile>> OpenForWriting(const std::string& path) = 0;
   // Creates a file; it is an error if the name exists. `mode`: the permissions, if the file system supports them;
-  // nullopt: those of any new file.
+  // nullopt: the default permissions.
   virtual Result<std::unique_ptr<WritableFile>> CreateForWriting(const std::string& path,
                                                                  std::optional<uint32_t> mode) = 0;
   // Makes one directory; it is not an error if the directory exists.
@@ -72,8 +72,8 @@ std::unique_ptr<Storage> PosixStorage();
 // Returns the directory that contains a path; "." for a name without a directory.
 std::string DirectoryOf(const std::string& path);
 
-// Returns kNotSupported if one directory is the other or is within it, after links are followed: `from` is read while
-// `to` is written.
+// Returns kNotSupported if `from` and `to` are the same directory or one is inside the other, after links are followed:
+// writing `to` would change `from` while it is read.
 Failure RefuseNested(const std::string& from, const std::string& to);
 
 }  // namespace moonshard

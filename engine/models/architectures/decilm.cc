@@ -86,7 +86,7 @@ Part ReadFfn(ConfigReader fields, const DecoderConfig& config) {
     // The width that ffn_mult means: two thirds of that many hidden sizes, rounded up to full steps.
     const auto exact = static_cast<int64_t>(2 * times.value_or(0) * static_cast<double>(config.hidden_size) / 3);
     part.size = width.value_or((exact + kWidthStep - 1) / kWidthStep * kWidthStep);
-    if (part.size == 0) fields.Refuse("ffn_mult", "an MLP needs ffn_mult or intermediate_size");
+    if (part.size == 0) fields.Refuse("ffn_mult", "an MLP requires ffn_mult or intermediate_size");
   }
   fields.NameUnread("ffn", {}, fields.json().Keys());
   return part;

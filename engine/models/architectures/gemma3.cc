@@ -75,7 +75,7 @@ DecoderSpec ReadGemma3(ConfigReader& fields, const std::string& /*name*/) {
 
   std::optional<int64_t> window = fields.Int("sliding_window", 1);
   if (!fields.Has("sliding_window")) window = 4096;
-  if (!window) fields.Refuse("sliding_window", "Gemma 3 needs a window for its layers with sliding attention");
+  if (!window) fields.Refuse("sliding_window", "Gemma 3 requires sliding_window for the layers with sliding attention");
   const int64_t pattern = fields.Int("sliding_window_pattern", 1).value_or(6);
   fields.Find("_sliding_window_pattern");  // what transformers keeps of it, of no effect beside layer_types
   ReadSlidingLayers(
@@ -88,7 +88,7 @@ DecoderSpec ReadGemma3(ConfigReader& fields, const std::string& /*name*/) {
   ropes.NameUnread("Gemma 3", {}, ropes.json().Keys());
   fields.RequireBool("use_bidirectional_attention", false, "attention to later tokens is not supported");
   // transformers 5.18 takes the field and computes without it.
-  fields.WarnUnused("attn_logit_softcapping", "Gemma 3 as transformers computes it");
+  fields.WarnUnused("attn_logit_softcapping", "Gemma 3, as in transformers,");
 
   spec.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
   spec.logit_softcap = fields.Number("final_logit_softcapping", 0);

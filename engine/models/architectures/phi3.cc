@@ -20,7 +20,7 @@ DecoderSpec ReadPhi3(ConfigReader& fields, const std::string& /*name*/) {
   const RopeConfig::Type rope = spec.config.kinds[0].rope.type;
   if (rope != RopeConfig::Type::kDefault && rope != RopeConfig::Type::kLongrope) {
     const char* where = fields.Find("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
-    fields.Refuse(where, "Phi-3 does not have this rope type", "default or longrope");
+    fields.Refuse(where, "this rope type is not supported for Phi-3", "default or longrope");
   }
   spec.config.kinds[0].window = fields.Int("sliding_window", 1);
   RequireOneLayerType(fields, spec.config);

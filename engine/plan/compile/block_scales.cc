@@ -110,17 +110,21 @@ Placement PlacementOfScales(const Parameter& scales, const Parameter& weight, co
       out[axis] = *made;
       continue;
     }
-    Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
-                                  "the shards of '" + weight.name + "' of '" + landing.module->path +
-                                      "' split quantization blocks that share a scale in '" + scales.name + "'",
-                                  landing.source);
+    const int64_t block = BlockOf(weight.shape[dim], scales.shape[dim]);
+    const std::string of_module = "' of '" + landing.module->path + "'";
+    Diagnostic d = MakeDiagnostic(
+        Finding::kStyleDoesNotFit,
+        block == 0
+            ? "no block size fits the shapes of '" + weight.name + "' and of its scales '" + scales.name + of_module
+            : "a shard of '" + weight.name + of_module +
+                  " contains a part of a quantization block; each block has one scale in '" + scales.name + "'",
+        landing.source);
     d.path = landing.module->path;
     d.declared = weight.name + " " + ShapeToString(weight.shape) + " = " + layout.ToText() + " over " +
                  std::to_string(mesh.size(axis)) + " ranks; " + scales.name + " " + ShapeToString(scales.shape);
-    const int64_t block = BlockOf(weight.shape[dim], scales.shape[dim]);
-    d.required =
-        block == 0 ? "blocks of one size" : "shards that begin and end at multiples of " + std::to_string(block);
-    d.help = "another number of ranks, or replicated {} for these modules; or a separate layout for '" + scales.name +
+    d.required = block == 0 ? "a number of scales that divides the dim into blocks of one size"
+                            : "shards that begin and end at multiples of " + std::to_string(block);
+    d.help = "another number of ranks; or replicated {} for these modules; or a layout in params for '" + scales.name +
              "' that gives each rank the scales of its shard";
     diagnostics.push_back(std::move(d));
   }

@@ -21,16 +21,16 @@
 
 namespace moonshard {
 
-// Returns the index of the 8-bit floating-point weight whose scales `parameter` contains; -1 if it contains none.
-// Scales have the name of the weight with the suffix `_scale_inv` or `_scale`, and at most as many dims. A parameter of
-// one element whose name ends with `_scale` (the scale of the input) belongs to the module's only 8-bit floating-point
-// weight.
+// Returns the index of the 8-bit floating-point weight whose scales `parameter` contains; -1 if `parameter` contains no
+// scales. Scales have the name of the weight with the suffix `_scale_inv` or `_scale`, and at most as many dims as the
+// weight. A parameter of one element whose name ends with `_scale` (the scale of the input) belongs to the module's
+// only 8-bit floating-point weight.
 int64_t WeightOfScales(const ModuleTree::Signature& signature, size_t parameter);
 
 // Returns the placement of `scales` that gives each rank the scales of the blocks in its shard of `weight`; replicate
-// on a mesh axis where one scale applies to the full dim. `placement` is the resolved one of `weight`: dims from 0,
-// parts with sizes. Reports kStyleDoesNotFit if a shard of the weight begins or ends inside a block; the scales are
-// then replicated on that axis.
+// on a mesh axis where one scale applies to the full dim. `placement` is the resolved placement of `weight`: dims from
+// 0, parts with sizes. Reports kStyleDoesNotFit if a shard of the weight begins or ends inside a block, or if no block
+// size fits the two shapes; the scales are then replicated on that axis.
 Placement PlacementOfScales(const Parameter& scales, const Parameter& weight, const Placement& placement,
                             const Landing& landing, const MeshShape& mesh, Diagnostics& diagnostics);
 

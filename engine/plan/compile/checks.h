@@ -11,41 +11,44 @@
 
 namespace moonshard {
 
-// Reports kUnclaimedParameter for parameters that no rule claims. A warning; an error if the parent module also has
-// sharded parameters (a warning in a lenient plan): the gradient of a replicated parameter beside shards may need a
-// sum, and only the author can decide that. For a projection the finding suggests the style that its siblings imply.
-// Warnings with the same requirement are joined into one, which names the first few modules.
+// Reports kUnclaimedParameter for parameters that no rule claims. The finding is a warning, or an error if a sibling
+// module has sharded parameters (in a lenient plan a warning too): the gradient of a replicated parameter beside shards
+// may need a sum over the ranks, which only the author can decide. Beside sharded siblings, a module that only
+// default(style) claims is reported too, unless the style shards it. For a projection the finding suggests the style
+// that its siblings imply. Warnings with the same requirement are joined into one warning, which names the first few
+// modules.
 void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics);
 
 // Reports kFusedAsOne for each rule that shards the output features of a fused weight (query, key and value in one;
 // gate and up in one) as plain shards and leaves the output sharded: each rank would have features that do not belong
 // together, and would compute wrong values without an error. Fused weights are recognized by the usual module names,
 // since shapes do not show them. Reports nothing if the output is gathered, or if the layout is declared with `packed`
-// or `heads` (the features of one head are then adjacent). An error; in a lenient plan a warning.
+// or `heads` (the features of one head are then adjacent). The finding is an error, in a lenient plan a warning.
 void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics);
 
 // Reports kStyleDoesNotFit for each rule whose style shards a matrix of packed integers on tp: a quantized weight
 // (bitsandbytes, GPTQ, AWQ, MXFP4). Its rows and columns are not those of the original matrix, and its scales have
 // other shapes. The message names the format if the parameters beside the weight show it. A parameter that a rule names
-// by its path is not reported. Each line of the plan is reported once. An error.
+// by its path is not reported. Each line of the plan is reported once. The finding is an error.
 void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics);
 
-// Reports kStyleDoesNotFit for each rule whose weight layout contradicts the inputs and outputs of its style. A Linear
-// whose weight is sharded along its output features leaves sharded features. If the weight is sharded along its input
-// features, the Linear takes sharded features and leaves partial sums; if the weight is replicated, it takes full
-// features. A norm or scale that is sharded along its features takes sharded features. Only Linear modules and modules
-// that own only vectors are checked, and only declared inputs and outputs. On a tree from headers, where kinds are
-// guesses, modules with the usual names of a transposed weight (c_attn, c_fc, c_proj, q_attn) and masked lookups are
-// not checked. An error if shapes cannot fit; a warning if the module would run with wrong values or gradients, and in
-// a lenient plan.
+// Reports kStyleDoesNotFit for each rule whose weight layout contradicts the inputs and outputs of its style. If the
+// weight of a Linear is sharded along the output features, its output must have sharded features. If the weight is
+// sharded along the input features, the input must have sharded features and the output must be partial. If the weight
+// is replicated, the input must have full features. The input of a norm or scale whose weight is sharded must have
+// sharded features. Only Linear modules and modules that own only vectors are checked, and only declared inputs and
+// outputs. On a tree from headers, where kinds are guesses, modules with the usual names of a transposed weight
+// (c_attn, c_fc, c_proj, q_attn) and masked lookups are not checked. The finding is an error if shapes cannot fit, and
+// a warning if the module would run with wrong values or gradients, or if the plan is lenient.
 void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagnostics);
 
 // Returns kMostlyReplicated with the largest replicated parameters if the plan shards less than half of the model's
-// elements: its rules were probably written for another model. Returns nullopt if the plan shards no element: that is
-// the finding of an unused axis. Tied tensors count once, buffers do not count.
+// elements: its rules were probably written for another model. Returns nullopt if the plan shards no element, since
+// CheckAxes (mesh_axes.h) reports the unused axis. Tied tensors count once, buffers do not count.
 std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan);
 
-// Returns kNotHookable at the plan line `where`, for a module whose calls must be intercepted and cannot be.
+// Returns kNotHookable at the plan line `where`, for a module whose calls must be intercepted, but do not pass through
+// the engine.
 // `consequence` is the end of the message: "style 'x' would not run".
 Diagnostic NotHookable(const Module& module, const std::string& consequence, const SourceSpan& where);
 

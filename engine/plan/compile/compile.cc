@@ -146,15 +146,14 @@ class Compiler {
         if (!style.bare && (said == nullptr || boundary)) {
           Diagnostic d = MakeDiagnostic(
               Finding::kStyleDoesNotFit,
-              "style '" + rule.style.name + "' cannot be applied to a parameter by its path, only to its module",
-              rule.source);
+              "style '" + rule.style.name + "' cannot be applied to a parameter, only to a module", rule.source);
           d.path = out_.tree->PathOf({m, param});
           d.declared = ToText(rule.style);
-          d.required = "a layout, as in at(path, shard(0)), or a style without inputs and outputs that names '" +
-                       signature[param].name + "'";
+          d.required = "a layout, as in at(path, shard(0)), or a style that declares a layout for '" +
+                       signature[param].name + "' and has no inputs and outputs";
           if (const std::string tail = "." + signature[param].name; rule.pattern.ends_with(tail)) {
-            d.help = "give the style to the module: at(\"" + rule.pattern.substr(0, rule.pattern.size() - tail.size()) +
-                     "\", ...)";
+            d.help = "apply the style to the module: at(\"" +
+                     rule.pattern.substr(0, rule.pattern.size() - tail.size()) + "\", ...)";
           }
           diagnostics_.push_back(std::move(d));
           continue;
@@ -184,9 +183,11 @@ class Compiler {
       const Layout& layout = layouts.params[p][MeshAxis::kTp];
       if (HasRowsOfItsOwn(layout, weight->shape.front())) continue;
       const std::string& path = out_.tree->modules()[m].path;
-      Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
-                                    "the masked lookup of '" + path + "' needs rows that no other rank has",
-                                    moonshard::SourceOf(out_, layouts, p));
+      Diagnostic d = MakeDiagnostic(
+          Finding::kStyleDoesNotFit,
+          "'" + path +
+              "' has lookup = \"masked\", but tp does not shard the weight into one interval of rows for each rank",
+          moonshard::SourceOf(out_, layouts, p));
       d.path = path + ".weight";
       d.declared = layout.ToText();
       d.required = "one interval of rows on each rank, as with shard(0)";
@@ -230,7 +231,8 @@ class Compiler {
       out_.recompute_section.push_back(recomputed.section);
       const int64_t index = out_.tree->Find(path);
       if (index < 0 || out_.tree->modules()[static_cast<size_t>(index)].hookable) continue;
-      diagnostics_.push_back(NotHookable(out_.tree->modules()[static_cast<size_t>(index)], "it cannot be recomputed",
+      diagnostics_.push_back(NotHookable(out_.tree->modules()[static_cast<size_t>(index)],
+                                         "the module cannot be recomputed",
                                          out_.plan->recompute[static_cast<size_t>(recomputed.section)].source));
     }
   }
@@ -247,14 +249,16 @@ class Compiler {
         if (placement(tie[i]) == placement(tie[0])) continue;
         const int32_t first = out_.LayoutsOf(tie[0].module).rule;
         const int32_t second = out_.LayoutsOf(tie[i].module).rule;
-        Diagnostic d = MakeDiagnostic(
-            Finding::kTieConflict,
-            "'" + tree.PathOf(tie[0]) + "' and '" + tree.PathOf(tie[i]) + "' are one tensor with two layouts",
-            SourceOfRule(second >= 0 ? second : first));
+        Diagnostic d = MakeDiagnostic(Finding::kTieConflict,
+                                      "'" + tree.PathOf(tie[0]) + "' and '" + tree.PathOf(tie[i]) +
+                                          "' are tied (one tensor), but have different layouts",
+                                      SourceOfRule(second >= 0 ? second : first));
         d.path = tree.PathOf(tie[i]);
         d.declared = placement(tie[0]).ToText() + " and " + placement(tie[i]).ToText();
-        d.required = "the same layout for both";
-        d.help = "for tied input and output embeddings: vocab_rowwise and colwise, which both shard the vocabulary";
+        d.required = "the same layout for both parameters";
+        d.help =
+            "for tied input and output embeddings, use vocab_rowwise {} and colwise {}: both styles shard the "
+            "vocabulary";
         if (first >= 0 && second >= 0) d.related.push_back(SourceOfRule(first));
         diagnostics_.push_back(std::move(d));
       }

@@ -3,7 +3,7 @@
 // Resolves every style for the modules that its rule claims (parameters by name, kinds, heads, negative dims). Checks
 // before the model is changed that dims exist, that heads and packed sizes fit the axis, that every redistribution is
 // in the table of redistributions, that tied parameters have one layout, that no replica is counted twice in a sum, and
-// that no parameter beside sharded ones lacks a rule.
+// that every parameter beside sharded parameters has a rule.
 // Stage before: match. Stage after: apply, explain.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace moonshard {
 
 // Returns all errors together: kNoSuchParameter, kBadDim, kHeadsDoNotFit, kPackedDoesNotFit, kNoSuchRedistribution,
 // kStyleDoesNotFit, kUnreachablePartial, kFusedAsOne, kTieConflict, kNotHookable, kNotSupported, and
-// kUnclaimedParameter for a parameter beside sharded ones.
+// kUnclaimedParameter for a parameter beside sharded parameters.
 // Warnings: kUnclaimedParameter for other parameters, kUnusedAxis, kNotSupported for a style that can be compiled but
 // not run, kStyleDoesNotFit for a weight and redistributions that contradict each other but would run.
 Result<CompiledPlan> CompilePlan(const MatchedPlan& matched, const MeshShape& mesh);

@@ -1,7 +1,8 @@
-// CompiledPlan: everything that a plan makes a model do: all layouts, the steps around the calls of every module
-// (module_steps.h), process groups, fsdp units, gradient sums. It is the same on every rank; the local shapes
-// (local_shape.h) and the collectives and bytes (cost.h) of any rank follow from it. Made by compile.h.
-// Stage after: apply, which makes runtime objects from it and decides nothing; or explain.
+// CompiledPlan: a plan compiled for one model and one mesh: all layouts, the steps around the calls of every module
+// (module_steps.h), process groups, fsdp units, gradient sums. CompilePlan (compile.h) creates it. A CompiledPlan is
+// the same on every rank; the local shapes (local_shape.h) and the collectives and bytes (cost.h) of any rank follow
+// from it.
+// Stage after: apply, which creates runtime objects from the compiled plan without decisions of its own; or explain.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ struct ModuleLayouts {
   std::vector<std::string> after;                      // parameters added after the first output's redistribution
   Lookup lookup = Lookup::kPlain;
   std::optional<Route> route;
-  int64_t experts = 0;        // number of experts that the route's ids choose from, over all ranks
+  int64_t experts = 0;        // number of experts over all ranks, among which the route's ids choose
   std::string missing;        // the part of the style that the engine cannot run; "": none
   int64_t in_features = -1;   // full size of the first argument's last dim; -1 if the kind does not determine it
   int64_t out_features = -1;  // full size of the result's last dim; -1 likewise
@@ -50,7 +51,7 @@ struct ShardedUnit {
   // Parameters of the module and its descendants, without those of nested units; a tied tensor once; in tree order.
   std::vector<ParamRef> params;
   bool reshard = true;        // the unit is resharded after its forward
-  int64_t reshard_ranks = 0;  // number of neighbouring ranks that it is resharded over; 0: all
+  int64_t reshard_ranks = 0;  // number of neighbouring ranks that the unit is resharded over; 0: all
   bool operator==(const ShardedUnit&) const = default;
 };
 
@@ -62,7 +63,8 @@ struct UnitSettings {
   bool keep_unsynced = false;      // units stay full after a backward without gradient sync
   bool accumulate_shards = false;  // every micro-batch reduce-scatters its gradients, not only the last
   bool offload = false;            // shards of units are in host memory
-  std::string reduce_dtype;  // torch's name: dtype in which gradients are summed; "": that of the gathered parameter
+  // Torch's name of the dtype in which gradients are summed; "": the dtype of the gathered parameter.
+  std::string reduce_dtype;
   bool operator==(const UnitSettings&) const = default;
 };
 
@@ -92,8 +94,8 @@ struct CompiledPlan {
   bool sums_gradients = false;          // gradients may have to be summed over ranks after a backward
   std::vector<GradientBucket> buckets;  // of ddp, in the order in which their all-reduces start
   double gradient_scale = 1;            // factor of gradients that are summed over data-parallel ranks
-  // The tensor dims of activations along which a redistribution has shards; only dims that the plan counts from the
-  // front.
+  // The tensor dims of activations along which a redistribution has shards; without negative dims, which the plan
+  // counts from the last.
   std::set<int64_t> sharded_dims;
   std::vector<int64_t> rule_matches;  // per rule: number of modules and parameters that it claims
   Diagnostics findings;               // warnings and notes of all stages so far
@@ -102,8 +104,8 @@ struct CompiledPlan {
   const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
 
   // Returns the text that Hash() hashes: mesh, rules, sections, and every module's layouts and steps, sorted by path.
-  // Plans that do the same have the same text: it does not depend on the rank, on addresses, or on file names and
-  // lines.
+  // The text does not depend on the rank, on addresses, or on file names and line numbers, so plans with the same
+  // effect have the same text.
   std::string CanonicalText() const;
   // Returns 32 hex digits (XXH3, 128 bits) of CanonicalText. Ranks compare the hash before their first collective.
   std::string Hash() const;
@@ -120,7 +122,8 @@ const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleLayouts& layout
 // The same for a parameter: the line of the rule that names the parameter by its path, if there is one.
 const SourceSpan& SourceOf(const CompiledPlan& plan, const ModuleLayouts& layouts, size_t param);
 
-// Whether a layout shards the features, or the sequence, of an activation [batch, sequence, features].
+// For an activation [batch, sequence, features]: whether a layout shards the features (dim 2 or -1); whether a layout
+// shards the sequence (dim 1 or -2).
 bool ShardsFeatures(const Layout& layout);
 bool ShardsSequence(const Layout& layout);
 // Whether an input or output of the module has, on tp, shards of the sequence before or after its redistribution.

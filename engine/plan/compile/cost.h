@@ -12,7 +12,7 @@ namespace moonshard {
 
 struct PlanTotals {
   int64_t params = 0;             // elements of the full model, tied tensors once, without buffers
-  int64_t sharded_params = 0;     // elements of the parameters that an axis shards
+  int64_t sharded_params = 0;     // elements of the parameters that a mesh axis shards
   int64_t replicated_params = 0;  // elements of the other parameters
   int64_t bytes_per_rank = 0;     // parameters and buffers that this rank stores
   int64_t gradient_bytes = 0;     // gradients of this rank's parameters after the backward
@@ -26,11 +26,12 @@ struct Tokens {
   int64_t sequence = 1;
 };
 
-// Returns the totals of rank `rank`, in bytes and elements. `tokens` nullopt: one sequence, of one token for each rank
-// of tp if the plan shards the sequence, else of one token.
+// Returns the totals of rank `rank`, in bytes and elements. `tokens`: the size of the input; nullopt:
+// FewestTokens(plan).
 // Collectives are counted as they run: siblings with the same redistribution of one tensor share a collective. All
-// gradients of one dtype that are summed over one group are in one all-reduce; those of ddp are in one all-reduce per
-// bucket. A redistribution on a module whose parameters do not determine its feature size is counted with 0 bytes.
+// gradients of one dtype that are summed over one group are in one all-reduce; the gradients of ddp are in one
+// all-reduce per bucket. A redistribution on a module whose parameters do not determine its feature size is counted
+// with 0 bytes.
 PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens> tokens = std::nullopt);
 
 // One collective of a step, and the module or unit that it belongs to.
@@ -47,7 +48,8 @@ struct PlannedCollective {
 // Returns every collective of one training step that rank `rank` takes part in; their sums are PlanTotals::collectives.
 std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t rank, Tokens tokens);
 
-// Returns the tokens that TotalsOf uses if its `tokens` is nullopt.
+// Returns the smallest input that the plan accepts: one sequence, with one token for each rank of tp if the plan shards
+// the sequence, else with one token.
 Tokens FewestTokens(const CompiledPlan& plan);
 
 // Returns the mesh axis of more than one rank on which a compiled redistribution changes the layout; nullopt if there

@@ -113,7 +113,7 @@ class DataParallelCompiler {
     const std::vector<GradientTerm> terms = GradientTermsOf(parameter.shape, placement, plan_.mesh, 0);
     if (std::ranges::none_of(terms, [](const GradientTerm& term) { return term.dim >= 0; })) return;
     Diagnostic d = Of(Finding::kNotSupported,
-                      "fsdp cannot shard a fused weight that has fewer heads than ranks in one of its parts");
+                      "fsdp cannot shard a fused weight if a part of the weight has fewer heads than tp has ranks");
     d.declared = parameter.name + " " + placement.ToText() + ", by style '" + layouts.style + "'";
     d.required = "at least as many heads as ranks of tp in each part, or ddp {}";
     diagnostics_.push_back(std::move(d));
@@ -161,7 +161,7 @@ class DataParallelCompiler {
     if (index < 0) return;  // a tree from headers
     const Module& module = plan_.tree->modules()[static_cast<size_t>(index)];
     if (!module.hookable) {
-      diagnostics_.push_back(NotHookable(module, "fsdp cannot gather its parameters", section_.source));
+      diagnostics_.push_back(NotHookable(module, "fsdp cannot gather the parameters of the module", section_.source));
     }
   }
 

@@ -1,6 +1,6 @@
 // DataParallel: the data-parallel part of compile: adds the layouts of an `fsdp` or `ddp` section to the placements,
-// and makes the units. A plan without fsdp has units too if it uses parameters in another dtype than they are stored
-// in; such a unit only casts.
+// and makes the units. A plan without fsdp also has units if it uses parameters in another dtype than their stored
+// dtype; such a unit only casts.
 #pragma once
 
 #include "engine/core/base/diagnostic.h"
@@ -9,10 +9,10 @@
 
 namespace moonshard {
 
-// With `fsdp`: every parameter becomes shard(0) on dp_shard, which divides its tp shard, and shared on dp_replicate. A
-// parameter of a single number, or of a module that the section ignores, becomes shared on both axes. Fills in
-// plan.units and plan.unit_settings. With `ddp`: every parameter becomes shared on both axes, so that its gradient is
-// summed. Axes of one rank are not changed. Call it when all other placements are final.
+// With `fsdp`: every parameter becomes shard(0) on dp_shard, applied to its tp shard (tp shards first), and shared on
+// dp_replicate. Parameters without dims (single numbers) and parameters of modules that the section ignores become
+// shared on both axes. Fills in plan.units and plan.unit_settings. With `ddp`: every parameter becomes shared on both
+// axes, so that its gradient is summed. Axes of one rank are not changed. Call it when all other placements are final.
 //
 // Errors: kNotHookable (a unit, or the root, whose calls cannot be intercepted), kTieConflict (a tensor of two units),
 // kStyleDoesNotFit (a number of ranks to reshard over that does not divide dp_shard), kNotSupported (a layout on a

@@ -14,12 +14,13 @@ std::optional<Diagnostic> UnequalParts(const Layout& layout, int64_t size, const
   if (!layout.has_equal_parts() || size % count == 0) return std::nullopt;
   Diagnostic d = MakeDiagnostic(Finding::kPackedDoesNotFit,
                                 what + " of '" + landing.module->path + "': a dim of " + std::to_string(size) +
-                                    " elements does not divide into " + std::to_string(count) + " equal parts",
+                                    " elements cannot be divided into " + std::to_string(count) + " equal parts",
                                 landing.source);
   d.path = landing.module->path;
   d.declared = layout.ToText();
   d.required = "a number of parts that divides " + std::to_string(size) + ", or the size of each part";
-  d.help = "packed(" + std::to_string(layout.dim) + ", { size, ... }), sizes that add up to " + std::to_string(size);
+  d.help =
+      "packed(" + std::to_string(layout.dim) + ", { size, ... }) with sizes that add up to " + std::to_string(size);
   return d;
 }
 

@@ -70,23 +70,24 @@ void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics) {
     }
     const ModuleLayouts& layouts = plan.LayoutsOf(m);
     if (!said.insert(layouts.rule).second) continue;
-    Diagnostic d =
-        MakeDiagnostic(Finding::kFusedAsOne,
-                       "'" + path + "' holds " + (fused->attention ? "query, key and value" : "gate and up") +
-                           ", and is sharded as one matrix",
-                       SourceOf(plan, layouts));
+    Diagnostic d = MakeDiagnostic(Finding::kFusedAsOne,
+                                  "'" + path + "' contains the weights of " +
+                                      (fused->attention ? "query, key and value" : "gate and up") +
+                                      ", but is sharded as one matrix",
+                                  SourceOf(plan, layouts));
     d.path = path;
     if (plan.plan->lenient) d.severity = Severity::kWarning;
     d.declared = "weight = shard(0), by style '" + layouts.style + "'";
-    d.required =
-        fused->attention
-            ? "packed(0, { query, key, value }, { heads = { ... } }) where they are stored one after another, "
-              "or heads = n where those of each head or group are stored together"
-            : "packed(0, 2) where gate comes before up, or heads = n where gate and up are interleaved in n pairs";
-    d.help = fused->attention ? "transformer.attention has fused = \"contiguous\" and \"interleaved\"; "
-                                "or gather the features again: output = replicate"
-                              : "transformer.mlp has fused = \"contiguous\" and \"interleaved\"; "
-                                "or gather the features again: output = replicate";
+    d.required = fused->attention ? "packed(0, { q_size, k_size, v_size }, { heads = { ... } }) if all query rows come "
+                                    "first, then all key rows, then all value rows; or heads = n, with n the number of "
+                                    "heads (with GQA: of groups), if the rows of each head or group are stored "
+                                    "together"
+                                  : "packed(0, 2) if all gate rows come before all up rows; or heads = n if they "
+                                    "alternate, in n pairs of a gate row and an up row";
+    d.help = fused->attention ? "transformer.attention declares this with fused = \"contiguous\" or \"interleaved\"; "
+                                "or use colwise { output = replicate }, which gathers the features"
+                              : "transformer.mlp declares this with fused = \"contiguous\" or \"interleaved\"; "
+                                "or use colwise { output = replicate }, which gathers the features";
     diagnostics.push_back(std::move(d));
   }
 }

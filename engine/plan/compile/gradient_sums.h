@@ -1,6 +1,6 @@
-// GradientSums: the parts of parameters' gradients that must be summed over ranks, since each of the ranks computes a
-// term of the sum, and the buckets of gradients that ddp sums in one all-reduce. Part of compile. Stage after: apply,
-// which passes both to redistribute/gradient_sum.h; cost.h counts their bytes.
+// GradientSums: the gradients, and parts of gradients, that are summed over ranks because each rank computes one term
+// of the sum; and the buckets of gradients that ddp sums in one all-reduce. Part of compile. Stage after: apply, which
+// passes the sums and the buckets to redistribute/gradient_sum.h; cost.h counts their bytes.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,12 @@
 
 namespace moonshard {
 
-// A gradient, or a part of it, of which each rank of `group` has a term.
+// A gradient, or a part of a gradient, that is the sum of one term from each rank of `group`.
 struct GradientTerm {
   PlannedGroup group;
   int dim = -1;  // -1: the full gradient
-  // The interval of `dim` in this rank's shard, in elements: a part of a fused weight that has fewer heads than ranks.
+  // The interval of `dim` in this rank's shard, in elements. Only used for a fused weight: the interval covers the
+  // parts that have fewer heads than ranks.
   int64_t begin = 0;
   int64_t length = 0;
   bool operator==(const GradientTerm&) const = default;
@@ -30,8 +31,8 @@ struct GradientTerm {
 std::vector<GradientTerm> GradientTermsOf(const std::vector<int64_t>& shape, const Placement& placement,
                                           const MeshShape& mesh, int64_t rank);
 
-// Returns the interval of sum.dim, in the shard of rank `rank`, that the planned sum is of, for a parameter of this
-// full shape.
+// Returns the interval of sum.dim, in the shard of rank `rank`, that `sum` adds up. `shape` is the parameter's full
+// shape.
 Interval ElementsOf(const PlannedSum& sum, const std::vector<int64_t>& shape, const Placement& placement,
                     const MeshShape& mesh, int64_t rank);
 
@@ -41,8 +42,9 @@ bool SumsOverData(const CompiledPlan& plan);
 // Returns the buckets of a plan with ddp over more than one rank; empty for other plans. Every parameter is in one
 // bucket; a tied tensor once, buffers not at all. Parameters are in the reverse order of the tree, which is about the
 // order in which a backward computes their gradients. All parameters of a bucket have one dtype. A bucket is closed
-// before it exceeds the section's bucket_bytes; a larger parameter has a bucket of its own. The bytes are those of rank
-// 0, so that all ranks have the same buckets. The buckets are in the order in which their all-reduces start.
+// before it exceeds the section's bucket_bytes; a larger parameter has a bucket of its own. Sizes are counted for the
+// shards of rank 0, so that all ranks have the same buckets. The buckets are in the order in which their all-reduces
+// start.
 std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan);
 
 }  // namespace moonshard

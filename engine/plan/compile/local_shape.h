@@ -15,7 +15,7 @@ namespace moonshard {
 
 // Returns, for each dim of the full shape `shape`, the intervals of indices that rank `rank` holds, in the order of its
 // local tensor. Axes that shard the same dim divide it one after the other, the innermost axis (tp) first. `placement`
-// is compiled: it fits the shape.
+// must be compiled, so that it fits the shape.
 std::vector<std::vector<Interval>> LocalIntervals(const std::vector<int64_t>& shape, const Placement& placement,
                                                   const MeshShape& mesh, int64_t rank);
 // Returns the shape of the local tensor of rank `rank`.

@@ -42,8 +42,8 @@ Diagnostic Unused(const CompiledPlan& plan, MeshAxis axis) {
   Diagnostic d;
   if (IsDataParallel(axis)) {
     d = MakeDiagnostic(Finding::kUnusedAxis, "nothing reduces gradients over mesh axis '" + name +
-                                                 "': each of its ranks trains its own model");
-    d.required = "fsdp { wrap = ... } or ddp {} in the plan, or inference only, or size 1";
+                                                 "': each rank of the axis trains a separate model");
+    d.required = "fsdp { wrap = ... } or ddp {} in the plan, or size 1; inference requires neither";
   } else if (axis == MeshAxis::kTp) {
     d = MakeDiagnostic(Finding::kUnusedAxis, "nothing in the plan uses mesh axis '" + name + "'");
     d.required = "a layout on that axis, or size 1";

@@ -12,9 +12,9 @@ namespace moonshard {
 // use, since there is no pipeline or context parallelism.
 void CheckAxes(const CompiledPlan& plan, Diagnostics& diagnostics);
 
-// Returns those of these warnings that are about dp_shard and dp_replicate: a plan that reduces no gradients over ranks
-// that receive different rows of the batch. apply/ reports them as errors unless ApplyOptions::independent_replicas is
-// set.
+// Returns the warnings of CheckAxes about dp_shard and dp_replicate: the plan does not reduce gradients over ranks that
+// receive different rows of the batch. apply/ reports these warnings as errors unless
+// ApplyOptions::independent_replicas is set.
 Diagnostics IndependentReplicas(const CompiledPlan& plan);
 
 }  // namespace moonshard

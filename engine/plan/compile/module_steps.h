@@ -4,13 +4,13 @@
 //
 // The steps of every module run in the order of StepKind: first the steps before the module's forward, then the
 // forward, then the steps after it. The reasons for this order: Parameters are gathered before the first step that
-// reads them and resharded after the last one. Casts are outside of redistributions, so that collectives send the dtype
-// in which the module computes. The steps from kRecompute to kFinishCall are inside of a recomputed call and run again
-// in the backward, also redistributions, with the same random numbers. Casts and the gather of the unit do not run
-// again: the backward gathers the unit by itself. Inputs are compared between ranks before the first collective of the
-// call. Parameters that the forward left out (a rowwise bias) are added once, after the partial sums were reduced. The
-// order after the forward is not the reverse of the order before it: a step that ends an earlier step names that step
-// (ModuleStep::ends).
+// reads them and resharded after the last such step. Casts are outside of redistributions, so that collectives send the
+// dtype in which the module computes. The steps from kRecompute to kFinishCall are inside of a recomputed call and run
+// again in the backward, including redistributions, with the same random numbers. Casts and the gather of the unit do
+// not run again: the backward gathers the unit by itself. Inputs are compared between ranks before the first collective
+// of the call. Parameters that the forward left out (a rowwise bias) are added once, after the partial sums were
+// reduced. The order after the forward is not the reverse of the order before it: a step that ends an earlier step
+// names that step (ModuleStep::ends).
 //
 // Modules with equal steps share one ModuleSteps: a model of 60,000 modules has a few dozen.
 #pragma once
@@ -33,42 +33,44 @@ struct CompiledPlan;
 
 enum class StepKind : uint8_t {
   // Before the module's forward.
-  kBeginStep,          // on the root: clears what an exception left in units, starts to record their order
+  kBeginStep,          // on the root: resets units after an exception, starts to record the order of units
   kGatherUnit,         // gathers the unit's parameters, by one all-gather per dtype
   kCastArguments,      // casts floating-point arguments to `dtype`
-  kRecompute,          // the inner steps and the forward store only the results of `kept`, and run again
+  kRecompute,          // stores only the results of `kept`; the backward reruns the steps inside and the forward
   kKeepResults,        // inside a recomputed call: stores the results of all operators of this call
-  kOutermostCall,      // if no call encloses this one: checks loaded values and inputs, prepares gradient sums
-  kDrawInside,         // random numbers of the forward come from `stream`
+  kOutermostCall,      // if no call encloses this call: checks loaded values and inputs, prepares gradient sums
+  kDrawInside,         // selects the source of random numbers for the forward: `stream`
   kRedistributeInput,  // redistributes argument `position` on `axis`
   kRouteInputs,        // replaces expert ids and weights among the arguments by those of this rank's experts
-  kShareResults,       // equal redistributions of one tensor by calls inside this one share one result
+  kShareResults,       // equal redistributions of one tensor by calls inside this call share one result
   // After the module's forward.
-  kDrawAfter,           // random numbers between this call and the next come from `stream`
+  kDrawAfter,           // selects the source of random numbers until the next call: `stream`
   kRedistributeOutput,  // redistributes result `position` on `axis`
   kAddParameters,       // adds the parameters that the forward left out to the first result
   kRouteOutputs,        // as kRouteInputs, among the results
-  kFinishCall,          // if no call encloses this one: a backward through the results runs the gradient sums
+  kFinishCall,          // if no call encloses this call: a backward through the results runs the gradient sums
   kCastResults,         // casts floating-point results to `dtype`, or to the dtype of the first argument
-  kReshardUnit,         // reshards the unit's parameters, with `keeps` only when its backward ends
-  kEndStep,             // frees what was gathered ahead and not used
+  kReshardUnit,         // reshards the unit's parameters; with `keeps`, only when the unit's backward ends
+  kEndStep,             // frees units that were gathered ahead but not used
 };
 
 struct ModuleStep;
 struct ModuleSteps;
 
-// The properties of a step kind: a row of the table in step_kinds.cc. A new kind needs an entry of StepKind, a row
-// there, code in CompileSteps that adds it, and an object in engine/runtime/apply/boundary_steps.cc.
+// The properties of a step kind: a row of the table in step_kinds.cc. A new kind needs an entry of StepKind, a row in
+// this table, code in CompileSteps that adds it, and an object in engine/runtime/apply/boundary_steps.cc.
 struct StepKindInfo {
   using Text = std::string (*)(const ModuleStep&, const ModuleSteps&, const CompiledPlan&);
 
   StepKind kind;
   const char* name;  // "gather_unit": in JSON; in text with spaces for underscores
   bool begins;       // whether it runs before the module's forward; else after it
-  // The kind of the earlier step that it ends, and whose state of the call it uses; nullopt: none.
+  // The kind of the earlier step that a step of this kind ends. The ending step uses the state that the earlier step
+  // keeps for the call. nullopt: none.
   std::optional<StepKind> ends;
   bool repeats;  // whether it runs again in the backward if the call is recomputed
-  // Whether modules without parameters can cause it, which a tree from checkpoint headers does not list.
+  // Whether a module without parameters can cause a step of this kind; a tree from checkpoint headers does not list
+  // such modules.
   bool of_live_tree;
   Text rest;         // returns the text after the name; nullptr: none
   Text collectives;  // returns its collectives: "all_gather forward, reduce_scatter backward"; nullptr: none
@@ -77,7 +79,7 @@ const StepKindInfo& InfoOf(StepKind kind);
 // All kinds, in the order of StepKind.
 std::span<const StepKindInfo> StepKinds();
 
-// The stream of random numbers: common to all ranks of tp, of this rank alone, or the one before the call.
+// The source of random numbers: common to all ranks of tp, of this rank alone, or the source in use before the call.
 enum class DrawFrom : uint8_t { kCommon, kOwn, kAsBefore };
 
 // The operators whose results a recomputed call stores.
@@ -93,12 +95,12 @@ struct ModuleStep {
   // The position of the argument in forward's signature, or of the tensor in the result; the layouts are in the
   // module's ModuleLayouts. Of kRecompute: index into plan->recompute, for the text.
   int32_t position = 0;
-  // Of a step of `leave`: index into `enter` of the step that it ends, and whose state of the call it uses; -1: none.
+  // Of a step of `leave`: index into `enter` of the step that this step ends (StepKindInfo::ends); -1: none.
   int32_t ends = -1;
   MeshAxis axis = MeshAxis::kTp;
-  // Of an input: the number of siblings with the same redistribution of the same argument. One sibling runs the
-  // redistribution, and the others use its result. `shared_with` is the name of that sibling in its parent ("q_proj");
-  // "" in the step of that sibling itself.
+  // Of an input: the number of siblings with the same redistribution of the same argument. The first sibling runs the
+  // redistribution, and the others use its result. `shared_with` is the name of the first sibling in its parent
+  // ("q_proj"); "" in the step of the first sibling.
   int32_t uses = 1;
   std::string shared_with;
   std::string dtype;  // torch's name; "" of kCastResults: the dtype of the first floating-point argument
@@ -116,8 +118,8 @@ struct PlannedGroup {
   auto operator<=>(const PlannedGroup&) const = default;
 };
 
-// A sum over a group of a parameter's gradient, or of a part of the gradient along `dim`. The elements of the part on a
-// rank follow from the rank's shard (ElementsOf, gradient_sums.h).
+// The sum of a parameter's gradient, or of a part of the gradient along `dim`, over a group. The elements of the part
+// on a rank follow from the rank's shard (ElementsOf, gradient_sums.h).
 struct PlannedSum {
   uint32_t param = 0;  // index into the module's parameters
   PlannedGroup group;
@@ -126,17 +128,19 @@ struct PlannedSum {
   bool operator==(const PlannedSum&) const = default;
 };
 
-// How an argument arrives from the model's code, for the comparison of inputs between the ranks of tp.
+// The declared layout in which the model's code passes an argument, for the comparison of inputs between ranks of tp.
 struct ArrivingInput {
   std::optional<int> shard_dim;  // ranks may differ in the size of this tensor dim; negative counts from the last
   bool replicated = false;       // equal on every rank, values included
   bool operator==(const ArrivingInput&) const = default;
 };
 
-// The steps around the calls of all modules that have equal ones.
+// The steps around the calls of all modules with equal steps.
 struct ModuleSteps {
-  uint32_t layouts = 0;                 // index into CompiledPlan::layouts
-  bool planned = false;                 // the root, claimed modules and modules around them: for observers of a step
+  uint32_t layouts = 0;  // index into CompiledPlan::layouts
+  // Whether the module is the root, is claimed, or encloses a module whose calls must be intercepted. Observers of a
+  // step watch these modules.
+  bool planned = false;
   std::string dtype;                    // of parameters while they are used; "": as they are stored
   std::vector<ModuleStep> enter;        // in order
   std::vector<ModuleStep> leave;        // in order

@@ -31,14 +31,15 @@ std::string HowToHook(const Module& module) {
   switch (module.origin) {
     case ModuleOrigin::kWithinTorch: {
       const std::string around(ParentOf(module.path));
-      return "LibTorch's own '" + around + "' uses this module without a call: rewrite the class of '" + around +
-             "' with layers of moonshard::nn, or replicate it: at(\"" + around + "{,.**}\", replicated())";
+      return "the LibTorch module '" + around + "' does not call this module: rewrite the class of '" + around +
+             "' with layers of moonshard::nn, or replicate '" + around + "': at(\"" + around +
+             "{,.**}\", replicated())";
     }
     case ModuleOrigin::kTorch:
       if (IsAmong(kind, kOfFixedSize)) {
         return "LibTorch's " + kind +
-               " computes with the sizes that it was created with: rewrite its class with layers of "
-               "moonshard::nn, or replicate it: at(\"" +
+               " computes with its full sizes: replace it by a class with layers of moonshard::nn, or replicate "
+               "it: at(\"" +
                module.path + "{,.**}\", replicated())";
       }
       if (IsAmong(kind, kDropIns)) return makes + ", use moonshard::nn::" + kind + " in place of torch::nn::" + kind;
@@ -51,7 +52,7 @@ std::string HowToHook(const Module& module) {
   }
   if (IsAmong(kind, kDropIns)) {
     return makes + ", use moonshard::nn::" + kind + " in place of torch::nn::" + kind +
-           ", or for a class of your own MOONSHARD_MODULE(Name) in place of TORCH_MODULE(Name)";
+           "; for a class of your own, use MOONSHARD_MODULE(Name) in place of TORCH_MODULE(Name)";
   }
   return declare;
 }
@@ -67,7 +68,7 @@ Diagnostic NotHookable(const Module& module, const std::string& consequence, con
   const std::string kind = module.kind.empty() ? "its class" : "'" + module.kind + "'";
   const bool bare = module.origin == ModuleOrigin::kHost || module.origin == ModuleOrigin::kMoonshard;
   d.declared = bare ? "an object of " + kind + " without moonshard's hook"
-                    : kind + " is " + (torch ? "LibTorch's own" : "an ordinary LibTorch module");
+                    : kind + " is " + (torch ? "a class of LibTorch" : "an ordinary LibTorch module");
   d.required = "a module whose calls moonshard intercepts";
   d.help = HowToHook(module);
   return d;

@@ -92,16 +92,16 @@ void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics) {
       const std::string_view format = FormatOf(tree, path, parameter.name);
       Diagnostic d = MakeDiagnostic(
           Finding::kStyleDoesNotFit,
-          "'" + tree.PathOf({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}) + "' holds packed integers" +
-              (format.empty() ? "" : " (" + std::string(format) + ")") + ", and is sharded as a plain matrix",
+          "'" + tree.PathOf({static_cast<uint32_t>(m), static_cast<uint32_t>(p)}) + "' contains packed integers" +
+              (format.empty() ? "" : " (" + std::string(format) + ")") + ", but is sharded as a plain matrix",
           line);
       d.path = path;
       d.declared = layout->ToText() + ", by style '" + layouts.style + "'; the parameter is " +
                    SafetensorsName(parameter.dtype) + " " + ShapeText(parameter.shape);
       d.required = "a matrix of floating-point numbers";
       d.help =
-          "shard a checkpoint that is not quantized; or replicated {} for these modules; or a rule for the parameter "
-          "itself, and one for each of its scales, if the format allows that";
+          "use a checkpoint that is not quantized; or replicated {} for these modules; or, if the format can be "
+          "sharded, a rule for the parameter and a rule for each of its scales";
       diagnostics.push_back(std::move(d));
       break;
     }

@@ -32,8 +32,8 @@ void CompilePrecision(const MatchedPlan& matched, CompiledPlan& plan, Diagnostic
     plan.kept_dtypes.push_back({kept.path, section.dtype});
     const int64_t index = tree.Find(kept.path);
     if (index < 0 || tree.modules()[static_cast<size_t>(index)].hookable) continue;
-    diagnostics.push_back(
-        NotHookable(tree.modules()[static_cast<size_t>(index)], "its inputs cannot be cast", section.modules.source));
+    diagnostics.push_back(NotHookable(tree.modules()[static_cast<size_t>(index)],
+                                      "the inputs of the module cannot be cast", section.modules.source));
   }
 }
 

@@ -110,15 +110,15 @@ void CheckLate(const Style& style, const Landing& landing, const MeshShape& mesh
     if (mesh.size(axis) > 1 && leaves.is_shared_last()) {
       Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
                         "'" + layouts.after.front() + "' of '" + landing.module->path +
-                            "' is added to an output of which only the last features are shared");
+                            "' is added to an output that is shared only in its last features");
       d.declared = leaves.ToText() + ", and after = { \"" + Join(layouts.after, "\", \"") + "\" }";
-      d.required = "no 'after', which is for outputs that are reduced";
+      d.required = "no 'after': 'after' is only for outputs that are reduced";
       diagnostics.push_back(std::move(d));
     }
     if (mesh.size(axis) == 1 || leaves.kind != LayoutKind::kPartial) continue;
     Diagnostic d = At(landing, Finding::kUnreachablePartial,
-                      "'" + layouts.after.front() + "' of '" + landing.module->path + "' would be added on each of " +
-                          std::to_string(mesh.size(axis)) + " ranks");
+                      "'" + layouts.after.front() + "' of '" + landing.module->path + "' would be added " +
+                          std::to_string(mesh.size(axis)) + " times, once on each rank");
     d.declared = "an output that leaves as partial, and after = { \"" + Join(layouts.after, "\", \"") + "\" }";
     d.required = "an output that leaves as replicate, shared or shard(d), or a module without this parameter";
     diagnostics.push_back(std::move(d));
@@ -134,7 +134,7 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
       params, [](const auto& entry) { return std::ranges::any_of(entry.second.by_axis, &Layout::is_shard); });
   // Its redistributions would take shards that no parameter makes.
   if (shards && layouts.missing.empty() && std::ranges::all_of(*landing.signature, &Parameter::is_buffer)) {
-    layouts.missing = "'" + landing.module->path + "' owns no parameter that it could shard";
+    layouts.missing = "'" + landing.module->path + "' owns no parameter that the style could shard";
   }
   std::vector<std::pair<size_t, size_t>> scales;  // which nobody placed, and the weights that they follow
   for (size_t i = 0; i < landing.signature->size(); ++i) {
@@ -183,9 +183,9 @@ void ResolveRedistribution(const Style& style, const Landing& landing, const cha
     if (from.has_equal_parts() || to.has_equal_parts()) {
       Diagnostic d = At(landing, Finding::kPackedDoesNotFit,
                         "the sizes of the parts in " + std::string(what) + " " + std::to_string(position) +
-                            " of style '" + style.name + "' do not follow from '" + landing.module->path + "'");
+                            " of style '" + style.name + "' cannot be derived from '" + landing.module->path + "'");
       d.declared = from.ToText() + " -> " + to.ToText();
-      d.required = "packed(dim, { size, ... })";
+      d.required = "the size of each part: packed(dim, { size, ... })";
       diagnostics.push_back(std::move(d));
       continue;
     }
@@ -231,9 +231,10 @@ void CheckReplicasInSums(const Style& style, const Landing& landing, const MeshS
       const auto size = (*landing.signature)[i].shape[static_cast<size_t>(layout.dim)];
       const Result<DimShards> pieces = DimShards::Make(layout, size, mesh.size(axis));
       if (!pieces.ok() || pieces.value().replicas() == 1) continue;
-      Diagnostic d = At(landing, Finding::kUnreachablePartial,
-                        "the output of style '" + style.name + "' is a sum, and each head would be counted " +
-                            std::to_string(pieces.value().replicas()) + " times");
+      Diagnostic d =
+          At(landing, Finding::kUnreachablePartial,
+             "the output of style '" + style.name + "' is a sum over the ranks, and this sum would count each head " +
+                 std::to_string(pieces.value().replicas()) + " times");
       d.declared =
           (*landing.signature)[i].name + " " + layout.ToText() + " over " + std::to_string(mesh.size(axis)) + " ranks";
       d.required = "at least as many heads as ranks if the output is partial";
@@ -274,7 +275,7 @@ void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& m
       d.declared = parameter.name + " of shape " + ShapeToString(parameter.shape) + ", " + layout.ToText();
       d.required =
           !agrees ? "parameters whose first dim is " + std::to_string(layouts.experts) + ", one entry for each expert"
-          : !fits ? "a replicated router, whose results every rank has"
+          : !fits ? "a replicated router, so that every rank has the results for all experts"
                   : "experts sharded as shard(0), so that no expert is split over ranks";
       diagnostics.push_back(std::move(d));
     }
@@ -285,13 +286,14 @@ void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& m
   if (counted > 0 && pieces.ok() && pieces.value().length(mesh.size(MeshAxis::kTp) - 1) == 0) {
     Diagnostic d = At(
         landing, Finding::kStyleDoesNotFit,
-        "route of style '" + style.name + "' leaves ranks of tp without an expert of '" + landing.module->path + "'");
+        "with route of style '" + style.name + "', some ranks of tp have no expert of '" + landing.module->path + "'");
     d.declared = std::to_string(layouts.experts) + " experts on " + std::to_string(mesh.size(MeshAxis::kTp)) + " ranks";
-    d.required = "at least one expert per rank: the same number on each rank, or fewer on the last";
+    d.required =
+        "at least one expert on every rank: each rank has ceil(experts / ranks) experts, the last rank may have fewer";
     diagnostics.push_back(std::move(d));
   }
   if (counted == 0) {
-    layouts.missing = "the number of experts does not follow from the parameters of '" + landing.module->path + "'";
+    layouts.missing = "the number of experts cannot be derived from the parameters of '" + landing.module->path + "'";
     return;
   }
   layouts.route = style.route;
@@ -314,7 +316,8 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
       diagnostics.push_back(std::move(d));
     }
     if (layout.is_shared_last()) {
-      Diagnostic d = At(landing, Finding::kNoSuchRedistribution, "a parameter cannot be shared in part");
+      Diagnostic d =
+          At(landing, Finding::kNoSuchRedistribution, "a parameter cannot be shared only in its last features");
       d.declared = parameter.name + " = " + layout.ToText();
       d.required = "replicate, shared or shard(d)";
       diagnostics.push_back(std::move(d));

@@ -11,7 +11,7 @@
 
 namespace moonshard {
 
-// The module that a style is resolved for: an example of all modules with its signature and kind under the rule.
+// The module that a style is resolved for. It represents all modules of the rule with the same signature and kind.
 struct Landing {
   const Module* module = nullptr;
   const ModuleTree::Signature* signature = nullptr;
@@ -19,8 +19,8 @@ struct Landing {
   SourceSpan source;    // of the rule
 };
 
-// Fills in style, params, inputs, outputs, after, lookup, route, experts and missing of `layouts`, whose features
-// FillFeatures has filled in. Adds errors to `diagnostics`, with the rule's line and the module's path. After an error
+// Fills in style, params, inputs, outputs, after, lookup, route, experts and missing of `layouts`. Call
+// FillFeatures(layouts) first. Adds errors to `diagnostics`, with the rule's line and the module's path. After an error
 // `layouts` is only for further checks and must not be applied.
 void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleLayouts& layouts,
                   Diagnostics& diagnostics);
@@ -39,8 +39,8 @@ std::optional<Diagnostic> UnequalParts(const Layout& layout, int64_t size, const
                                        const std::string& what);
 
 // Fills in the sizes of equal parts of a redistribution whose tensor has `features` features (-1: not known, nothing is
-// filled in). Reports parts that do not divide the features, unless `reported`: an error of the style was reported
-// before. Such parts become a plain shard.
+// filled in). Reports a number of parts that does not divide the features, unless `reported` is true: an error of the
+// style was reported before. Such parts become a plain shard.
 void FillEqualParts(int64_t features, const Landing& landing, const std::string& what, bool reported,
                     std::optional<Redistribution>& redistribution, Diagnostics& diagnostics);
 

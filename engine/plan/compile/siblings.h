@@ -27,7 +27,7 @@ class Siblings {
   // Returns the group of the module's n-th input, from 0, that is redistributed on an axis of more than one rank;
   // nullptr if the module has fewer such inputs.
   const Group* Of(uint32_t module, size_t n) const;
-  // Whether a module redistributes more than one input.
+  // Whether any module redistributes more than one input.
   bool has_more() const { return !more_.empty(); }
 
   // Whether the module encloses a module whose calls must be intercepted (encloses), or a module that redistributes
@@ -54,7 +54,7 @@ class Siblings {
   std::vector<bool> moves_;                  // by layouts
   std::vector<Group> groups_;
   std::vector<uint32_t> group_;                               // by module: of its first input that is redistributed
-  std::unordered_map<uint32_t, std::vector<uint32_t>> more_;  // of the further ones
+  std::unordered_map<uint32_t, std::vector<uint32_t>> more_;  // of its further inputs
   std::vector<bool> encloses_;                                // by module
   std::vector<bool> shares_;                                  // by module
 };

@@ -109,7 +109,7 @@ Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool toke
   if (unclaimed.beside_sharded) {
     d.severity = plan.plan->lenient ? Severity::kWarning : Severity::kError;
     d.declared = layouts.is_fallback ? "default(" + layouts.style + ")" : "nothing";
-    d.required = "a rule of its own: its parent also holds sharded parameters";
+    d.required = "a rule for this module, since a sibling module has sharded parameters";
     d.help = StyleWaitedFor(plan, unclaimed.module);
     if (d.help.empty() && tokens && norm) {
       d.help =
@@ -117,14 +117,15 @@ Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool toke
           "sharded heads";
     } else if (d.help.empty()) {
       d.help =
-          "replicated() if the module works on full tensors; params = shared if it works on shards, so that its "
-          "gradient is summed";
+          "replicated() if the module works on full tensors; style { params = { [\"*\"] = shared } } if it works on "
+          "shards, so that the gradient is summed over the ranks of tp";
     }
   } else if (!tokens) {
     d.required = "a rule, or default(replicated())";
   } else if (norm) {
     d.required = "a rule: norm_on(shard(1)) on shards of the sequence, replicated() on full tensors";
-    d.help = "the plan shards the sequence; default(replicated()) would not sum a norm's gradient there";
+    d.help =
+        "default(replicated()) would not sum the gradient of a norm on shards of the sequence over the ranks of tp";
   } else {
     d.required = "a rule, such as replicated() for a module that works on full tensors";
   }

@@ -1,6 +1,6 @@
 // UnitMemory: the peak memory of fsdp units in addition to the shards: gathered parameters, buffers of collectives, and
-// full gradients before their reduce-scatter. Computed by a simulation of one training step in the order of
-// fsdp/unit.h.
+// full gradients before their reduce-scatter. Computed by a simulation of one training step, in the order in which
+// fsdp/unit.h gathers and reshards units.
 // Stage before: compile. Stage after: explain.
 #pragma once
 

@@ -62,23 +62,28 @@ std::optional<Contradiction> OfColwise(const std::string& weight, const ModuleLa
   const Layout* used = UsedAs(layouts);
   const Layout* made = MadeAs(layouts);
   if (used != nullptr && SurelyShardsFeatures(*used)) {
-    return Contradiction{weight + ", and an input that is used as " + used->ToString(),
-                         "an input that is used in full: each rank computes its own output features from all of them",
-                         "colwise {} declares both"};
+    return Contradiction{
+        weight + ", and an input that is used as " + used->ToString(),
+        "an input that is used in full: each rank computes its output features from all input features",
+        "use colwise {}: it declares weight = shard(0), and an input that is used in full"};
   }
   if (bias != nullptr && !bias->is_shard()) {
     return Contradiction{weight + ", and bias = " + bias->ToString(),
-                         "bias = shard(0): it is added to the features of the rank", "colwise {} declares both"};
+                         "bias = shard(0): each rank adds the bias to its own output features",
+                         "use colwise {}: it declares weight = shard(0) and bias = shard(0)"};
   }
   if (made != nullptr && !made->is_shard()) {
-    return Contradiction{weight + ", and an output that is made as " + made->ToString(),
-                         "an output that is made as shard(-1): each rank computes its own features",
-                         "colwise {} declares both; colwise { output = replicate } gathers them", true};
+    return Contradiction{weight + ", and an output that is computed as " + made->ToString(),
+                         "an output that is computed as shard(-1): each rank computes its own features",
+                         "use colwise {}: it declares weight = shard(0), and an output that is computed as shard(-1); "
+                         "colwise { output = replicate } also gathers the output features",
+                         true};
   }
   if (used != nullptr && used->kind == LayoutKind::kReplicate) {
-    return Contradiction{weight + ", and an input that is used as replicate",
-                         "an input that is used as shared: each rank's gradient of it is partial, and must be reduced",
-                         "colwise {} declares both", true};
+    return Contradiction{
+        weight + ", and an input that is used as replicate",
+        "an input that is used as shared: the gradient of the input is partial on each rank, and must be reduced",
+        "use colwise {}: it declares weight = shard(0), and an input that is used as shared", true};
   }
   return std::nullopt;
 }
@@ -89,18 +94,20 @@ std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleLa
   if (used != nullptr && !used->is_shard()) {
     return Contradiction{weight + ", and an input that is used as " + used->ToString(),
                          "an input that is used as shard(-1): each rank multiplies its own input features",
-                         "rowwise {} declares both; rowwise { input = replicate } shards a full input"};
+                         "use rowwise {}: it declares weight = shard(1), and an input that is used as shard(-1); "
+                         "rowwise { input = replicate } also shards a full input"};
   }
   if (made != nullptr && made->kind != LayoutKind::kPartial) {
-    return Contradiction{weight + ", and an output that is made as " + made->ToString(),
-                         "an output that is made as partial: each rank computes a term of the sum",
-                         "rowwise {} declares both", true};
+    return Contradiction{weight + ", and an output that is computed as " + made->ToString(),
+                         "an output that is computed as partial: each rank computes a term of the sum",
+                         "use rowwise {}: it declares weight = shard(1), and an output that is computed as partial",
+                         true};
   }
   const bool late = std::ranges::find(layouts.after, "bias") != layouts.after.end();
   if (bias != nullptr && !bias->is_shard() && !late) {
     return Contradiction{weight + ", and bias = " + bias->ToString() + " within the forward",
-                         "after = { \"bias\" }: added in the forward, it would be counted once per rank",
-                         "rowwise {} adds it once, after the reduction", true};
+                         "after = { \"bias\" }: a bias that is added in the forward would be counted once per rank",
+                         "use rowwise {}: it adds the bias once, after the reduction", true};
   }
   return std::nullopt;
 }
@@ -109,8 +116,8 @@ std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleLa
 std::optional<Contradiction> OfFull(const Layout& weight, const Layout* used) {
   if (weight.kind != LayoutKind::kReplicate || used == nullptr || !used->is_shard()) return std::nullopt;
   return Contradiction{"weight = replicate, and an input that is used as " + used->ToString(),
-                       "weight = shared: each rank's gradient of it is partial, and must be reduced",
-                       "norm_on(shard(1)) and sequence_parallel {} declare it", true};
+                       "weight = shared: the gradient of the weight is partial on each rank, and must be reduced",
+                       "use norm_on(shard(1)) or sequence_parallel {}: both declare weight = shared", true};
 }
 
 // The dim that the weight shards decides which half of the algebra holds; a weight that is full is judged by its input
@@ -122,7 +129,8 @@ std::optional<Contradiction> OfLinear(const Layout& cut, const ModuleLayouts& la
   const Layout* used = UsedAs(layouts);
   if (used != nullptr && SurelyShardsFeatures(*used)) {
     return Contradiction{"a full weight, and an input that is used as " + used->ToString(),
-                         "a weight that is shard(1), or an input that is used in full", "rowwise {} declares both"};
+                         "a weight that is shard(1), or an input that is used in full",
+                         "use rowwise {}: it declares weight = shard(1), and an input that is used as shard(-1)"};
   }
   return OfFull(cut, used);
 }
@@ -131,14 +139,15 @@ std::optional<Contradiction> OfVector(const Layout& cut, const ModuleLayouts& la
   const Layout* used = UsedAs(layouts);
   const Layout* made = MadeAs(layouts);
   if (cut.is_shard() && used != nullptr && !used->is_shard()) {
-    return Contradiction{"weight = " + cut.ToString() + ", and an input that is used as " + used->ToString(),
-                         "a full weight, or an input that is used as shard(-1)",
-                         "norm_on(replicate) for a norm on the stream, transformer.head_norm() for one on heads"};
+    return Contradiction{
+        "weight = " + cut.ToString() + ", and an input that is used as " + used->ToString(),
+        "a full weight, or an input that is used as shard(-1)",
+        "use norm_on(replicate) for a norm on the residual stream, transformer.head_norm() for a norm on heads"};
   }
   if (made != nullptr && made->kind == LayoutKind::kPartial) {
-    return Contradiction{"an output that is made as partial",
+    return Contradiction{"an output that is computed as partial",
                          "an output with the layout of the input: the output of a norm is not partial",
-                         "norm_on(replicate) for a norm on the stream", true};
+                         "use norm_on(replicate) for a norm on the residual stream", true};
   }
   return OfFull(cut, used);
 }
@@ -177,8 +186,8 @@ void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagno
     std::optional<Contradiction> found;
     if (module.kind == "Linear" && weight->shape.size() == 2) {
       if (layouts.lookup == Lookup::kMasked) {
-        found = Contradiction{"lookup = \"masked\", whose input is ids", "an embedding",
-                              "a head is colwise { output = replicate }, which shards the same rows"};
+        found = Contradiction{"lookup = \"masked\", which looks up ids", "an embedding",
+                              "for an output projection, use colwise { output = replicate }: it shards the same rows"};
       } else {
         found = OfLinear(cut, layouts, LayoutOf(layouts, signature, "bias"));
       }

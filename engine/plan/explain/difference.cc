@@ -125,8 +125,8 @@ class Grouping {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   std::vector<PlanDifference::Part> Compared(int64_t old, int64_t fresh) const {
-    if (old < 0) return {{"module", "", "there"}};
-    if (fresh < 0) return {{"module", "there", ""}};
+    if (old < 0) return {{"module", "", "present"}};
+    if (fresh < 0) return {{"module", "present", ""}};
     return Differing(PartsOf(before_, static_cast<size_t>(old)), PartsOf(after_, static_cast<size_t>(fresh)));
   }
 

@@ -16,7 +16,7 @@ struct PlanDifference {
   // A rule that claims different numbers of modules in the two plans, or that only one of the plans has.
   struct RuleChange {
     std::string pattern;
-    std::string source;  // position in the second plan; in the first plan if only that one has the rule
+    std::string source;  // position in the second plan, or in the first plan if only the first plan has the rule
     int64_t before = kAbsent;
     int64_t after = kAbsent;
   };
@@ -35,7 +35,7 @@ struct PlanDifference {
     std::vector<Part> parts;  // the properties that differ
   };
 
-  std::vector<RuleChange> rules;      // in the second plan's order, then those of the first plan only
+  std::vector<RuleChange> rules;      // in the second plan's order, then rules that only the first plan has
   std::vector<ModuleChange> modules;  // in tree order
   bool empty() const { return rules.empty() && modules.empty(); }
 };

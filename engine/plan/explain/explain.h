@@ -14,7 +14,7 @@ namespace moonshard {
 
 struct ExplainOptions {
   int64_t rank = 0;              // the rank whose local shapes and bytes are shown
-  std::optional<Tokens> tokens;  // batch and sequence of the full input; nullopt: see TotalsOf
+  std::optional<Tokens> tokens;  // batch and sequence of the full input; nullopt: FewestTokens
 };
 
 inline constexpr const char* kExplainFormatVersion = "1.0";
@@ -24,14 +24,14 @@ inline constexpr const char* kExplainFormatVersion = "1.0";
 // that a rule claims.
 JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options);
 
-// Returns the plan as text, without findings: modules with equal layouts whose paths differ only in numbers are folded
-// to one entry ("layers.{0..31}") with its source line, redistributions, layouts and local shapes; then tied
-// parameters, units, the steps (ProgramText) and totals.
+// Returns the plan as text, without findings. First the modules, each with its source line, redistributions, layouts
+// and local shapes; modules with equal layouts whose paths differ only in numbers are one entry ("layers.{0..31}").
+// Then tied parameters, fsdp units, the steps (ProgramText) and the totals.
 std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options);
 
-// Returns only the steps around the calls of modules (compile/module_steps.h), folded as above, with process groups,
-// gradient sums, the number of ddp's buckets and the scale of gradients: {"order", "modules", "groups", "sums",
-// "buckets", "gradient_scale"}.
+// StepsAsJson and ProgramText return only the steps around the calls of modules (compile/module_steps.h), with one
+// entry for modules as above, and the process groups and gradient sums. The JSON also has the number of ddp's buckets
+// and the scale of gradients: {"order", "modules", "groups", "sums", "buckets", "gradient_scale"}.
 JsonValue StepsAsJson(const CompiledPlan& plan);
 std::string ProgramText(const CompiledPlan& plan);
 

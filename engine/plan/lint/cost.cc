@@ -93,7 +93,7 @@ void LintSmallMatrices(const Flow& flow, Diagnostics& diagnostics) {
     d.declared = "for each token " + std::to_string(cut.sent) + " elements are sent to divide " +
                  std::to_string(cut.saved) + " multiplications over the ranks, by style '" + group.layouts->style + "'";
     d.required = "at least " + std::to_string(kFewest) + " multiplications for each element that is sent";
-    d.help = "replicated {}: every rank computes all of it, and nothing is sent";
+    d.help = "replicated {}: every rank computes the full output, and nothing is sent";
     diagnostics.push_back(std::move(d));
   }
 }
@@ -120,7 +120,7 @@ void LintGatheredAndSharded(const Flow& flow, Diagnostics& diagnostics) {
                    in.to[MeshAxis::kTp].ToText() + ": an unneeded all-gather in each direction, of " +
                    std::to_string(layouts.out_features) + " features for each token";
       d.required = "an output that leaves as shard(-1), and an input that arrives as shard(-1)";
-      d.help = "colwise {} without an output and rowwise {} without an input declare both";
+      d.help = "colwise {} without the key output, and rowwise {} without the key input, declare these layouts";
       diagnostics.push_back(std::move(d));
     }
   }

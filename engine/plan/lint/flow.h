@@ -1,6 +1,5 @@
-// Flow: the layouts on tp in which modules take their inputs and leave their outputs, with one entry for all modules
-// with equal layouts whose paths differ only in numbers, and the blocks that the modules are in. The common input of
-// all lints (lint.h).
+// Flow: the declared layouts on tp of the inputs and outputs of modules, and the block of each module. Modules with
+// equal layouts whose paths differ only in numbers are one entry (ModuleGroup). All lints (lint.h) read a Flow.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +19,8 @@ namespace moonshard {
 // The modules of one path class with the same layouts.
 struct ModuleGroup {
   std::string path;   // of the path class: every number is 0
-  size_t module = 0;  // index of one of them
-  int64_t count = 0;  // how many
+  size_t module = 0;  // index of one module of the group
+  int64_t count = 0;  // number of modules
   const ModuleLayouts* layouts = nullptr;
   const ModuleTree::Signature* signature = nullptr;
   bool matrix = false;  // owns a parameter of two or more dims; buffers do not count
@@ -34,10 +33,10 @@ class Flow {
   // `heads`: the numbers of heads that the model's config declares. Keeps a reference to `plan`.
   explicit Flow(const CompiledPlan& plan, HeadCounts heads = {});
 
-  // Returns a Flow whose groups are divided by kinds of layers: two layers are of one kind if all of their modules are
-  // in the same groups. Then the neighbours of a group are the neighbours of each of its modules. In this Flow a group
-  // may have modules in layers of several kinds, and a neighbour in only some of them. Returns nullopt if all layers
-  // are of one kind: the groups would be the same.
+  // Returns a Flow whose groups are divided further by kinds of layers: two layers are of one kind if their modules are
+  // in the same groups. In the returned Flow, a neighbour of a group is a neighbour of every module of the group. In
+  // this Flow, a group may have modules in layers of several kinds, and a neighbour in only some of these layers.
+  // Returns nullopt if all layers are of one kind, since the groups would not change.
   std::optional<Flow> ByLayers() const;
 
   const CompiledPlan& plan() const { return plan_; }
@@ -49,13 +48,13 @@ class Flow {
   ModuleGroup GroupAt(size_t module) const { return MakeGroup(module); }
 
   // Returns the tensor dim along which tp shards the module's two-dimensional `weight`; -1 if there is no such weight,
-  // or if tp does not shard it, or if one rank owns all of it.
+  // or if tp does not shard it, or if one rank owns the full weight.
   int CutOfWeight(const ModuleGroup& group) const;
-  // Whether the module leaves sharded features: as its outputs declare; without declared outputs, if its weight is
-  // sharded along dim 0. An embedding without declared outputs does not.
+  // Whether the module's output has sharded features. The declared outputs decide; without declared outputs, the result
+  // is true if the weight is sharded along dim 0 and the module is not an embedding.
   bool LeavesShards(const ModuleGroup& group) const;
-  // Whether the module takes sharded features: as its inputs declare; without declared inputs, if its weight is sharded
-  // along dim 1. An embedding without declared inputs does not.
+  // Whether the module's input has sharded features. The declared inputs decide; without declared inputs, the result is
+  // true if the weight is sharded along dim 1 and the module is not an embedding.
   bool TakesShards(const ModuleGroup& group) const;
 
   // Returns all groups at or below the path `scope` ("": all groups) except `self`. If `into_lists` is false, groups in
@@ -88,8 +87,8 @@ class Flow {
   // Returns the number of features of a norm: a module with "Norm" in its kind whose parameters are all vectors of one
   // size. -1 for any other module.
   int64_t NormSize(const ModuleGroup& group) const;
-  // Whether the norm is in a layer and has siblings that own a matrix. Such a norm works inside their block, on heads
-  // or on features that they gathered, and not on the residual stream.
+  // Whether the norm is in a layer and has siblings that own a matrix. Such a norm works inside the block of these
+  // siblings (on heads, or on features that a sibling gathered), and not on the residual stream.
   bool WithinBlock(const ModuleGroup& norm) const;
 
  private:

@@ -1,7 +1,7 @@
-// HeadCounts: the numbers of attention heads that a model's config declares, for the lints that compare a plan's heads
-// with them. A config may declare several (text and vision, local and global attention), and does not name the modules
-// that each of them is for. So a reading of the config applies to a block only if the feature sizes of the block's
-// projections fit this reading and no other.
+// HeadCounts: the numbers of attention heads that a model's config declares. Lints compare the heads in a plan with
+// these numbers. A config may declare several sets of numbers (text and vision, local and global attention) without the
+// modules of each set. One such set is a reading of the config. A reading applies to a block only if the feature sizes
+// of the block's projections fit this reading and no other reading.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct HeadCount {
   int64_t heads = 0;      // of queries
   int64_t key_heads = 0;  // of keys and values; divides `heads`
   int64_t head_size = 0;  // features of a head
-  int64_t hidden = 0;     // features of the residual stream, which the projections take
+  int64_t hidden = 0;     // features of the residual stream: the input size of the projections
   std::string key;        // the field that gives key_heads: "num_key_value_heads", "text_config.num_attention_heads"
   bool operator==(const HeadCount&) const = default;
 };
@@ -26,18 +26,20 @@ struct HeadCount {
 class HeadCounts {
  public:
   HeadCounts() = default;  // no readings
-  // Reads hidden_size, num_attention_heads, num_key_value_heads, head_dim (hidden_size / num_attention_heads where it
-  // is missing), num_global_key_value_heads and global_head_dim of the config and of every object in it whose key ends
-  // with "config". There is no reading where a needed field is missing or not a positive integer, or where key_heads
-  // does not divide heads.
+  // Reads hidden_size, num_attention_heads, num_key_value_heads, head_dim (if missing: hidden_size /
+  // num_attention_heads), num_global_key_value_heads and global_head_dim of the config and of every object in it whose
+  // key ends with "config". An object gives no reading if a required field is missing or is not a positive integer, or
+  // if key_heads does not divide heads.
   explicit HeadCounts(const JsonValue& config);
 
   const std::vector<HeadCount>& readings() const { return readings_; }
-  // Returns the reading for a block whose projections take `hidden` features and whose query and key projections leave
-  // `query_features` and `key_features`. The query projection may leave twice as many features as the queries have: a
-  // gate for each feature. Returns nullopt if no reading fits, or if several fit that differ in their numbers of heads.
+  // Returns the reading for a block whose projections have the input size `hidden` and whose query and key projections
+  // have the output sizes `query_features` and `key_features`. The output of the query projection may be twice as large
+  // as the queries, if the projection also computes a gate for each query feature. Returns nullopt if no reading fits,
+  // or if several fit that differ in their numbers of heads.
   std::optional<HeadCount> Of(int64_t hidden, int64_t query_features, int64_t key_features) const;
-  // The same for one projection from `hidden` to `features` features that computes queries, keys and values together.
+  // Returns the reading for one projection from `hidden` to `features` features that computes queries, keys and values
+  // together; nullopt as above.
   std::optional<HeadCount> OfFused(int64_t hidden, int64_t features) const;
 
  private:

@@ -151,7 +151,7 @@ class HeadOrderLint {
                  " features, by config.json: with these shards, queries of rank " + std::to_string(rank) + " of " +
                  std::to_string(ranks()) + " are combined with keys of other heads";
     d.help = heads % ranks() != 0 && ranks() % heads != 0
-                 ? "a tp that divides " + std::to_string(heads) + ", or is a multiple of it"
+                 ? "a size of tp that divides " + std::to_string(heads) + ", or a multiple of " + std::to_string(heads)
                  : "heads = " + std::to_string(heads) + ", config." + (queries ? FieldOfQueries(count) : count.key);
     diagnostics_.push_back(std::move(d));
   }
@@ -181,10 +181,10 @@ class HeadOrderLint {
       d.severity = Severity::kWarning;
       d.declared =
           "the output leaves as " + LeavesAs(*group.layouts)->ToText() + ", by style '" + group.layouts->style + "'";
-      d.required = "heads of " + std::to_string(count->head_size) +
-                   " features, by config.json: " + std::to_string(count->heads) + " of queries, " +
-                   std::to_string(count->key_heads) + " of keys and as many of values; rank " + std::to_string(rank) +
-                   " has other heads";
+      d.required = std::to_string(count->heads) + " query heads, " + std::to_string(count->key_heads) +
+                   " key heads and " + std::to_string(count->key_heads) + " value heads of " +
+                   std::to_string(count->head_size) + " features, by config.json; the shard of rank " +
+                   std::to_string(rank) + " does not fit these heads";
       d.help = "packed(0, { " + sizes + " }, { heads = { " + heads_text +
                " } }) if queries, keys and values are stored one after another, or heads = " +
                std::to_string(count->key_heads) +

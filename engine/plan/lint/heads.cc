@@ -110,8 +110,8 @@ void LintShardedHeads(const Flow& flow, Diagnostics& diagnostics) {
     const int64_t head_size = HeadSize(*cut.query);
     const int64_t heads = first.layouts->out_features / head_size;
     Diagnostic d = flow.AboutBoth(Finding::kHeadsDoNotFit, first, *cut.query,
-                                  flow.Names(cut.groups) + (cut.groups.size() == 1 ? " is" : " are") +
-                                      " split inside heads over " + std::to_string(Ranks(flow)) + " ranks");
+                                  "the shards of " + flow.Names(cut.groups) + " on " + std::to_string(Ranks(flow)) +
+                                      " ranks begin or end inside a head");
     d.severity = Severity::kWarning;
     d.declared = TextOf(*ShardsLeft(first), first) + "; heads of '" + flow.PathOf(*cut.query) + "' have " +
                  std::to_string(head_size) + " features";
@@ -175,11 +175,10 @@ void LintLengths(const Flow& flow, Diagnostics& diagnostics) {
     d.severity = Severity::kWarning;
     d.declared = TextOf(left, maker) + "; '" + flow.PathOf(end) + "' takes " + ArrivesAs(*end.layouts)->ToText();
     if (left.heads > 0 && left.heads < ranks) {
-      d.required = "a tp that divides " + std::to_string(left.heads) + " heads: each head is on " +
-                   std::to_string(ranks / left.heads) +
-                   " ranks, and an all-reduce over all ranks would count each head as many times";
-      d.help = "--mesh tp=" + std::to_string(left.heads) +
-               " or a divisor of it; only keys and values may have fewer heads than ranks";
+      d.required = "a size of tp that divides " + std::to_string(left.heads) + " heads: with " + std::to_string(ranks) +
+                   " ranks, an all-reduce would count each head " + std::to_string(ranks / left.heads) + " times";
+      d.help = "--mesh tp=" + std::to_string(left.heads) + ", or a divisor of " + std::to_string(left.heads) +
+               "; only keys and values may have fewer heads than ranks";
     } else {
       d.required = "shards of the same lengths";
       d.help = "declare the same heads, or the same packed(...) parts, on both sides";

@@ -35,10 +35,12 @@ void LintLargeReplicated(const Flow& flow, Diagnostics& diagnostics) {
                                                      : ""));
       d.path = path;
       d.declared = layouts.is_fallback ? "default(" + layouts.style + ")" : "nothing";
-      d.required = "a rule of its own for a parameter of " + MiB(kLargeBytes) + " or more";
-      d.help = group.embedding
-                   ? "vocab_rowwise {} shards an embedding; at(path, replicated()) declares that it is intended"
-                   : "colwise and rowwise shard a projection; at(path, replicated()) declares that it is intended";
+      d.required = "a rule for this module, since the parameter has " + MiB(kLargeBytes) + " or more";
+      d.help =
+          group.embedding
+              ? "vocab_rowwise {} shards an embedding; at(path, replicated()) declares that the replication is intended"
+              : "colwise and rowwise shard a projection; at(path, replicated()) declares that the replication is "
+                "intended";
       diagnostics.push_back(std::move(d));
     }
   }

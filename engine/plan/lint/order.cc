@@ -165,13 +165,13 @@ class OrderLint {
     for (int64_t rank = 0; a && b && rank < RanksOf(flow_); ++rank) {
       if (a->of(rank) == b->of(rank) || LengthOf(a->of(rank)) != LengthOf(b->of(rank))) continue;
       if (!reported_.insert({group.layouts->rule, group.layouts->rule}).second) return;
-      Diagnostic d = flow_.About(
-          Finding::kOrderDiffers, group,
-          "'" + flow_.PathOf(group) + "' has other features on rank " + std::to_string(rank) + " than it declares");
+      Diagnostic d = flow_.About(Finding::kOrderDiffers, group,
+                                 "the weight of '" + flow_.PathOf(group) + "' has other features on rank " +
+                                     std::to_string(rank) + " than the declared layout");
       d.declared = what + declared.ToText() + ": " + TextOfIntervals(b->of(rank)) + "; weight = " + weight->ToText() +
                    ": " + TextOfIntervals(a->of(rank)) + ", by style '" + group.layouts->style + "'";
-      d.required = "the same parts for both";
-      d.help = "packed(-1, ...) for the features, with the sizes that the weight's packed(...) has";
+      d.required = "the same parts for the weight and the declared layout";
+      d.help = "packed(-1, ...) for the features, with the same sizes as in packed(...) of the weight";
       diagnostics_.push_back(std::move(d));
       return;
     }

@@ -1,5 +1,5 @@
-// Order: the features of a projection that each rank has, in their order: the common part of the lints that compare two
-// projections feature by feature (lint.h).
+// Order: which features of a projection each rank has, and in which order. The lints that compare two projections
+// feature by feature (lint.h) use it.
 #pragma once
 
 #include <optional>
@@ -19,15 +19,17 @@ struct LintBlock {
   const ModuleGroup* Find(std::span<const std::string_view> names) const;
 };
 
-// Returns the blocks that have modules with one of `names`: one block for all blocks whose modules have equal names and
-// layouts. A block contains only its modules with one of `names` that own a matrix.
+// Returns the blocks that have modules with one of `names`; of blocks whose modules have equal names and layouts, only
+// the first. A returned block contains only modules that own a matrix and have one of `names`.
 std::vector<LintBlock> BlocksWith(const Flow& flow, std::span<const std::string_view> names);
 
-// Returns the features that the projection leaves on each rank, in the order of its weight's rows; nullopt if they do
-// not leave sharded, or if a redistribution changes the output.
+// Returns the output features of the projection on each rank, in the order of the weight's rows (if tp does not shard
+// the rows, in the order of the declared layout); nullopt if the plan does not declare an output with sharded features,
+// or if a redistribution changes the output.
 std::optional<DimShards> FeaturesMade(const Flow& flow, const ModuleGroup& group);
-// Returns the features that the projection takes on each rank, in the order of its weight's columns; nullopt if they do
-// not arrive sharded, or if a redistribution changes the input.
+// Returns the input features of the projection on each rank, in the order of the weight's columns (if tp does not shard
+// the columns, in the order of the declared layout); nullopt if the plan does not declare an input with sharded
+// features, or if a redistribution changes the input.
 std::optional<DimShards> FeaturesTaken(const Flow& flow, const ModuleGroup& group);
 
 // Returns the layout of the weight on tp if tp shards it along tensor dim `dim`; else nullptr.

@@ -46,8 +46,7 @@ void LintPartialSums(const Flow& flow, Diagnostics& diagnostics) {
     if (!flow.plan().tree->complete() || flow.plan().plan->lenient) d.severity = Severity::kWarning;
     d.declared = declared ? "an output that leaves as partial, by style '" + group.layouts->style + "'"
                           : "weight = shard(1), and no layout of the output: each rank computes a partial sum";
-    d.required =
-        "an output that leaves as replicate or shard(d), or a module around it that reduces its own partial output";
+    d.required = "an output that leaves as replicate or shard(d), or an enclosing module that reduces a partial output";
     d.help = declared ? "output = replicate adds the all-reduce"
                       : "rowwise {} sets the weight, the input and the output together";
     diagnostics.push_back(std::move(d));

@@ -149,10 +149,10 @@ void LintNotTaken(const Flow& flow, const std::optional<Flow>& layers, Diagnosti
     const ModuleGroup& first = *unpaired.groups.front();
     Diagnostic d =
         AboutUnpaired(flow, Finding::kShardsNotTaken, unpaired, " leaves sharded features", " leave sharded features",
-                      ", and nothing in " + BlockName(flow, first, block) + " takes them sharded");
+                      ", and no module in " + BlockName(flow, first, block) + " takes sharded features");
     d.declared = DeclaredLayoutOf(first, /*output=*/true);
-    d.required = "a module after it that takes shard(-1), as rowwise does";
-    d.help = "rowwise {} for the module that takes its output (in this block: " + flow.Names(unpaired.others) +
+    d.required = "a following module that takes shard(-1), as rowwise does";
+    d.help = "rowwise {} for the module that takes this output (in this block: " + flow.Names(unpaired.others) +
              "), or output = replicate, which gathers the features";
     diagnostics.push_back(std::move(d));
   }
@@ -171,14 +171,14 @@ void LintNotMade(const Flow& flow, const std::optional<Flow>& layers, Diagnostic
     const ModuleGroup& first = *unpaired.groups.front();
     Diagnostic d =
         AboutUnpaired(flow, Finding::kShardsNotMade, unpaired, " takes sharded features", " take sharded features",
-                      ", and nothing in " + BlockName(flow, first, block) + " leaves them sharded");
+                      ", and no module in " + BlockName(flow, first, block) + " leaves sharded features");
     d.declared = DeclaredLayoutOf(first, /*output=*/false);
     if (first.embedding) {
       d.required = "an input that arrives as replicate: ids are not features";
       d.help = "vocab_rowwise {} shards an embedding by its rows, colwise {} by its features";
     } else {
-      d.required = "a module before it that leaves shard(-1), as colwise does";
-      d.help = "colwise {} for the module that makes its input" +
+      d.required = "a preceding module that leaves shard(-1), as colwise does";
+      d.help = "colwise {} for the module that computes this input" +
                (unpaired.others.empty() ? "" : " (in this block: " + flow.Names(unpaired.others) + ")") +
                ", or input = replicate: each rank then takes its shard of the full input";
     }

@@ -152,7 +152,7 @@ class StreamLint {
       const std::string output = std::string("output = ") + (layer->in_shards ? "shard(1)" : "replicate");
       if (IsFeatures(leaves)) {
         Add({Finding::kShardsNotTaken, /*output=*/true, "sharded features", "full features",
-             output + "; vocab_rowwise {} shards an embedding by its rows"},
+             output + "; or vocab_rowwise { " + output + " }, which shards an embedding by its rows"},
             group, *layer);
       } else if (layer->in_shards && IsFull(leaves)) {
         Add({Finding::kShardsNotMade, /*output=*/true, "the full sequence", "shards of the sequence", output}, group,
@@ -247,7 +247,8 @@ class StreamLint {
     const auto leaves_shards = [](const ModuleGroup& s) { return IsTokens(LeavesAs(*s.layouts)); };
     if (projections.MakesStream(group) && leaves_shards(group) && !projections.Any(takes_shards)) {
       Add({Finding::kShardsNotTaken, /*output=*/true, "shards of the sequence", "the full sequence",
-           "output = replicate, or shard(1) for all of the stream: norm_on(shard(1)), input = shard(1)"},
+           "output = replicate; or shard(1) for the full residual stream: norm_on(shard(1)) for the norms, "
+           "input = shard(1) for the projections"},
           group, layer);
     }
     const auto others_leave = [&](const ModuleGroup& s) {
@@ -257,7 +258,7 @@ class StreamLint {
       Add({Finding::kShardsNotMade, /*output=*/false, "shards of the sequence", "the full sequence",
            layouts.out_features == layer.features
                ? "input = replicate"
-               : "input = replicate; colwise {} shards a projection by its features"},
+               : "input = replicate; or colwise {}, which takes the full sequence and shards the output features"},
           group, layer);
     }
   }

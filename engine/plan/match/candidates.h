@@ -1,5 +1,5 @@
 // Candidates: all rules whose patterns match a module or parameter, before precedence is applied. For debugging a plan
-// (the REPL, the report), also a plan that match.h rejects.
+// (the REPL, the report), including a plan that match.h rejects.
 #pragma once
 
 #include <cstdint>

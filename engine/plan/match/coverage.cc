@@ -140,7 +140,7 @@ void ReportAlternatives(const MatchedPlan& matched, const Rule& rule,
         d.help = NearestMatchText(*matched.tree, alone);
       }
     } else if (!found.empty()) {
-      d.help = "alternatives of the same braces that the model has: " + Listed(found);
+      d.help = "alternatives in the same braces that match a module: " + Listed(found);
     }
     out.push_back(std::move(d));
   }

@@ -17,9 +17,9 @@
 namespace moonshard {
 
 // Returns kUnmatchedRule for every rule without a match, and kUnmatchedAlternative for every pair of braces with
-// alternatives that match nothing. The help is the nearest match (for one alternative) or the alternatives that the
-// model has. Optional rules are not checked. A rule that matches only modules that an overriding rule claims is not a
-// finding: such rules are the purpose of extending a plan.
+// alternatives that match nothing. The help is the nearest match, or for several alternatives in one pair of braces the
+// alternatives that match a module. Optional rules are not checked. A rule whose modules are all claimed by an
+// overriding rule is not reported, since a plan that extends another plan may override rules.
 // `patterns[i]`: the pattern of plan.rules[i]. `matched_anything[i]`: whether rule i matched before precedence was
 // applied. `numbers_seen[i][j]`: whether a module that pattern i matched has the number of alternative j; only for
 // patterns with a range_component that matched modules, else `numbers_seen[i]` is empty.

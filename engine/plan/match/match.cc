@@ -292,7 +292,7 @@ class Matcher {
       }
       if (found.size() > before || matched_.plan->lenient) continue;
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule,
-                                    "no module matches '" + module.pattern + "', which " + what, module.source);
+                                    "'" + module.pattern + "', which " + what + ", matches no module", module.source);
       if (module.syntax == PatternSyntax::kGlob && pattern->regex != module.pattern) {
         d.declared = "pattern '" + module.pattern + "', as RE2: " + pattern->regex;
       }

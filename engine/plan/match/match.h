@@ -29,8 +29,8 @@ struct MatchedPlan {
     int32_t rule = 0;
   };
   std::vector<ParameterRule> parameter_rules;  // sorted by parameter
-  // Paths of the modules that the plan's fsdp wraps, sorted. They include modules without parameters, which a tree from
-  // headers does not list.
+  // Paths of the modules that the plan's fsdp wraps, sorted. The paths include modules without parameters, which a tree
+  // from headers does not list.
   std::vector<std::string> units;
   std::vector<std::string> ignored;  // the same for the modules that fsdp ignores
   struct OfSection {

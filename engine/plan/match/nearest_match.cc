@@ -191,7 +191,7 @@ std::string ChildrenOf(const std::vector<std::string>& known, const std::vector<
   }
   if (names.empty()) return "";
   const std::vector<std::string> children(names.begin(), names.end());
-  return "the module there owns no parameters itself; it contains " + JoinFirst(children, kMostChildren) +
+  return "the module at this path owns no parameters itself; it contains " + JoinFirst(children, kMostChildren) +
          ", as in \"" + pattern + "." + children.front() + "\"";
 }
 
@@ -208,7 +208,7 @@ std::optional<std::string> Guess(const std::string& pattern, const std::vector<s
                                  const std::vector<std::string>& all, const std::string& noun) {
   // In a glob a backslash is literal, and no path has one.
   if (pattern.find('\\') != std::string::npos) {
-    return "a backslash is literal in a pattern; a regular expression is re[[" + pattern + "]]";
+    return "a backslash is literal in a pattern; write a regular expression as re[[" + pattern + "]]";
   }
   const auto did_you_mean = [&](const std::string& corrected) {
     const size_t count = Matching(all, corrected).size();
@@ -217,14 +217,15 @@ std::optional<std::string> Guess(const std::string& pattern, const std::vector<s
   };
   const Try tries[] = {
       {Replaced(pattern, "/", "."), "components are separated by dots: "},
-      {WithBraces(pattern), "brackets are one character, braces are alternatives: "},
+      {WithBraces(pattern), "brackets match one character, braces list alternatives: "},
       {Replaced(Replaced(pattern, "[0-9]+", "*"), "[0-9]*", "*"),
-       "a pattern is not a regular expression (that is re[[...]]); * is one component: "},
+       "a pattern is not a regular expression (write one as re[[...]]); * matches one component: "},
       {WithBracesForGroups(pattern), "alternatives are written in braces: "},
-      {WithStarsForLua(pattern), "this is not a Lua pattern; * is one component: "},
-      {WithLongStars(pattern), "* is one component, ** is any number of components: "},
+      {WithStarsForLua(pattern), "a pattern is not a Lua pattern; * matches one component: "},
+      {WithLongStars(pattern), "* matches one component, ** matches any number of components: "},
       {WithPrefix(known, pattern), "a path begins at the model's root: "},
-      {ModulesBelow(known, pattern), "a path begins at the model's root, and the module there owns no parameters: "},
+      {ModulesBelow(known, pattern),
+       "a path begins at the model's root, and the module at this path owns no parameters: "},
   };
   const std::string within = ChildrenOf(known, all, pattern);
   if (!within.empty()) return within;
@@ -256,7 +257,7 @@ std::string NearestMatchText(const ModuleTree& tree, const Rule& rule) {
       const std::vector<std::string> owned = Matching(known, rule.pattern + ".*");
       const std::string name = owned.empty() ? "weight" : owned.front().substr(owned.front().rfind('.') + 1);
       return "'" + modules.front() +
-             "' is a module, which takes a style: colwise {}, replicated {}; a layout is given to a "
+             "' is a module: declare a style for the module, such as colwise {} or replicated {}, or a layout for a "
              "parameter: \"" +
              rule.pattern + "." + name + "\"";
     }
@@ -270,7 +271,7 @@ std::string NearestMatchText(const ModuleTree& tree, const Rule& rule) {
     const bool example = !module.path.empty() && !tree.parameters(module).empty();
     if (example && tops.size() < kMostExamples) tops.push_back(module.path);
   }
-  return "the model has, for example: " + Join(tops, ", ");
+  return "modules of the model are, for example: " + Join(tops, ", ");
 }
 
 std::string NearestMatchText(const std::vector<std::string_view>& paths, const ModulePattern& pattern) {
@@ -291,7 +292,7 @@ std::string NearestMatchText(const std::vector<std::string_view>& paths, const M
   if (!containers.empty()) return "the model's numbered modules are " + Join(containers, ", ");
   std::erase(known, "");
   if (known.size() > kMostExamples) known.resize(kMostExamples);
-  return "the model has, for example: " + Join(known, ", ");
+  return "modules of the model are, for example: " + Join(known, ", ");
 }
 
 }  // namespace moonshard

@@ -41,13 +41,14 @@ std::string WhyNeverFound(std::string_view key) {
   const std::vector<std::string> components = Split(key, '.');
   for (size_t i = 0; i < components.size(); ++i) {
     const bool after_star = i > 0 && components[i - 1] == "*";
-    if (components[i] == "*" && i == 0) return "the first component of a name is never replaced by *";
-    if (components[i] == "*" && after_star) return "of two consecutive numbers only the first is replaced by *";
+    if (components[i] == "*" && i == 0) return "transformers never replaces the first component of a name by *";
+    if (components[i] == "*" && after_star)
+      return "of two consecutive numbers, transformers replaces only the first by *";
     if (components[i] != "*" && components[i].find('*') != std::string::npos) {
       return "* matches a full component that is a number, not a part of a component";
     }
     if (i > 0 && !after_star && IsNumber(components[i])) {
-      return "transformers replaces the numbers of a name by * before it looks up the name: write * for " +
+      return "transformers replaces the numbers in a name by * before the name is looked up: write * for " +
              components[i];
     }
   }

@@ -158,7 +158,7 @@ class Parser {
       const bool spans_dot = c == '-' && position_ > first && text_[position_ - 1] < '.' &&
                              position_ + 1 < text_.size() && text_[position_ + 1] > '.' && text_[position_ + 1] != ']';
       if (c == '.' && text_.find(']', position_) == std::string_view::npos) break;  // what is missing is the bracket
-      if (c == '.' || spans_dot) Fail("a character class cannot contain the dot between components");
+      if (c == '.' || spans_dot) Fail("a character class cannot contain the dot that separates components");
       if (c == '-' && position_ > first && position_ + 1 < text_.size() && text_[position_ + 1] != ']') {
         out += '-';
       } else {
@@ -407,7 +407,7 @@ void AddAlternatives(const Sequence& sequence, Pattern& pattern) {
       bytes += pattern.alternatives.back().regex.size();
       if (bytes <= kMostAlternativeBytes) continue;
       throw ParseError{
-          "the alternatives of its braces take more than " + std::to_string(kMostAlternativeBytes >> 20) + " MiB", 0};
+          "the alternatives of the braces take more than " + std::to_string(kMostAlternativeBytes >> 20) + " MiB", 0};
     }
   }
 }

@@ -3,10 +3,10 @@
 //
 //   *            one path component, or part of one        model.layers.*.mlp     *_proj
 //   **           any number of components, including none  model.**.q_proj
-//   ?  [0-3]     one character of a component; [!ab] any but these
+//   ?  [0-3]     one character of a component; [!ab]: one character except a and b
 //   {q,k,v}_proj alternatives, which may contain dots and other pattern syntax, but not "**" alone
 //   {0..15}      the numbers 0 to 15
-//   numbered"layers.*.mlp"  * is one number, any other character itself (PatternSyntax::kNumbered, below)
+//   numbered"layers.*.mlp"  * matches one number, any other character itself (PatternSyntax::kNumbered, below)
 //   re"..."      a raw RE2 expression (PatternSyntax::kRegex), anchored at both ends
 //
 // PatternSet: many patterns, matched against a path in one pass.
@@ -27,11 +27,11 @@ namespace moonshard {
 
 struct Pattern {
   std::string regex;  // without anchors: use it with a full match
-  // Whether two paths of one path class (module_tree.h), which differ only in numbers, can differ in whether they
-  // match.
+  // Whether the pattern can match one path and not another path of the same path class (module_tree.h): the two paths
+  // differ only in numbers.
   bool depends_on_numbers = false;
-  // If so: the number of leading components of a path that decide, together with its path class, whether it matches: 2
-  // for "layers.{0..3}.experts.*.w". kAllComponents if the number is not known.
+  // If true: the number of leading components of a path that decide, together with the path class, whether the path
+  // matches: 2 for "layers.{0..3}.experts.*.w". kAllComponents if the number is not known.
   static constexpr size_t kAllComponents = SIZE_MAX;
   size_t deciding_components = kAllComponents;
   // The position, from 1, of the first component that is a range of numbers ({0..15}) and has the same position in
@@ -49,8 +49,8 @@ struct Pattern {
   std::vector<Alternative> alternatives;
 };
 
-// Returns the first `count` components of `path`. If they are equal for two paths of one path class, a pattern whose
-// deciding_components is at most `count` matches both paths or neither.
+// Returns the first `count` components of `path`. If two paths of one path class have equal first components, a pattern
+// whose deciding_components is at most `count` matches both paths or neither path.
 std::string_view FirstComponents(std::string_view path, size_t count);
 
 // The largest number of values of one {a..b}.
@@ -73,8 +73,8 @@ Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, co
 //
 //   layers.*.mlp      layers.0.mlp, layers.17.mlp; not layers.first.mlp
 //   layers.0.mlp      nothing: the 0 of every name is replaced before the lookup
-//   blocks.*.*.w      nothing: a dot delimits one number only, so of two in a row the second stays (blocks.*.2.w is
-//                     found)
+//   blocks.*.*.w      nothing: a dot delimits one number only, so transformers does not replace the second of two
+//                     consecutive numbers (blocks.*.2.w is found)
 //   *.mlp             nothing: the first component has no dot before it
 //
 // Source: replace_layer_number_by_wildcard in transformers/distributed/tensor_parallel.py, 5.18.

@@ -1,10 +1,11 @@
 // JsonWriter and JsonReader: write structures as JSON and read them back, member by member. Internal to this directory
 // (plan_json.cc).
 //
-//   template <class A> void Members(A& archive, T& value);    archive("name", value.name) for each member
+// A function Members lists the members of a structure once, for both directions:
 //
-// lists the members of a structure once, for both directions. Enumerations are written as numbers; LastOf<E>() returns
-// the largest valid number.
+//   template <class A> void Members(A& archive, T& value);    // calls archive("name", value.name) for each member
+//
+// Enumerations are written as numbers; LastOf<E>() returns the largest valid number.
 #pragma once
 
 #include <array>
@@ -179,7 +180,7 @@ class JsonReader {
   void Wrong(std::string wrong) {
     if (wrong_.empty()) wrong_ = std::move(wrong);
   }
-  // Reports the error `what` unless `holds`: for conditions beyond the types and ranges of members.
+  // Reports the error `what` if `holds` is false. For conditions that the types and ranges of members do not cover.
   void Require(bool holds, const char* what) {
     if (!holds) Wrong(what);
   }

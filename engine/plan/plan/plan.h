@@ -1,6 +1,6 @@
-// Plan: the content of a plan file as a value: the rules in source order, each with a pattern, a style and its source
-// line, and the sections. A plan does not depend on a model. dsl/language/eval makes plans from Lua; C++ code can make
-// them too.
+// Plan: the content of a plan file as a value. A Plan has the rules in source order (each with a pattern, a style and a
+// source line) and the sections. A Plan does not depend on a model. dsl/language/eval creates Plans from Lua; C++ code
+// can also create them directly.
 // Stage after: match.
 #pragma once
 
@@ -29,11 +29,12 @@ enum class Lookup : uint8_t {
   kMasked,  // the weight's rows are sharded; ids whose row another rank owns give rows of zeros
 };
 
-// The positions, in a module's arguments or results, of the ids of a router's chosen experts and of their weights; both
-// tensors have one shape. If each rank owns some of the experts, the ids are replaced by the rank's local ids, from 0.
-// The id of another rank's expert is replaced by the rank's number of experts, and its weight by 0.
+// The positions, in a module's arguments or results, of the expert ids that a router chose and of the routing weights;
+// both tensors have the same shape. If each rank owns some of the experts, the ids are replaced by the ids local to the
+// rank, from 0. The id of an expert on another rank is replaced by the number of experts on this rank, and its routing
+// weight by 0.
 struct Route {
-  bool inputs = false;  // the positions are those of arguments; else of results
+  bool inputs = false;  // true: positions of arguments; false: positions of results
   int ids = 0;          // position of the ids
   int weights = 0;      // position of the weights
   bool operator==(const Route&) const = default;
@@ -54,15 +55,17 @@ struct Style {
       after;  // parameters that the forward leaves out, added once to the redistributed first output
   Lookup lookup = Lookup::kPlain;
   std::optional<Route> route;
-  // Number of heads of the sharded dims of `params` and of the last dim of `outputs`, if their layouts declare none; 0:
-  // none.
+  // Number of heads in the sharded dims of `params` and in the last dim of `outputs`, for layouts that declare neither
+  // heads nor parts nor an owner; 0: no heads.
   int64_t heads = 0;
   std::vector<KindStyle> kind_styles;  // by module kind; replaces the full style for that kind
-  bool bare = false;    // a rule may apply it to a parameter by the parameter's path; only placements apply then
-  std::string missing;  // a part that the engine cannot run: a warning of compile, an error of apply; "": none
+  // A rule may also apply the style to a parameter, by the parameter's path; then only the placements are used.
+  bool bare = false;
+  // The part of the style that the engine cannot run; "": none. compile reports it as a warning, apply as an error.
+  std::string missing;
   bool operator==(const Style& other) const;
 
-  // Returns the style for modules of kind `kind`: its entry of kind_styles, or this style.
+  // Returns the style for modules of kind `kind`: the entry of kind_styles, or this style if there is no entry.
   const Style& For(const std::string& kind) const;
   // Returns the placement that this style declares for a parameter with this name and number of dims; nullptr if it
   // declares none. Call it on the result of For().
@@ -79,22 +82,23 @@ struct Rule {
   std::string pattern;
   PatternSyntax syntax = PatternSyntax::kGlob;
   Style style;
-  // `at(pattern, layout)`: the rule names parameters by their full path; this is their placement.
+  // Of `at(pattern, layout)`, which names parameters by their full path: the placement of these parameters.
   std::optional<Placement> parameter;
   bool optional = false;  // the rule may match nothing
-  bool lenient = false;   // of a lenient plan: it is a warning if the rule matches nothing
-  int level = 0;          // 0: the plan itself; 1: the plan it extends; ... A lower level wins.
+  bool lenient = false;   // from a lenient plan: a warning, not an error, if the rule matches nothing
+  int level = 0;          // 0: the plan itself; 1: the plan that it extends; ... A lower level overrides.
   SourceSpan source;
 };
 
 struct Plan {
-  std::string name;    // "llama"
-  std::string chosen;  // why it was selected, if the user named no plan: "plans/index.lua has it for LlamaForCausalLM"
+  std::string name;  // "llama"
+  // Why the plan was selected, if the user named no plan: "plans/index.lua has it for LlamaForCausalLM".
+  std::string chosen;
   int api = 1;
-  // Some errors are only warnings, such as a rule that matches nothing and an unclaimed parameter beside sharded ones:
-  // for plans that are converted from another system, which ignores both.
+  // Some errors are reported as warnings, such as a rule that matches nothing and an unclaimed parameter beside sharded
+  // parameters. For plans that are converted from another system, in which these cases are no errors.
   bool lenient = false;
-  std::vector<Rule> rules;        // in source order; those of an extended plan come last
+  std::vector<Rule> rules;        // in source order; the rules of an extended plan come last
   std::optional<Style> fallback;  // default(style): for modules with parameters that no rule claims
   SourceSpan fallback_source;
   std::optional<DataParallel> data_parallel;

@@ -63,14 +63,14 @@ void Members(A& archive, Layout& layout) {
   archive("owner", owner);
   archive("last", last);
   Require(archive, std::abs(int64_t{dim}) <= kMostPosition && heads >= 0 && owner >= -1 && last >= 0,
-          "a number of the layout is out of range");
+          "a number of the layout is out of range: dim from -1024 to 1024, heads and last from 0, owner from -1");
   const auto sized = std::ranges::count_if(parts, [](const Layout::Part& part) { return part.size > 0; });
   Require(archive, sized == 0 || sized == static_cast<int64_t>(parts.size()), "only some parts have a size");
   Require(archive, kind == LayoutKind::kShard || (dim == 0 && heads == 0 && parts.empty() && owner == -1),
-          "a layout that is not a shard has fields of a shard");
+          "'dim' and 'heads' must be 0, 'parts' empty and 'owner' -1 in a layout that is not a shard");
   Require(archive, owner == -1 || (heads == 0 && parts.empty()), "a layout with an owner has heads or parts");
   Require(archive, parts.empty() || heads == 0, "a layout has both heads and parts");
-  Require(archive, kind == LayoutKind::kShared || last == 0, "a layout that is not shared has a value of 'last'");
+  Require(archive, kind == LayoutKind::kShared || last == 0, "'last' must be 0 in a layout that is not shared");
 }
 
 template <class A>
@@ -92,7 +92,7 @@ void Members(A& archive, Route& route) {
   archive("ids", ids);
   archive("weights", weights);
   Require(archive, ids >= 0 && weights >= 0 && ids != weights && std::max(ids, weights) < kMostPosition,
-          "a position of the route is out of range");
+          "the positions of ids and weights in the route must be different numbers from 0 to 1023");
 }
 
 template <class A>
@@ -123,7 +123,7 @@ void Members(A& archive, Style& style) {
   archive("bare", bare);
   archive("missing", missing);
   Require(archive, heads >= 0 && inputs.size() <= size_t{kMostPosition} && outputs.size() <= size_t{kMostPosition},
-          "a number of the style is out of range");
+          "the number of heads of the style is negative, or there are more than 1024 inputs or outputs");
 }
 
 template <class A>
@@ -137,7 +137,7 @@ void Members(A& archive, Rule& rule) {
   archive("lenient", lenient);
   archive("level", level);
   archive("source", source);
-  Require(archive, level >= 0, "the level is negative");
+  Require(archive, level >= 0, "the level of the rule is negative");
 }
 
 template <class A>
@@ -167,7 +167,7 @@ void Members(A& archive, DataParallel& section) {
   Require(archive, bucket_bytes >= 0, "the size of ddp's buckets is negative");
   Require(archive, prefetch_forward >= 0 && prefetch_backward >= 0, "a number of units to prefetch is negative");
   Require(archive, (reshard == DataParallel::Reshard::kSome) == (reshard_ranks > 1) && reshard_ranks >= 0,
-          "the number of ranks to reshard over is out of range");
+          "reshard_ranks must be at least 2 if the units are resharded over a number of ranks, else 0 or 1");
 }
 
 template <class A>
@@ -282,7 +282,7 @@ Result<EvaluatedPlan> ReadEvaluatedPlanJson(const JsonValue& json, const std::st
   const JsonValue* plan = json.Find("plan");
   const JsonValue* found = json.Find("diagnostics");
   if (plan == nullptr || found == nullptr || json.AsObject().size() != 2) {
-    return Unreadable("an evaluated plan", "it must have 'plan' and 'diagnostics', and no other members", name);
+    return Unreadable("an evaluated plan", "the members must be 'plan' and 'diagnostics'", name);
   }
   EvaluatedPlan out;
   std::string wrong;

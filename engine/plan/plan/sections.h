@@ -19,7 +19,7 @@ namespace moonshard {
 enum class PatternSyntax : uint8_t {
   kGlob,
   kRegex,
-  kNumbered,  // `*` matches one number, every other character itself: a key of a Hugging Face tp_plan
+  kNumbered,  // a key of a Hugging Face tp_plan: `*` matches one number, any other character itself
 };
 
 // A pattern in a section, which names modules.
@@ -34,29 +34,30 @@ struct ModulePattern {
 struct DataParallel {
   static constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
-  // Whether a unit's parameters are resharded after its forward. The root's parameters stay full until its backward
-  // ends. kAllButLast: all units but the last one of each list of modules. kSome: all units, each over groups of
-  // `reshard_ranks` neighbouring ranks.
+  // The fsdp units whose parameters are resharded after the forward of the unit. The root unit is never among them: its
+  // parameters stay gathered until the backward of the root ends. kAllButLast: all units except the last unit of each
+  // list of modules. kSome: all units, but each over groups of `reshard_ranks` neighbouring ranks instead of all ranks.
   enum class Reshard : uint8_t { kAlways, kNever, kAllButLast, kSome };
 
-  // fsdp: every parameter is sharded over dp_shard, along tensor dim 0 of its tp shard, and full while its unit is
-  // used. ddp: parameters are full on every rank of the axis.
+  // True (fsdp): every parameter is sharded over dp_shard, along tensor dim 0 of its tp shard, and gathered while its
+  // unit is in use. False (ddp): parameters are replicated over the data-parallel axes.
   bool shards = true;
-  std::vector<ModulePattern> wrap;  // modules that are units; parameters outside of all units belong to the root
+  std::vector<ModulePattern> wrap;  // modules that are fsdp units; all other parameters belong to the root unit
   Reshard reshard = Reshard::kAllButLast;
   int64_t reshard_ranks = 0;
-  // The number of units that are gathered ahead of the unit in use: in the order of the last forward, and in the
-  // backward in the reverse order.
+  // The number of fsdp units that are gathered ahead of the unit in use. The forward follows the order of the previous
+  // forward; the backward follows the reverse order.
   int64_t prefetch_forward = 1;
   int64_t prefetch_backward = 1;
   // How gradients are accumulated before the last micro-batch. True: in shards, with a reduce-scatter for each
   // micro-batch. False: in full, without communication.
   bool accumulate_shards = false;
   bool offload = false;                // shards, their gradients and the optimizer state are in host memory
-  std::vector<ModulePattern> ignored;  // modules whose parameters are in no unit: replicated, gradients summed
+  std::vector<ModulePattern> ignored;  // modules whose parameters are in no unit: replicated, with summed gradients
   bool mean = true;                    // gradients are averaged over the ranks of the axes; else summed
-  // ddp: gradients are summed in buckets of at most this many bytes (a larger parameter has a bucket of its own), each
-  // bucket as soon as the backward has computed all of its gradients. 0: one bucket for each dtype.
+  // ddp: the maximum size of a gradient bucket in bytes; a larger parameter has a bucket of its own. The all-reduce of
+  // a bucket starts when the backward has computed all gradients of the bucket. 0: no limit, so there is one bucket for
+  // each dtype, and another one for the gradients of the dtype that are summed over tp first.
   int64_t bucket_bytes = kBucketBytes;
   SourceSpan source;
 
@@ -87,7 +88,7 @@ inline bool IsPrecisionDType(std::string_view name) {
 
 // `precision { ... }`. Dtypes by torch's names ("bfloat16"); "": unchanged.
 struct Precision {
-  std::string parameters;   // of parameters in use; the stored ones, which the optimizer updates, keep their dtype
+  std::string parameters;   // of parameters while they are used; the optimizer updates them in their stored dtype
   std::string reduce;       // of gradients while fsdp sums and accumulates them
   std::string outputs;      // of the model's outputs
   bool cast_inputs = true;  // floating-point inputs of the model are cast to `parameters`

@@ -30,7 +30,7 @@ std::string ReportHtml(const CompiledPlan& plan, const ReportOptions& options);
 struct FailedPlan {
   std::string name;  // of the plan, or of its file; shown if `plan` is null
   MeshShape mesh;
-  std::shared_ptr<const Plan> plan;        // null if it did not evaluate
+  std::shared_ptr<const Plan> plan;        // null if the evaluation failed
   std::shared_ptr<const ModuleTree> tree;  // null if the model could not be read
   Diagnostics findings;
 };

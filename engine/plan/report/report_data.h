@@ -1,16 +1,20 @@
 // ReportData: the data of the report's page as JSON. Only page/*.js read it, so the JSON has no format version.
 //
-//   model, plan, chosen, hash, world, rank, modules (their number), tokens [B,S], axes [{name,size}]
+//   model, plan, hash, world, rank, modules (their number), tokens [B,S], axes [{name,size}]
+//   chosen      why the plan was selected, if the user named no plan; else ""
 //   totals      params, sharded, replicated (elements)
 //   rules       [{pattern, style, source, text, matches, parameter}]; parameter: whether the rule names parameters
 //   findings    [{id, severity, title, message, source, path, declared, required, help, ...}]
-//   steps       the layouts of modules, each distinct one once: see StepsJson
+//   steps       the distinct layouts of modules: see StepsJson in report_data.cc
 //   nodes       the tree, equal subtrees once: {s: index into steps or -1, k: [[label, copies, node]], t: names of
 //               parameters that are stored under another module, u: 1 for an fsdp unit, r: 1 for a recomputed module}
 //   root        the index of the root in nodes
-//   memory      [{ranks: "0..3", first, count, sharded, full}] in bytes of one rank
-//   calls       the collectives of one training step of `rank`: [{at: folded path, copies, of, direction, kind, bytes
-//               of one}]
+//   memory      [{ranks: "0..3", first, count, sharded, full}]: neighbouring ranks with equal memory; first: the first
+//               rank, count: the number of ranks, sharded and full: bytes of one rank. A large mesh lists only the
+//               first ranks
+//   calls       the collectives of one training step of `rank`: [{at, copies, of, direction, kind, bytes}]; at: folded
+//               path, copies: number of paths, of: what is communicated ("input", "output", "gradients", "unit"),
+//               bytes: of one collective
 //   failed      true for a plan with errors: hash is "", memory and calls are empty, steps and totals are those of a
 //               plan without rules; rules is empty if the plan was not evaluated
 #pragma once
@@ -29,8 +33,8 @@ namespace moonshard {
 JsonValue ReportData(const CompiledPlan& plan, const ReportOptions& options);
 JsonValue ReportData(const FailedPlan& plan, const ReportOptions& options);
 
-// FoldedTree: a module tree in which equal subtrees are stored once. 60 equal layers of 256 equal experts each take a
-// few nodes.
+// FoldedTree: a module tree in which equal subtrees are stored once. A model with 60 equal layers, each with 256 equal
+// experts, has only a few nodes in all.
 struct FoldedNode {
   // One child, or several children whose names are numbers and whose subtrees are equal.
   struct Child {
@@ -42,7 +46,7 @@ struct FoldedNode {
 
   int64_t layouts = -1;  // index into CompiledPlan::layouts; -1: no rule claims the module, and it owns no parameters
   std::vector<Child> children;    // in tree order
-  std::vector<std::string> tied;  // names of parameters that are tied to an earlier one and stored under its name
+  std::vector<std::string> tied;  // names of parameters that are tied to an earlier parameter and stored with it
   bool unit = false;              // an fsdp unit
   bool recomputed = false;
   bool operator==(const FoldedNode&) const = default;

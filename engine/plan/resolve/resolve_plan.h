@@ -31,7 +31,7 @@ namespace moonshard {
 // What one pass did. A pass that is not run (a lint on one rank) has a record too, with the reason in `made`.
 struct PassRecord {
   std::string name;   // "match"
-  std::string made;   // "12 of 14 modules by 7 rules"
+  std::string made;   // the result: "12 of 14 modules by 7 rules"
   size_t errors = 0;  // findings of this pass, by severity
   size_t warnings = 0;
   size_t notes = 0;
@@ -64,7 +64,7 @@ Result<CompiledPlan> ResolvePlan(std::shared_ptr<const Plan> plan, std::shared_p
 Result<CompiledPlan> ToResult(Resolution resolution);
 
 // Returns a record with these values that counts the errors, warnings and notes of `found`. The stages before the
-// passes (reading the model, evaluating the plan) make their records with it too.
+// passes (reading the model, evaluating the plan) also make their records with MakeRecord.
 PassRecord MakeRecord(std::string name, std::string made, const Diagnostics& found, double seconds);
 
 // Returns one line for each pass with its name, its time in milliseconds, its result and the number of its findings;

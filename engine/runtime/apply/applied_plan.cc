@@ -171,8 +171,10 @@ class Applier {
         if (hook->HoldBack(name)) {
           undo_.emplace_back([hook, name] { hook->ReleaseBack(name); });
         } else {
-          Refuse(m, "cannot leave parameter '" + name + "' out of its forward",
-                 "moonshard::nn::Linear, or a class with bool HoldBack(std::string_view)");
+          Refuse(
+              m,
+              "cannot leave parameter '" + name + "' out of its forward; the plan adds it after the output is reduced",
+              "moonshard::nn::Linear, or a class with bool HoldBack(std::string_view)");
         }
       }
       if (!s_.plan.StepsOf(m).local_rows) continue;
@@ -181,7 +183,7 @@ class Applier {
       if (hook->SetLocalRows(rows.begin, rows.length, total)) {
         undo_.emplace_back([hook, total] { hook->SetLocalRows(0, total, total); });
       } else {
-        Refuse(m, "cannot look up ids in some rows of its table only",
+        Refuse(m, "cannot look up ids in a table of which this rank holds only some rows",
                "moonshard::nn::Embedding without max_norm and scale_grad_by_freq, or a class with "
                "bool SetLocalRows(int64_t, int64_t, int64_t)");
       }

@@ -8,14 +8,15 @@
 
 namespace moonshard {
 
-// Before a plan is applied. Returns the same errors on every rank. kNotHookable: a parameter is sharded over tp, the
-// calls of its module cannot be intercepted, and no module around it or inside it redistributes activations.
-// kNotSupported: a layout on an axis that cannot be applied, a style with a part that the engine cannot run yet,
-// recomputation of a module whose calls cannot be repeated (Hookable::CanRunThrough), a model that already has a plan.
+// Checks the plan before it is applied. Returns the same errors on every rank. kNotHookable: a parameter is sharded
+// over tp, the calls of its module cannot be intercepted, and no module around it or inside it redistributes
+// activations. kNotSupported: a parameter layout on an axis other than tp without fsdp or ddp, a style that the engine
+// cannot fully run yet, recomputation of a module whose calls cannot be repeated (Hookable::CanRunThrough), a model to
+// which a plan was applied before.
 Diagnostics CheckApplicable(const LiveTree& live, const CompiledPlan& plan);
 
-// After a step. Returns one finding for each planned module that was never called: kUnusedHook, or kBypassedHook if one
-// of its parameters has a gradient all the same (AppliedPlan::Findings).
+// Call it after a step. Returns one finding for each planned module that was never called: kUnusedHook, or
+// kBypassedHook if a parameter of the module nevertheless has a gradient (AppliedPlan::Findings).
 Diagnostics FindUncalled(const CompiledPlan& plan, const LiveTree& live);
 
 }  // namespace moonshard

@@ -188,11 +188,12 @@ class RouteStep final : public BoundaryStep {
       if (slot.position == static_cast<size_t>(route_.weights)) weights = slot.tensor;
     }
     if (!ids->defined() || !weights->defined()) {
-      Diagnostic d = MakeDiagnostic(Finding::kBadInput,
-                                    "'" + path_ + "' was called without the ids or weights that its route declares");
+      Diagnostic d = MakeDiagnostic(
+          Finding::kBadInput,
+          "'" + path_ + "' was called without the expert ids or the routing weights that its route declares");
       d.path = path_;
       d.declared = "route=" + ToText(route_);
-      d.required = "a tensor of expert ids and a tensor of weights at these positions, counted from 0";
+      d.required = "a tensor of expert ids and a tensor of routing weights at the declared positions (the first is 0)";
       throw PlanError({std::move(d)});
     }
     experts_.Keep(*ids, *weights, path_);

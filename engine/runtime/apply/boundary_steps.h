@@ -1,7 +1,7 @@
-// Boundary steps: makes the Boundary of a module from its ModuleSteps: one BoundaryStep object for each step, or for a
-// pair of steps that begins and ends something (engine/plan/compile/module_steps.h lists the steps and explains their
-// order). The compiled plan decides what runs; this code adds only what a run provides: this rank's experts, live
-// tensors, process groups.
+// Boundary steps: makes the Boundary of a module from its ModuleSteps (engine/plan/compile/module_steps.h lists the
+// steps and explains their order). Each step becomes one BoundaryStep object; a step before forward and the step after
+// forward that ends it (gather and reshard of a unit) share one object. The compiled plan decides which steps run; this
+// code adds only the objects that exist at run time: this rank's experts, live tensors, process groups.
 #pragma once
 
 #include <map>
@@ -27,12 +27,13 @@ namespace moonshard {
 
 using PlanGroups = std::map<PlannedGroup, std::shared_ptr<AxisGroup>>;
 
-// Returns the redistributions of a module's steps: those of `enter` and then those of `leave`, in order. A
-// redistribution with errors is left out, and its errors are appended to `diagnostics`.
+// Returns the redistributions of a module's steps in order: first the redistributions of ModuleSteps::enter, then the
+// redistributions of ModuleSteps::leave. A redistribution with errors is left out, and its errors are appended to
+// `diagnostics`.
 std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, size_t module, const PlanGroups& groups,
                                                       Diagnostics& diagnostics);
 
-// What the boundaries of one model share. A pointer is null if the model does not need the object.
+// The objects that the boundaries of one model share. A pointer is null if the model does not need the object.
 struct BoundaryParts {
   const CompiledPlan& plan;
   int64_t rank = 0;
@@ -42,14 +43,15 @@ struct BoundaryParts {
   std::shared_ptr<const ShardGuard> guard;
   std::shared_ptr<RandomStreams> streams;
   std::vector<std::shared_ptr<Unit>> units;  // in the order of plan.units
-  std::shared_ptr<UnitOrder> order;          // of the calls of units
+  std::shared_ptr<UnitOrder> order;          // the order in which units are called
   std::shared_ptr<const CallObservers> observers;
   std::set<int64_t> sharded_dims;  // CompiledPlan::sharded_dims
   int64_t check_inputs = 0;        // ApplyOptions::check_inputs
 };
 
-// Returns the boundary of a module that has steps. `redistributions`: of MakeRedistributions. `late`: the parameters
-// that the module leaves out of its forward, which the boundary adds to the first result.
+// Returns the boundary of a module that has steps. `redistributions`: the result of MakeRedistributions. `late`: the
+// parameters that the module leaves out of its forward (Hookable::HoldBack); the boundary adds them to the first
+// result.
 std::shared_ptr<Boundary> MakeBoundary(const BoundaryParts& parts, size_t module,
                                        std::vector<TensorRedistribution> redistributions, std::vector<at::Tensor> late);
 

@@ -28,8 +28,8 @@ class DeferredValues {
   // does not register it.
   void Add(const std::string& path, const at::Tensor& tensor, bool is_buffer);
 
-  // Throws PlanError kNoValues, with one diagnostic for each registered tensor that was not written to, at most ten.
-  // Throws only on ranks where values are missing. After a check without errors later calls check nothing.
+  // Throws PlanError kNoValues, with one diagnostic for each registered tensor that has not been written to, at most
+  // ten. Throws only on ranks where values are missing. After one check without errors, later calls return at once.
   void Check();
 
  private:
@@ -46,18 +46,19 @@ class DeferredValues {
 // them.
 //
 // LibTorch's functions do not support layouts: torch::load gives a parameter the full tensor of an archive, and so does
-// a hand-written `parameter.set_data(full)`. The forward is then wrong, without an error wherever the sizes still fit
-// (they do not fit for a rowwise weight, they do for a vocabulary or a norm). The guard compares sizes, so it finds
-// every full tensor in place of a shard. It does not find a full tensor of a replicated parameter (which is correct),
-// another shard of the same sizes, or values written in place. The guard does not check parameters of fsdp units, whose
-// sizes change during a step (engine/runtime/fsdp/unit.h compares the shards of a unit before it gathers them).
+// a hand-written `parameter.set_data(full)`. The forward then computes wrong results. LibTorch reports an error only if
+// sizes do not match: a full rowwise weight fails, a full embedding table or norm weight does not. The guard compares
+// sizes, so it finds every full tensor in place of a shard. It does not find a full tensor of a replicated parameter
+// (which is correct), another shard of the same sizes, or values written in place. The guard does not check parameters
+// of fsdp units, whose sizes change during a step (engine/runtime/fsdp/unit.h compares the shards of a unit before it
+// gathers them).
 class ShardGuard {
  public:
   // `parameter` holds this rank's shard of a tensor of shape `shape`. Parameters that are not sharded are not
   // registered.
   void Add(const std::string& path, const at::Tensor& parameter, const std::vector<int64_t>& shape);
-  // Throws PlanError kUnshardedFunction, with one diagnostic for each parameter of other sizes, at most ten. Costs a
-  // few nanoseconds per parameter.
+  // Throws PlanError kUnshardedFunction, with one diagnostic for each parameter whose sizes are not those of this
+  // rank's shard, at most ten. Costs a few nanoseconds per parameter.
   void Check() const;
 
  private:

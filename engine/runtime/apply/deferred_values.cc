@@ -45,13 +45,15 @@ void DeferredValues::Check() {
     if (!at::isnan(entry.tensor.detach()).any().item<bool>()) continue;
     if (++count > kMost) continue;
     Diagnostic d = MakeDiagnostic(
-        Finding::kNoValues, "'" + entry.path + "' was made without values and has not been loaded or initialised");
+        Finding::kNoValues,
+        "'" + entry.path +
+            "' was built without values (DeferInit or the meta device), and was neither loaded nor initialised");
     d.path = entry.path;
-    d.required = entry.is_buffer ? "a checkpoint, or an archive (--weights of the exporter), that has this buffer"
+    d.required = entry.is_buffer ? "a checkpoint, or an archive (--weights of the exporter), that contains this buffer"
                                  : "LoadCheckpoint or Initialize before the model is called";
     missing.push_back(std::move(d));
   }
-  if (count > kMost) missing.front().message += ", and the same holds for " + std::to_string(count - 1) + " others";
+  if (count > kMost) missing.front().message += "; the same is true of " + std::to_string(count - 1) + " other tensors";
   if (!missing.empty()) throw PlanError(std::move(missing));
   entries_.clear();
 }

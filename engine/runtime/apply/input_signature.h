@@ -1,12 +1,13 @@
-// InputSignature: a text of those properties of a call's inputs that must be equal on every rank of tp: "Long [2, 8],
-// Float [2, *, 64], hash of the integers 5f3a09c1d20b44e7". It is computed at every outermost call of a model. If
-// dtypes and sizes are those of the previous call, their text is reused.
+// InputSignature: a text with the properties of a call's inputs that must be equal on every rank of tp. An example:
+// "Long [2, 8], Float [2, *, 64], hash of the integers 5f3a09c1d20b44e7". The signature is computed at every outermost
+// call of a model. The text of dtypes and sizes is reused if they are the same as in the previous call.
 //
 // Values of integer inputs on the CPU (token ids, positions, masks) are part of the signature, as a hash: ranks that
-// read different batches compute wrong results without any other sign. Values of floating-point inputs and of inputs on
-// a GPU are part of it in every n-th call if the host requests it (ApplyOptions::check_inputs), because reading them
-// costs a copy to the host and a hash of all bytes. The values of an input that may be a shard are left out: the
-// module's rule declares a shard, or the plan shards one of the input's dims at run time.
+// read different batches would compute wrong results without an error. Values of floating-point inputs and of inputs on
+// a GPU are part of the signature only in every n-th call, and only if the caller sets ApplyOptions::check_inputs,
+// because reading these values costs a copy to the CPU and a hash of all bytes. The values of an input are left out if
+// the input may be a shard, because the module's rule declares it as a shard or the plan shards one of its dims at run
+// time.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +26,10 @@ namespace moonshard {
 
 class InputSignature {
  public:
-  // A size is "*" if it may differ between ranks because its dim may be sharded: in a floating-point input the dims of
-  // `sharded_dims` (CompiledPlan::sharded_dims), in any input the dim of the shard that `arriving` declares
-  // (ModuleSteps::arriving). `check_values` n > 0: the first call and every n-th after it include the values of all
-  // full inputs; 0: no call does.
+  // The size of a dim that may be sharded is "*" in the text, because it may differ between ranks. These dims are the
+  // dim that `arriving` declares as sharded (ModuleSteps::arriving), and, in floating-point inputs, the dims in
+  // `sharded_dims` (CompiledPlan::sharded_dims). `check_values` n > 0: the first call and every n-th after it include
+  // the values of all full inputs; 0: no call does.
   InputSignature(std::set<int64_t> sharded_dims, std::vector<ArrivingInput> arriving, int64_t check_values = 0)
       : sharded_dims_(std::move(sharded_dims)), arriving_(std::move(arriving)), check_values_(check_values) {}
 
@@ -38,8 +39,8 @@ class InputSignature {
  private:
   bool IsLike(std::span<const TensorSlot> arguments) const;
   bool MayBeShard(const TensorSlot& slot, int64_t dim) const;
-  // One hash of the values of all full integer tensors on the CPU; with `all`, of every full tensor. Nothing if there
-  // is no such tensor.
+  // Returns one hash of the values of all full integer tensors on the CPU, or with `all` of every full tensor. Returns
+  // nothing if there is no such tensor.
   std::optional<uint64_t> ValuesOf(std::span<const TensorSlot> arguments, bool all) const;
   bool IsFull(const TensorSlot& slot) const;
   // Passes the numbers that describe the tensors to `visit`, one by one, until `visit` returns false.

@@ -28,9 +28,9 @@ struct LiveTree {
 };
 
 // Reads modules in registration order, and of each module its own parameters and then its own buffers. Parameters with
-// the same TensorImpl are a tie. Shapes are the current ones: call it before a plan is applied. Errors: kNotSupported
-// for a tensor of a dtype that a plan cannot contain (one without a DType, scalar_type.h); kStaleMember for a module
-// whose member `weight` or `bias` is not the tensor registered under that name.
+// the same TensorImpl are tied. Shapes are the current shapes, so call ReadLiveTree before a plan is applied. Errors:
+// kNotSupported for a tensor whose dtype a plan cannot contain (scalar_type.h has no DType for it); kStaleMember for a
+// module whose member `weight` or `bias` is not the tensor registered under that name.
 Result<LiveTree> ReadLiveTree(torch::nn::Module& root);
 
 }  // namespace moonshard

@@ -5,9 +5,9 @@
 //   auto loss = model.forward(batch).sum(); loss.backward();
 //
 // Reads the live tree, resolves the plan against it (engine/plan/resolve) and applies the plan. Reading and resolving
-// leave the model unchanged. The first stage that fails throws PlanError with its diagnostics: everything that
-// `moonshard check` reports as an error, and a dp axis over which the plan reduces no gradients
-// (ApplyOptions::independent_replicas allows it). Warnings and notes go to ApplyOptions::on_findings:
+// leave the model unchanged. The first stage that fails throws PlanError with its diagnostics. Errors are everything
+// that `moonshard check` reports as an error, and a dp axis over which the plan reduces no gradients
+// (ApplyOptions::independent_replicas allows such an axis). Warnings and notes go to ApplyOptions::on_findings:
 //
 //   moonshard::Parallelize(net, plan, mesh, {.on_findings = [&](const moonshard::Diagnostics& found) {
 //     if (mesh.rank() == 0) std::cerr << moonshard::ToText(found);
@@ -25,8 +25,8 @@
 
 namespace moonshard {
 
-// What ParallelModel::parameters() returns: a vector of tensors with a type of its own, so that the compiler can reject
-// functions that are wrong for shards.
+// The return type of ParallelModel::parameters(): a vector of tensors with its own C++ type, so that the compiler can
+// reject functions that are wrong for shards.
 class ShardedParameters : public std::vector<at::Tensor> {
   using std::vector<at::Tensor>::vector;
 };
@@ -35,18 +35,18 @@ class ShardedParameters : public std::vector<at::Tensor> {
 
 namespace torch::nn::utils {
 // LibTorch's clip_grad_norm_ would use the norm of this rank's shards instead of the norm of the full gradients: each
-// rank would scale by a different factor, and replicated parameters would drift apart. Use
-// moonshard::ClipGradNorm(model, max_norm). The compiler rejects only the type of model.parameters(). A list of the
-// same tensors from elsewhere (net->parameters()) cannot be checked at run time either: LibTorch scales through
-// grad().data(), which does not even change the gradient's version counter. TypeScope reports a norm of shards in a
-// step that it checks; FindDrift reports replicated parameters that have drifted.
+// rank would scale by a different factor, and the copies of a replicated parameter would become different. Use
+// moonshard::ClipGradNorm(model, max_norm). The compiler rejects a call only if the argument has the type of
+// model.parameters(). A list of the same tensors from elsewhere (net->parameters()) cannot be checked at run time
+// either: LibTorch scales through grad().data(), which does not even change the gradient's version counter. TypeScope
+// reports a norm of shards in a step that it checks; FindDrift reports replicated parameters whose copies differ.
 double clip_grad_norm_(const moonshard::ShardedParameters&, double, double = 2.0, bool = false) = delete;
 }  // namespace torch::nn::utils
 
 namespace moonshard {
 
-// Parallelize without the wrapper, for callers that keep the model themselves. Collective over the mesh. Throws
-// PlanError.
+// Applies a plan as Parallelize does, and returns the AppliedPlan without the ParallelModel wrapper, for callers that
+// own the model. Collective over the mesh. Throws PlanError.
 std::shared_ptr<AppliedPlan> ParallelizeModule(torch::nn::Module& root, const Plan& plan, const DeviceMesh& mesh,
                                                const ApplyOptions& options = {});
 

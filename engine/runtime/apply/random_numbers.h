@@ -1,9 +1,9 @@
 // Random numbers: makes the random streams of this rank (random/random_streams.h). The plan's steps select the stream
 // from which the operators of each part of a forward draw (compile/module_steps.h).
 //
-// Limitations: key/value heads that several ranks hold count as shards, so dropout on them alone draws different
-// numbers on these ranks. Operators between two outermost calls (of a model whose root cannot be intercepted) draw from
-// the common stream.
+// Limitations: key/value heads that several ranks hold count as shards, so dropout on a tensor of only key/value heads
+// draws different numbers on the ranks that hold the same head. Operators between two outermost calls (of a model whose
+// root cannot be intercepted) draw from the common stream.
 //
 // Stage before: compile. Stage after: boundary_steps.h.
 #pragma once
@@ -16,7 +16,8 @@
 namespace moonshard {
 
 // Returns the random streams of this rank of `tp`. Returns null on a tp axis of one rank, and if ranks are threads of
-// one process: they share the process's generator, which cannot be switched for one rank only. Collective over `tp`.
+// one process: these ranks share the generator of the process, whose state cannot be switched for only one rank.
+// Collective over `tp`.
 std::shared_ptr<RandomStreams> MakeStreams(AxisGroup& tp);
 
 }  // namespace moonshard

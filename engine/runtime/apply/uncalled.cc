@@ -42,11 +42,14 @@ Diagnostics FindUncalled(const CompiledPlan& plan, const LiveTree& live) {
     const bool used = std::ranges::any_of(live.tensors[m], [](const at::Tensor& t) { return t.grad().defined(); });
     const std::string& path = plan.tree->modules()[m].path;
     Diagnostic d = used ? MakeDiagnostic(Finding::kBypassedHook,
-                                         "'" + path + "' was used, but never through a call that the plan intercepts")
-                        : MakeDiagnostic(Finding::kUnusedHook, "'" + path + "' has a rule and was never called");
+                                         "parameters of '" + path +
+                                             "' have gradients, but the plan intercepted no call of the module")
+                        : MakeDiagnostic(Finding::kUnusedHook, "'" + path + "' has a rule, but was never called");
     d.path = path;
     d.where = SourceOf(plan, layouts);
-    d.help = "call the module itself (layer(x) or layer->forward(x)) and keep it in its own moonshard holder";
+    d.help =
+        "call the module itself (layer(x) or layer->forward(x)) and store it in the holder that MOONSHARD_MODULE "
+        "defines";
     out.push_back(std::move(d));
   }
   return out;

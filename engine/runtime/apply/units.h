@@ -19,14 +19,15 @@ namespace moonshard {
 // labels of collectives in errors.
 std::string LineOfSection(const CompiledPlan& plan);
 
-// Makes `sum` reduce the gradients in the plan's buckets (plan.buckets). Call it after everything was added to `sum`.
-// Parameters whose dtype or device differs from the others of their bucket (DeferInit, offload) get a bucket of their
-// own. `groups`: all process groups of the plan.
+// Makes `sum` reduce the gradients in the plan's buckets (plan.buckets). Call it after all calls of GradientSum::Add.
+// If DeferInit or offload gave the parameters of one bucket different dtypes or devices, the bucket is split into one
+// bucket for each dtype and device. `groups`: all process groups of the plan.
 void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, const PlanGroups& groups,
                   GradientSum& sum);
 
-// Makes one unit for each of plan.units, and the order of their calls. The units pass their parameters' gradients to
-// `sum`: call MakeUnits before anything is added to `sum`.
+// Makes one unit for each of plan.units, and the order of their calls. The units pass the gradients of their parameters
+// to `sum` by AccumulateGrad. Call MakeUnits before any GradientSum::Add, because MakeUnits calls
+// GradientSum::SetManual, which must come first.
 struct PlannedUnits {
   std::vector<std::shared_ptr<Unit>> units;
   std::shared_ptr<UnitOrder> order;

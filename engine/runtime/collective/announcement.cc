@@ -21,13 +21,13 @@ std::string ToText(const Announcement& announcement) {
   if (announcement.kind == kInputsKind) return "the inputs of a call";
   const size_t dims = std::min<size_t>(announcement.dims, Announcement::kMaxDims);
   std::string text = std::string(ToString(static_cast<CollectiveKind>(announcement.kind))) + " (" +
-                     ToString(static_cast<Direction>(announcement.direction)) + ", call " +
+                     ToString(static_cast<Direction>(announcement.direction)) + ", collective " +
                      std::to_string(announcement.sequence) + ") of " +
                      c10::toString(static_cast<c10::ScalarType>(announcement.dtype)) + " " +
                      ShapeToString(std::span(announcement.shape).first(dims));
   if (announcement.mismatched_size >= 0) {
     text += ", with a shard of size " + std::to_string(announcement.mismatched_size) +
-            ", which is not the size of this rank's shard";
+            ", which is not the size that the layout gives this rank";
   }
   return text;
 }
@@ -59,8 +59,10 @@ Diagnostic MismatchError(const std::string& group, std::span<const int64_t> rank
   std::vector<std::string> lines;
   for (const auto& [text, who] : calls) lines.push_back("rank " + Join(who, ", ") + ": " + text);
   d.declared = Join(lines, "; ");
-  d.required = mismatched_size ? "shards of one tensor, of the sizes that torch.chunk gives them"
-                               : "the same kind, dtype and shape in the same order on every rank";
+  d.required = mismatched_size ? "shards of one tensor, each of the size that the layout gives the rank"
+               : inputs
+                   ? "inputs with the same dtypes, sizes and values on every rank, after the same number of collectives"
+                   : "the same collectives in the same order on every rank: equal kind, dtype, shape and module";
   return d;
 }
 

@@ -22,22 +22,22 @@ struct Announcement {
   uint8_t direction = 0;
   int8_t dtype = 0;  // c10::ScalarType
   uint8_t dims = 0;
-  std::array<int64_t, kMaxDims> shape = {};  // of the logical tensor; shape[4]: product of the sizes from dim 4 on
+  std::array<int64_t, kMaxDims> shape = {};  // global; shape[4]: product of the sizes from dim 4 on
   uint64_t label = 0;                        // CollectiveLabel::hash
   int64_t mismatched_size = -1;              // CollectiveUse::mismatched_size; -1: the local shard fits the shape
 
-  // Whether the two ranks run the same collective. A record with a mismatched_size agrees with no record.
+  // Whether both records describe the same collective. A record with a mismatched_size agrees with no record.
   bool Agrees(const Announcement& other) const;
 };
 static_assert(sizeof(Announcement) == 64);
 
 inline constexpr uint8_t kInputsKind = 255;
 
-// "all_gather (backward, call 3) of Double [2, 6]", or "the inputs of a call" for kInputsKind.
+// "all_gather (backward, collective 3) of Double [2, 6]", or "the inputs of a call" for kInputsKind.
 std::string ToText(const Announcement& announcement);
 
-// Returns kCollectiveMismatch with the collective of each rank, the same on every rank of the group. `labels`: the
-// label texts that the ranks sent, truncated to a fixed length. `ranks`: their mesh ranks.
+// Returns kCollectiveMismatch with the collective of each rank. Every rank of the group returns the same diagnostic.
+// `ranks`: the mesh ranks of the group. `labels`: the label text that each rank sent, truncated to a fixed length.
 Diagnostic MismatchError(const std::string& group, std::span<const int64_t> ranks,
                          std::span<const Announcement> announcements, std::span<const std::string> labels);
 

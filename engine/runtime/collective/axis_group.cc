@@ -32,7 +32,7 @@ Diagnostic RankLost(const std::string& group, const std::string& label, const st
       MakeDiagnostic(Finding::kRankLost, "a rank of " + group + " exited or did not respond within the timeout");
   d.path = label;
   d.declared = why;
-  d.required = "every rank of the group takes part in every collective";
+  d.required = "every rank of the group runs every collective";
   d.help = "look at the output of the other ranks: one of them failed first";
   return d;
 }

@@ -1,5 +1,6 @@
-// AxisGroup: the collectives of one process group on plain local tensors. It has no layouts and no autograd
-// (redistribute adds them). It counts its collectives, and compares the calls of the ranks before c10d runs them.
+// AxisGroup: the collectives of one process group on plain local tensors. An AxisGroup has no layouts and records no
+// autograd history; TensorRedistribution adds both. It counts its collectives. Before c10d runs a collective, it
+// compares the calls of the ranks.
 // Stage before: mesh (MeshGroup). Stage after: redistribute (TensorRedistribution, GradientSum).
 //
 // Errors are thrown as PlanError:
@@ -8,8 +9,8 @@
 //   kRankLost            c10d failed: a peer exited or did not join within the mesh's timeout; the group is then
 //                        broken, and every later call throws without waiting
 // Kinds, dtypes, shapes and labels are compared before the first `checked` collectives of a group, by a small exchange
-// on the CPU. The position of a collective decides whether it is compared, so all ranks decide alike. After these,
-// StartCheckInputs compares the inputs of each call of the model.
+// on the CPU. Whether a collective is compared depends only on the number of collectives before it, so all ranks make
+// the same decision. In addition, StartCheckInputs compares the inputs of each outermost call of the model.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +39,10 @@ struct CheckOptions {
 struct CollectiveUse {
   Direction direction = Direction::kForward;
   const CollectiveLabel* label = nullptr;
-  at::IntArrayRef shape;  // of the global tensor, equal on every rank: compared between ranks
+  at::IntArrayRef shape;  // of the global tensor: equal on every rank, and compared between ranks
   int64_t bytes = 0;      // to count (collective_counts.h)
-  // The size of this rank's shard if `shape` requires another size, which is an error on every rank; otherwise -1.
+  // The size of this rank's shard along the sharded dim if the layout requires another size, which is an error on every
+  // rank; otherwise -1.
   int64_t mismatched_size = -1;
 };
 
@@ -64,10 +66,11 @@ class AxisGroup {
   AxisGroup(const AxisGroup&) = delete;
   AxisGroup& operator=(const AxisGroup&) = delete;
 
-  // The group along `axis`. `counts`: shared with other groups, which then count together; null: own counts.
+  // Makes the group along `axis`. `counts`: the counter to which the group adds; several groups may share one counter.
+  // null: the group gets its own counter.
   static std::shared_ptr<AxisGroup> Make(const DeviceMesh& mesh, MeshAxis axis, CheckOptions check = {},
                                          std::shared_ptr<CollectiveCounts> counts = {});
-  // The group of `k` consecutive coordinates of `axis` that includes this rank (DeviceMesh::SubGroup).
+  // Makes the group of `k` consecutive coordinates of `axis` that includes this rank (DeviceMesh::SubGroup).
   static std::shared_ptr<AxisGroup> MakeSub(const DeviceMesh& mesh, MeshAxis axis, int64_t k, CheckOptions check = {},
                                             std::shared_ptr<CollectiveCounts> counts = {});
 
@@ -81,7 +84,7 @@ class AxisGroup {
 
   // In a group of one rank, each function returns its input without a copy and counts nothing.
   //
-  // The sum over the ranks, without autograd history. If the caller passes (by std::move) the only reference to
+  // Returns the sum over the ranks, without autograd history. If the caller passes (by std::move) the only reference to
   // `tensor` and to its storage, the result is in the memory of `tensor`; such a tensor must not be an autograd leaf.
   // Otherwise `tensor` is left unchanged.
   at::Tensor AllReduce(at::Tensor tensor, const CollectiveUse& use);
@@ -100,12 +103,13 @@ class AxisGroup {
   PendingCollective StartReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);
   at::Tensor Finish(PendingCollective pending);
 
-  // Returns the number of every rank, in rank order. Not counted.
+  // Returns the value `mine` of every rank, in rank order. Not counted.
   std::vector<int64_t> ExchangeNumbers(int64_t mine, const CollectiveLabel& label);
 
   // Starts to compare `signature` (of the inputs that must be equal on all ranks) between the ranks, without waiting.
-  // The next collective or exchange of the group, or FinishCheck, reads the result and throws kCollectiveMismatch,
-  // which shows the signatures, if they differ. One exchange of 64 bytes; nothing in mode kNever. Not counted.
+  // The next collective or exchange of the group, or FinishCheck, reads the result. If the signatures differ, that call
+  // throws kCollectiveMismatch with the signature of each rank. Costs one exchange of 64 bytes. Does nothing in mode
+  // kNever. Not counted.
   void StartCheckInputs(const CollectiveLabel& signature, const CollectiveLabel& label);
   void FinishCheck();
 
@@ -117,12 +121,12 @@ class AxisGroup {
   Announcement Run(CollectiveKind kind, const at::Tensor& tensor, const CollectiveUse& use, Call&& call);
   template <class Call>
   void Guard(const CollectiveLabel& label, Call&& call);
-  // As Guard, with the collective in the error.
+  // As Guard; the error also contains `what`.
   template <class Call>
   void GuardCollective(const CollectiveLabel& label, const Announcement& what, Call&& call);
   void Compare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);
   void StartCompare(const Announcement& mine, const CollectiveLabel& label, const std::string& text);
-  // The blocks of all ranks in rank order, `bytes` bytes each.
+  // Returns the blocks of all ranks in rank order, `bytes` bytes each.
   std::vector<uint8_t> ExchangeBytes(const void* mine, size_t bytes);
 
   std::shared_ptr<const MeshGroup> group_;
@@ -135,7 +139,7 @@ class AxisGroup {
   uint32_t sequence_ = 0;
   struct PendingCheck;
   std::unique_ptr<PendingCheck> pending_;
-  std::string broken_;  // why the group cannot be used any more; empty: it can
+  std::string broken_;  // why the group cannot be used any more; empty: the group can be used
 };
 
 }  // namespace moonshard

@@ -43,7 +43,7 @@ struct StoreTimeout : std::runtime_error {
 };
 
 Diagnostic RanksMissing(const std::string& what, const std::string& why) {
-  Diagnostic d = MakeDiagnostic(Finding::kRankLost, "not all ranks joined to " + what);
+  Diagnostic d = MakeDiagnostic(Finding::kRankLost, "not all ranks joined the exchange '" + what + "'");
   d.declared = why;
   d.required = "every rank of the mesh takes part";
   d.help = "look at the output of the other ranks: one of them failed first";

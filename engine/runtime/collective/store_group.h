@@ -1,6 +1,6 @@
-// StoreGroup: gathers, broadcasts and compares short texts between all ranks of a mesh, over c10d's store. It uses no
-// collectives, so a background thread may use it during training. Rank 0 gathers the values, decides and broadcasts the
-// decision, so every rank returns the same value or throws the same errors.
+// StoreGroup: gathers, broadcasts and compares short texts between all ranks of a mesh, over c10d's store. It runs no
+// collectives of a process group, so a background thread may use it during training. Rank 0 gathers the values, decides
+// and broadcasts the decision, so every rank returns the same value or throws the same errors.
 //
 //   Agree(mesh, "the compiled plan", plan.CanonicalText());                // once, before the first collective
 //   StoreGroup group(mesh, "training checkpoints", timeout);               // or several exchanges under one name
@@ -45,9 +45,10 @@ class StoreGroup {
   using Combine = std::function<JsonValue(const std::vector<JsonValue>& all)>;
   JsonValue GatherAndBroadcast(const std::string& what, const JsonValue& mine, const Combine& combine);
 
-  // As GatherAndBroadcast, but each rank may pass errors. If any rank passes an error, all errors are thrown on every
-  // rank, and `combine` is not called. Equal errors are reported once; an error of only some ranks is reported with the
-  // numbers of these ranks. `annotate` (may be empty) runs on rank 0 and may change the errors before they are thrown.
+  // As GatherAndBroadcast, but each rank may also pass errors. If any rank passes an error, all errors are thrown on
+  // every rank, and `combine` is not called. Equal errors are reported once; an error of only some ranks is reported
+  // with the numbers of these ranks. `annotate` (may be empty) runs on rank 0 and may change the errors before they are
+  // thrown.
   JsonValue GatherOrFail(const std::string& what, const Diagnostics& errors, const JsonValue& mine,
                          const Combine& combine, const std::function<void(Diagnostics&)>& annotate = {});
 
@@ -76,8 +77,8 @@ class StoreGroup {
 void Agree(const DeviceMesh& mesh, std::string_view subject, const std::string& text,
            std::chrono::milliseconds timeout = std::chrono::minutes(2));
 
-// Reads the diagnostics that a rank sent as ToJson (core/findings/forms.h). Throws PlanError kRanksDisagree if it
-// cannot read them: that rank runs another version of moonshard.
+// Reads the diagnostics that a rank sent as ToJson (core/findings/forms.h). Throws PlanError kRanksDisagree if the text
+// cannot be read, because then that rank runs another version of moonshard.
 Diagnostics DiagnosticsOfRank(const JsonValue& json);
 
 }  // namespace moonshard

@@ -27,7 +27,7 @@ class World {
 
   // The numbers of all ranks, indexed by mesh rank; {mine} in a Recording mesh.
   std::vector<int64_t> All(int64_t mine, const CollectiveLabel& label) const;
-  // The same for doubles; every bit is preserved.
+  // As above, for doubles; every bit is preserved.
   std::vector<double> All(double mine, const CollectiveLabel& label) const;
 
   int64_t Max(int64_t mine, const CollectiveLabel& label) const;
@@ -36,7 +36,7 @@ class World {
   double Mean(double mine, const CollectiveLabel& label) const;
 
  private:
-  std::vector<std::shared_ptr<AxisGroup>> groups_;  // axes above 1, innermost first
+  std::vector<std::shared_ptr<AxisGroup>> groups_;  // axes of several ranks, innermost first
 };
 
 }  // namespace moonshard

@@ -1,11 +1,11 @@
 // FlatShards: parameters of one dtype in one flat buffer, for one collective. Each parameter is sharded along tensor
-// dim 0 (its rows) as torch.chunk shards it. The block of a rank contains its rows of every parameter, each padded to
-// the longest shard.
+// dim 0 (its rows) as torch.chunk does it. A rank's block contains that rank's shard of every parameter; each shard is
+// padded to the length of the parameter's longest shard.
 //
 //   block of a rank    [rows of parameter 0 | rows of parameter 1 | ... | extra]
 //   all                [ranks * block]
 //
-// The padding is at most `ranks - 1` rows per parameter over all ranks, and there is none if the rows divide evenly.
+// The padding of a parameter is at most `ranks - 1` rows over all ranks, and 0 if the rows divide evenly.
 // Stage before: unit.h, which owns the parameters. Stage after: collective.
 #pragma once
 
@@ -17,14 +17,14 @@
 
 namespace moonshard {
 
-// The rows of `full` that torch.chunk assigns to `rank`: a view, which is empty on the last ranks if there are too few
-// rows.
+// Returns the rows of `full` that torch.chunk assigns to `rank`, as a view. If there are too few rows, the view of the
+// last ranks is empty.
 at::Tensor RowsOfRank(const at::Tensor& full, int64_t ranks, int64_t rank);
 
 class FlatShards {
  public:
-  // `shapes`: of the full parameters, each of at least one dim. `extra`: number of elements at the end of each block
-  // that belong to no parameter.
+  // `shapes`: the shapes of the full parameters, each with at least one dim. `extra`: number of elements at the end of
+  // each block that belong to no parameter.
   FlatShards(std::vector<std::vector<int64_t>> shapes, int64_t ranks, int64_t extra);
 
   int64_t block() const { return block_; }  // elements
@@ -39,11 +39,12 @@ class FlatShards {
   void PackShards(std::span<const at::Tensor> shards, int64_t rank, at::Tensor& block) const;
   // Copies the parameters from `all`, of size [ranks * block], into the tensors `full`, which have the full shapes.
   void UnpackFull(const at::Tensor& all, std::span<at::Tensor> full) const;
-  // Copies the full tensors into `all`, of size [ranks * block] and filled with zeros. An undefined tensor is skipped.
+  // Copies the full tensors into `all`, of size [ranks * block], which must be filled with zeros before the call. An
+  // undefined tensor is skipped.
   void PackFull(std::span<const at::Tensor> full, at::Tensor& all) const;
-  // The rows of parameter `i` in the block of `rank`: a view of the shard's shape.
+  // Returns the rows of parameter `i` in the block of `rank`, as a view with the shape of the shard.
   at::Tensor ShardIn(const at::Tensor& block, size_t i, int64_t rank) const;
-  // The extra elements of `block`: a view.
+  // Returns the extra elements of `block`, as a view.
   at::Tensor ExtraIn(const at::Tensor& block) const { return block.narrow(0, block_ - extra_, extra_); }
 
  private:

@@ -1,7 +1,7 @@
-// FullParameters: the full tensors of a unit's sharded parameters, and their memory while they are gathered. One
-// all-gather per dtype fills them, and may overlap with other work (Start). After a forward, a rank may keep a shard
-// over a few neighbouring ranks, so that the backward gathers among fewer ranks (hierarchical partitioning, as
-// reshard_after_forward = n in PyTorch's fully_shard).
+// FullParameters: the full tensors of a unit's sharded parameters. Their memory exists only while the parameters are
+// gathered. One all-gather per dtype fills the full tensors, and may overlap with other work (Start). After a forward,
+// a rank may keep a shard over a few neighbouring ranks, so that the backward gathers among fewer ranks (hierarchical
+// partitioning, as reshard_after_forward = n in PyTorch's fully_shard).
 //
 //   shards --Start--> pending --Fill--> full --Free--> shards
 //                                          \--KeepSome--> shards over a few neighbours --Start--> ...
@@ -30,7 +30,8 @@ struct UnitParameter {
   std::string path = {};                          // for errors
 };
 
-// The parameters with the same stored and the same used dtype: one buffer, one collective.
+// The parameters whose shards have the same dtype and whose full tensors have the same dtype. They share one buffer and
+// one collective.
 struct UnitFlat {
   std::vector<size_t> members;  // indices of the parameters
   FlatShards shards;            // extra elements: one flag per parameter, whether any rank has a gradient
@@ -39,29 +40,30 @@ std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int6
 
 class FullParameters {
  public:
-  // `some`: the neighbouring ranks over which KeepSome leaves the parameters sharded; may be null. `label`: for errors.
-  // `parameters` must outlive this.
+  // `some`: the group of neighbouring ranks over which KeepSome shards the parameters; may be null. `label`: for
+  // errors. `parameters` must outlive this.
   FullParameters(const std::vector<UnitParameter>& parameters, std::shared_ptr<AxisGroup> group,
                  std::shared_ptr<AxisGroup> some, std::string label);
 
   // Whether the full tensors have their values. If not, they have their shapes and no memory.
   bool filled() const { return filled_; }
-  // Whether Fill would communicate: no valid values are filled or pending.
+  // Whether Fill would start an all-gather, because valid values are neither filled nor pending.
   bool stale() const;
   // Starts the all-gather if stale. The parameters must hold shards. Collective.
   void Start(Direction direction);
-  // Waits for the all-gather, which it starts if Start was not called before, and fills the full tensors. Collective if
-  // it starts the all-gather.
+  // Starts the all-gather if Start was not called before, waits for it, and fills the full tensors. Collective if it
+  // starts the all-gather.
   void Fill(Direction direction);
   void Free();
-  // As Free, but keeps this rank's shard over the neighbours, if the constructor got `some`.
+  // Frees the full tensors, but keeps this rank's shard over the neighbouring ranks if the constructor got `some`.
   void KeepSome();
-  // Drops all-gathers that were started and not filled.
+  // Drops an all-gather that was started, if Fill was not called after it.
   void Drop();
 
-  // The full tensor of parameter `i`: the same tensor at every call, so views of it have the values of a later Fill.
+  // Returns the full tensor of parameter `i`. Every call returns the same tensor, so a view of it has the values of a
+  // later Fill.
   const at::Tensor& at(size_t i) const { return full_[i]; }
-  // Bytes that the full tensors have now, without pending buffers.
+  // Bytes of memory that the full tensors use now, without the buffers of pending all-gathers.
   int64_t bytes() const;
 
  private:

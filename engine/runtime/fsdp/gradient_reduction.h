@@ -1,5 +1,5 @@
-// GradientReduction: reduces the gradients of a unit's full parameters to gradients of the shards, in .grad: one
-// reduce-scatter per dtype, which may overlap with the rest of the backward.
+// GradientReduction: reduces the gradients of a unit's full parameters to gradients of the shards, and adds these to
+// .grad. It runs one reduce-scatter per dtype, which may overlap with the rest of the backward.
 // Stage before: unit.h, which collects the gradients. Stage after: .grad, or redistribute/gradient_sum.h for parameters
 // whose gradients are summed over further axes.
 #pragma once
@@ -18,20 +18,21 @@ namespace moonshard {
 
 class GradientReduction {
  public:
-  // `reduced`: for each parameter, the dtype in which its gradients are summed. `scale`: factor of the sums. `sum`:
-  // receives the gradients that are summed over further axes. `parameters` must outlive this.
+  // `reduced`: for each parameter, the dtype in which its gradients are summed. `scale`: factor by which the sums are
+  // multiplied. `sum`: receives the gradients that are summed over further axes. `parameters` must outlive this.
   GradientReduction(const std::vector<UnitParameter>& parameters, std::vector<c10::ScalarType> reduced, double scale,
                     std::shared_ptr<AxisGroup> group, std::shared_ptr<GradientSum> sum, std::string label);
 
-  // Starts the reduce-scatter of `gradients`: one per parameter, full or undefined (no gradient). Collective. No other
-  // reduction may be pending.
+  // Starts the reduce-scatter of `gradients`: for each parameter its full gradient, or an undefined tensor if it has no
+  // gradient. Collective. No other reduction may be pending.
   void Start(std::vector<at::Tensor> gradients);
   // Waits for the reduce-scatter and adds its result to .grad of the shards. Does nothing if none was started.
   void Finish();
   void Drop() { pending_.clear(); }
   bool started() const { return !pending_.empty(); }
 
-  // `gradient` in the dtype of the sum, in which the gradients of several uses and micro-batches are added.
+  // Returns `gradient` in the dtype of the sum. The gradients of several uses and micro-batches are added in this
+  // dtype.
   at::Tensor InSumDType(size_t i, const at::Tensor& gradient) const { return gradient.to(reduced_[i]); }
 
  private:

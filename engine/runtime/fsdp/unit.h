@@ -1,10 +1,12 @@
-// Unit: the parameters of a module that are sharded over an axis, and full only while a call of the module or its
-// backward runs. One all-gather makes them full. One reduce-scatter sums the gradients of the ranks and returns the
-// shards of the sum. Source of the technique: ZeRO stage 3 (Rajbhandari et al. 2020), PyTorch's fully_shard.
+// Unit: the parameters of a module that are sharded over a mesh axis. They are full only while a call of the module or
+// the backward of the call runs. One all-gather makes them full. One reduce-scatter sums the gradients of the ranks and
+// returns the shards of the sum. Source of the technique: ZeRO stage 3 (Rajbhandari et al. 2020), PyTorch's
+// fully_shard.
 //
 // A parameter stays the same tensor throughout. Between calls it is a leaf that holds this rank's shard, as an
-// optimizer requires. While it is full, it is an output of a node of autograd's graph (unit_graph.h), so gradients of
-// the full parameter never reach its .grad: the node collects them, and .grad receives the gradient of the shard.
+// optimizer requires. While the parameter is full, it is an output of a node of autograd's graph (unit_graph.h), so
+// gradients of the full parameter never reach its .grad: the node collects them, and .grad receives the gradient of the
+// shard.
 //
 //   Enter      gather, unless prefetched (unit_order.h); the forward runs on full parameters
 //   Leave      reshard, unless the unit keeps its parameters full for the backward
@@ -15,13 +17,14 @@
 // torch::autograd::grad cannot return the gradient of a sharded parameter: the gradient of the shard comes from a
 // reduce-scatter at the end of the backward, after grad has returned, so grad would return an undefined tensor.
 // Therefore the node has an edge to the accumulator of each shard, although no gradient passes along it: autograd then
-// runs the node if grad requests this shard, and the node throws kUnshardedFunction. A parameter with a hook of the
-// host (register_hook on the leaf) has no such edge, because autograd would call the hook with an undefined gradient.
+// runs the node if grad requests this shard, and the node throws kUnshardedFunction. A parameter on which the user has
+// registered a hook (register_hook on the leaf) has no such edge, because autograd would call the hook with an
+// undefined gradient.
 //
-// A module may be called several times before a backward, during another call's backward (recomputation), or under
-// no_grad, and a call may end with an exception. Full parameters may have another dtype than the shards (precision).
-// Gradients are the mean (or sum) over the axis, accumulated in .grad as autograd does. The .grad of a parameter that
-// no rank used stays undefined.
+// These cases are supported: several calls of a module before a backward, a call during the backward of another call
+// (recomputation), a call under no_grad, and a call that ends with an exception. Full parameters may have another dtype
+// than the shards (precision). Gradients are the mean (or sum) over the axis, accumulated in .grad as autograd does.
+// The .grad of a parameter that no rank used stays undefined.
 //
 // Stage before: compile (ShardedUnit). Stage after: unit_step.h, which apply places first around the calls of the
 // module.
@@ -50,16 +53,16 @@ struct UnitOptions {
   std::string path;                      // of the module, for errors and labels
   std::string where;                     // " (line 12)" of the plan, or "": for labels
   bool reshard = true;                   // reshard after a forward whose backward may follow
-  bool keep_unsynced = false;            // stay full after a backward without sync: the next call needs the same values
-  bool accumulate_shards = false;        // reduce-scatter gradients without sync too, and accumulate the shards
+  bool keep_unsynced = false;            // stay full after a backward without gradient sync, for the next call
+  bool accumulate_shards = false;        // reduce-scatter gradients also in backwards without gradient sync
   double scale = 1;                      // factor of the summed gradients
   std::vector<c10::ScalarType> reduced;  // for each parameter, the dtype in which its gradients are summed
 };
 
 // Objects that the units of a model share.
 struct UnitGroups {
-  std::shared_ptr<AxisGroup> all;   // over which parameters are sharded
-  std::shared_ptr<AxisGroup> some;  // over which they stay sharded between forward and backward; null: over `all`
+  std::shared_ptr<AxisGroup> all;   // the ranks that shard the parameters
+  std::shared_ptr<AxisGroup> some;  // the ranks that shard them between forward and backward; null: `all`
   std::shared_ptr<UnitOrder> order;
   std::shared_ptr<BackwardEnd> end;
   std::shared_ptr<GradientSum> sum;
@@ -67,51 +70,51 @@ struct UnitGroups {
 
 class Unit : public std::enable_shared_from_this<Unit> {
  public:
-  // One call: from Enter to the end of its backward.
+  // The state of one call, from Enter to the end of the backward of the call.
   struct Use;
 
   // Owns the full tensors; the parameters belong to the model. `groups.sum` receives the shard gradients of parameters
   // whose gradients it sums over further axes.
   Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroups groups);
 
-  // Makes the parameters full; collective unless they are full already. Replaces arguments that need a gradient by
-  // views: when the gradients of all these views are complete, the backward of this call is over. Every Enter is
-  // followed by one Leave or Abandon.
+  // Makes the parameters full. Collective unless they are full already. Replaces arguments that need a gradient by
+  // views. When the gradients of all these views are complete, the backward of this call is over. Every Enter must be
+  // followed by one Leave or one Abandon.
   std::shared_ptr<Use> Enter(std::span<const TensorSlot> arguments);
   void Leave(const std::shared_ptr<Use>& use, std::span<const TensorSlot> results);
-  // Ends a call that an exception has ended.
+  // Releases the parameters after an exception has ended the call.
   void Abandon(const std::shared_ptr<Use>& use);
 
-  // Makes the parameters full outside of calls until Close, to read or write them. Collective.
+  // Makes the parameters full until Close, so that code outside of calls can read or write them. Collective.
   void Open();
   // `write_back`: copies this rank's rows of the full parameters into its shards. Not collective.
   void Close(bool write_back);
 
   // Ends all open backwards: reshards the parameters and starts the reduce-scatter of their gradients. Collective.
   void EndBackward();
-  // Waits for the reduce-scatter that EndBackward or a finished call has started, and adds the gradients to .grad.
+  // Waits for the pending reduce-scatter, and adds its result to .grad. The end of the backward of a call starts it.
   void FinishReduction() { reduction_.Finish(); }
-  // Drops calls and backwards that an exception has ended, and the parameters that were gathered for them.
+  // Drops the state of calls and backwards that an exception has ended, and frees the full parameters.
   void Reset();
   // Starts the all-gather for the next call or backward, unless the parameters are full. Collective.
   void GatherAhead(Direction direction);
   // Drops parameters that were prefetched and not used.
   void DropAhead();
-  // After false (micro-batches before the last) the gradients accumulate in the unit; the next backward after true
-  // reduces them.
+  // After SetGradientSync(false) (micro-batches before the last), the gradients accumulate in the unit. The next
+  // backward after SetGradientSync(true) reduces them.
   void SetGradientSync(bool sync) { sync_ = sync; }
   // Drops the gradients that accumulated in the unit.
   void DropUnsynced() { unsynced_.clear(); }
 
   const std::string& path() const { return options_.path; }
-  // Bytes that the full parameters have now.
+  // Bytes of memory that the full parameters use now.
   int64_t gathered_bytes() const { return gathered_.bytes(); }
 
  private:
   friend class UnitNode;
   friend class UnitInputNode;
 
-  // Each MakeFull is paired with one Release; the last Release reshards.
+  // Each MakeFull must be paired with one Release. The last Release reshards the parameters.
   void MakeFull(Direction direction);
   // Makes the accumulator of shard `i` a ShardNode, to which the unit's node may have an edge.
   void ArmShard(size_t i);

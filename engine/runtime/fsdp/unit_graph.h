@@ -1,11 +1,11 @@
 // Unit graph: the nodes that a unit puts into autograd's graph.
 //
-//   UnitNode        the gather. Its outputs are the full parameters. Its edges lead to the accumulators of the shards.
-//                   No gradient passes along the edges, because the unit itself reduces the gradients to the shards;
-//                   the edges only make autograd::grad run the node (unit.h).
-//   UnitInputNode   the identity on the call's arguments. It runs when their gradients are complete, and then the
-//                   backward of the call is over: the engine runs ready nodes in reverse order of creation, and this
-//                   node was created before all others of the call.
+//   UnitNode        the node of the all-gather. Its outputs are the full parameters. Its edges lead to the accumulators
+//                   of the shards. No gradient passes along the edges, because the unit itself reduces the gradients to
+//                   the shards; the edges only make autograd::grad run the node (unit.h).
+//   UnitInputNode   the identity on the call's arguments. It runs when the gradients of the arguments are complete. The
+//                   backward of the call is over then, because the engine runs ready nodes in reverse order of
+//                   creation, and this node was created before all other nodes of the call.
 //   ShardNode       the accumulator of a leaf that holds a shard.
 #pragma once
 
@@ -73,7 +73,8 @@ class UnitInputNode final : public torch::autograd::Node {
   std::shared_ptr<Unit::Use> use_;
 };
 
-// Puts a UnitInputNode before those arguments that need a gradient: replaces each by a view.
+// Makes one UnitInputNode for all arguments that need a gradient, and replaces each of these arguments by a view whose
+// grad_fn is this node.
 void MarkInputs(const std::shared_ptr<Unit>& unit, const std::shared_ptr<Unit::Use>& use,
                 std::span<const TensorSlot> arguments);
 

@@ -1,10 +1,10 @@
-// UnitOrder: the order in which a model's units are used. It decides which units to prefetch, and finishes the pending
-// reduce-scatter before the next one starts.
+// UnitOrder: the order in which a model's units are used. UnitOrder decides which units to prefetch, and finishes the
+// pending reduce-scatter of gradients before the next reduce-scatter starts.
 //
 // The calls of units in each forward of the root are recorded. The next forward prefetches in the recorded order, the
 // backward in the reverse order. The first forward prefetches nothing. If a forward deviates from the recorded one, the
 // parameters that were prefetched and not used are dropped, on every rank alike.
-// Stage after: unit.h, which queries it at each call.
+// Stage after: unit.h, which queries the order at each call.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +25,20 @@ class UnitOrder {
   void EndForward();
   bool in_forward() const { return recording_; }
 
-  // Records a call of `unit` in such a forward and returns its place in the order; returns -1 outside of one.
+  // Records a call of `unit` and returns the place of the call in the order. Outside of a forward of the root, records
+  // nothing and returns -1.
   int64_t Visit(const std::shared_ptr<Unit>& unit);
-  // Notes that a backward through the call at `place` may follow.
+  // Records that a backward through the call at `place` may follow.
   void ExpectBackward(int64_t place);
 
-  // The units to prefetch while the call at `place` runs; none if the last forward had another unit at `place`.
+  // Returns the units to prefetch while the call at `place` runs; none if the last forward had another unit at `place`.
   std::vector<std::shared_ptr<Unit>> AheadInForward(int64_t place) const;
-  // The units to prefetch in the backward of `unit`'s call at `place`; none if another forward was recorded since.
+  // Returns the units to prefetch in the backward of `unit`'s call at `place`; none if another forward was recorded
+  // since.
   std::vector<std::shared_ptr<Unit>> AheadInBackward(const Unit& unit, int64_t place) const;
 
-  // Call before the start of a reduce-scatter: finishes the pending one, so that memory for one is enough. Call
-  // Reducing after the start.
+  // Call MakeRoomForReduction before the start of a reduce-scatter. It finishes the pending reduce-scatter, so that
+  // only one reduce-scatter at a time holds a buffer. Call Reducing after the start.
   void MakeRoomForReduction();
   void Reducing(const std::shared_ptr<Unit>& unit) { reducing_ = unit; }
 

@@ -1,6 +1,6 @@
 // Unit steps: UnitStep gathers a unit's parameters before the module's other steps read them, and reshards them after
 // the other steps of the call. RootStep begins and ends a forward of the model.
-// Stage before: unit.h. Stage after: apply, which places them first in a boundary.
+// Stage before: unit.h. Stage after: apply, which places these steps first in a boundary.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,7 @@
-// NodeMarks: finds the part of the forward that created a node of autograd's graph. Autograd numbers nodes in the order
-// of their creation, per thread. A mark records the next number when a part begins or ends, and a node belongs to the
-// last mark at or before its number. Used in the backward, where the running node is known and the module is not.
+// NodeMarks: finds the place in the forward (a call of a module) that created a node of autograd's graph. Autograd
+// numbers nodes in the order of their creation, per thread. A mark records the next number when a place begins or ends,
+// and a node belongs to the last mark at or before the number of the node. Used in the backward, where the running node
+// is known and the module is not.
 // Stage after: types (module_path.h), footprint (module_paths.h), which mark the calls of modules.
 #pragma once
 
@@ -19,8 +20,8 @@ class NodeMarks {
  public:
   // Nodes that this thread creates from now on belong to `place`.
   void Mark(int32_t place);
-  // The place of a node. Returns nothing if the node was created before the first mark of its thread, or has no number
-  // of its own (nodes that accumulate gradients).
+  // Returns the place of a node. Returns nothing if the node was created before the first mark of its thread, or has no
+  // number of its own (nodes that accumulate gradients).
   std::optional<int32_t> PlaceOf(const torch::autograd::Node& node) const;
 
  private:

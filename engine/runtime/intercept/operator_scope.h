@@ -1,8 +1,8 @@
 // OperatorScope: passes every operator that this thread runs below autograd, in forward and backward, to a handler,
-// which can observe, replace or repeat the operator. Composite operators are decomposed first. Used where interception
-// of modules is not enough: selective recomputation, the layout checker, the footprint.
+// which can observe, replace or repeat the operator. Composite operators are decomposed first. Selective recomputation,
+// the layout checker and the footprint use it, because interception of module calls is not enough for them.
 //
-// Implemented as a boxed fallback of c10's dispatcher for the key Fake, which is below autograd's keys. The thread
+// The interception is a boxed fallback of c10's dispatcher for the key Fake, which is below autograd's keys. The thread
 // includes the key while a scope is open. Costs about 2 us per operator inside a scope, nothing outside. The first
 // scope registers the fallback, which stays registered for the process.
 // Stage after: recompute, types, footprint.

@@ -1,6 +1,6 @@
 // Region: a section of code that declares the layouts of its inputs and outputs, so that handlers of operators
-// (operator_scope.h) use the declaration instead of checking the operators inside: a redistribution, a flat gradient
-// sum, a vocabulary-parallel loss, a user's own kernel.
+// (operator_scope.h) use the declaration instead of checking the operators inside. Examples are a redistribution, a
+// flat gradient sum, a vocabulary-parallel loss and a user's own kernel.
 //
 //   Region region("all-gather", label, MeshAxis::kTp);
 //   region.DeclareInput(shard, Layout::Shard(1));
@@ -8,8 +8,8 @@
 //   region.DeclareOutput(full, Layout::Shared());
 //
 // If no scope is open, a region costs one read of a thread-local pointer.
-// Stage after: all code that communicates; types, which checks the inputs against their layouts and gives the outputs
-// theirs.
+// Stage after: all code that communicates; types, which compares the inputs with the declared layouts and assigns the
+// declared layouts to the outputs.
 #pragma once
 
 #include <string>
@@ -38,17 +38,19 @@ class Region {
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
-  // Declares an input; call before the region's work. A tensor of another layout is an error in the code that made the
-  // tensor.
+  // Declares an input; call before the region's work. The layout checker reports a tensor with another layout as an
+  // error of the code that computed the tensor.
   void DeclareInput(const at::Tensor& tensor, const Layout& layout);
   // Declares an output. On the axes other than the region's, the output has the layout of the first input. With
   // `summed`, dims that are sharded on those axes were reduced, so the output is partial on those axes.
   void DeclareOutput(const at::Tensor& tensor, const Layout& layout, bool summed = false);
   // Declares that `sum` is the sum of the ranks' `terms` over the region's axis. If the terms are gradients of shards
-  // that several ranks hold, it is the sum over these ranks. `terms` is undefined on a rank without a term.
+  // that several ranks hold, `sum` is the sum over the ranks that hold the same shard. `terms` is undefined on a rank
+  // without a term.
   void DeclareSum(const at::Tensor& terms, const at::Tensor& sum);
-  // Declare a parameter's gradient, which is partial on the region's axis; and later, possibly in another region, the
-  // sum of that gradient over the ranks or this rank's shard of the sum.
+  // DeclareGradientInput declares a parameter's gradient, which is partial on the region's axis. DeclareGradientOutput
+  // later declares, possibly in another region, the sum of this gradient over the ranks or this rank's shard of the
+  // sum.
   void DeclareGradientInput(const at::Tensor& parameter, const at::Tensor& gradient);
   void DeclareGradientOutput(const at::Tensor& parameter, const at::Tensor& sum, const Layout& layout);
 
@@ -76,7 +78,8 @@ class Region {
 // Declares that `ids` are row numbers within this rank's shard of `table`, and that ids outside of the shard will be
 // masked: a lookup by `ids` is then partial on every axis that shards the rows of the table.
 void NoteOwnRows(const at::Tensor& ids, const at::Tensor& table);
-// The same for one axis and without a table, for ids (or the mask of ids) that a router limits to this rank's experts.
+// As above for one axis and without a table: `ids` are expert ids (or a mask of expert ids) that are restricted to this
+// rank's experts.
 void NoteOwnRows(const at::Tensor& ids, MeshAxis axis);
 
 }  // namespace moonshard

@@ -31,7 +31,7 @@ const NcclPlugin* LoadPlugin(std::string& why) {
 }
 
 Diagnostic NoGpu(const std::string& why) {
-  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "a CUDA device was requested, and none is available");
+  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "a CUDA device was requested, but none is available");
   d.declared = "device cuda";
   d.required = why;
   d.help = "use the CPU, or a build with CUDA on a machine with a GPU";
@@ -48,10 +48,11 @@ Result<ChosenDevice> ChooseDevice(DeviceChoice choice, int64_t local_rank) {
   const int count = nccl == nullptr ? 0 : nccl->device_count();
   if (count == 0) {
     if (choice == DeviceChoice::kAuto) return ChosenDevice{};
-    return NoGpu(nccl == nullptr ? why : "a GPU that is visible to this process");
+    return NoGpu(nccl == nullptr ? "a build with CUDA, and its libmoonshard_nccl.so (" + why + ")"
+                                 : "a GPU that is visible to this process");
   }
   if (local_rank >= count) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "fewer GPUs than ranks on this machine");
+    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "this machine has fewer GPUs than ranks");
     d.declared = "local rank " + std::to_string(local_rank);
     d.required =
         "a local rank below " + std::to_string(count) + ", the number of GPUs that are visible to this process";

@@ -22,11 +22,11 @@ struct ChosenDevice {
   const NcclPlugin* nccl = nullptr;  // for a CUDA device; valid until the process ends; null on the CPU
 };
 
-// Chooses the device of a rank. The GPU is number `local_rank` of this machine, and becomes the calling thread's
-// current device. The first choice of a GPU loads libtorch_cuda.so. Call it before anything in the process queries
-// whether LibTorch has CUDA (torch::manual_seed does), because LibTorch caches the answer.
-// Errors (kBadMesh): a GPU was requested, and this build or this machine has none; a GPU was chosen, and the machine
-// has fewer than local_rank + 1.
+// Chooses the device of a rank. A rank on a GPU gets GPU number `local_rank` of this machine, which becomes the current
+// device of the calling thread. The first choice of a GPU loads libtorch_cuda.so. Call ChooseDevice before any code in
+// the process (for example torch::manual_seed) queries whether LibTorch has CUDA, because LibTorch caches the result.
+// Errors (kBadMesh): a GPU was requested, but this build has no CUDA or this machine has no GPU; a GPU was chosen, but
+// the machine has at most `local_rank` GPUs.
 Result<ChosenDevice> ChooseDevice(DeviceChoice choice, int64_t local_rank);
 
 }  // namespace moonshard

@@ -65,7 +65,7 @@ auto Rendezvous(const std::string& what, F&& run) {
   try {
     return run();
   } catch (const std::exception& error) {
-    Fail(Finding::kRankLost, "not all ranks joined to make " + what, ErrorText(error),
+    Fail(Finding::kRankLost, "not all ranks joined the setup of " + what, ErrorText(error),
          "every rank of the mesh takes part, at the same time",
          "look at the output of the other ranks: one of them failed first");
   }
@@ -240,9 +240,9 @@ void CheckMembers(const std::vector<std::shared_ptr<MeshGroup>>& groups, int64_t
   });
   if (!anyone) return;
   Fail(Finding::kBadMesh, "the groups do not form the axes of a mesh",
-       wrong ? "the group " + wrong->second + ", whose ranks are numbered by their coordinates in the groups"
+       wrong ? "the group " + wrong->second + " (mesh ranks, computed from the coordinates in the groups)"
              : "a group of another rank, which the error of that rank names",
-       wrong ? wrong->first->name : "groups that form a grid",
+       wrong ? "the group " + wrong->first->name : "groups that form a grid",
        "the coordinate of a rank along an axis is its rank in the group of that axis; the ranks of one group differ in "
        "that coordinate only");
 }
@@ -401,7 +401,7 @@ DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& optio
   for (const GivenGroup& one : given) {
     const bool this_nccl = one.backend->getBackendName() == "nccl";
     if (&one != &given.front() && this_nccl != nccl) {
-      Fail(Finding::kBadMesh, "the groups are of two kinds",
+      Fail(Finding::kBadMesh, "only some of the groups are NCCL groups",
            "NCCL groups (for tensors on a GPU) and groups of other backends (for tensors on the CPU)",
            "only NCCL groups, or no NCCL groups");
     }
@@ -463,7 +463,7 @@ DeviceMesh DeviceMesh::FromGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& t
 }
 
 DeviceMesh DeviceMesh::Recording(const MeshShape& shape, int64_t rank, c10::Device device) {
-  Check(rank >= 0 && rank < shape.world_size(), "a recording mesh for a rank outside it");
+  Check(rank >= 0 && rank < shape.world_size(), "DeviceMesh::Recording: the rank is outside the mesh");
   auto state = std::make_shared<State>();
   state->shape = shape;
   state->rank = rank;
@@ -488,7 +488,7 @@ std::shared_ptr<const MeshGroup> DeviceMesh::Group(MeshAxis axis) const {
 std::shared_ptr<const MeshGroup> DeviceMesh::SubGroup(MeshAxis axis, int64_t k) const {
   const int64_t size = state_->shape.size(axis);
   Check(k > 0 && size % k == 0, "a sub-group size that does not divide the size of the axis");
-  if (state_->closed) Fail(Finding::kBadMesh, "the mesh is closed", "", "a mesh that is not closed");
+  if (state_->closed) Fail(Finding::kBadMesh, "the mesh is closed", "", "a mesh on which Close was not called");
   auto& group = state_->groups[{axis, k}];
   if (!group) group = state_->Make(axis, k);
   return group;

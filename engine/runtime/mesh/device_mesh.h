@@ -1,6 +1,6 @@
-// DeviceMesh: the ranks with which this process communicates: a MeshShape, this rank, its device, and for every mesh
-// axis of several ranks one c10d group (Gloo on a CPU, NCCL on GPUs) and one exchange of small records
-// (rank_exchange.h). Every rank makes the groups in the same order.
+// DeviceMesh: the connection of one rank to the other ranks of a mesh. It consists of the MeshShape, the number of this
+// rank, the device of this rank, and, for every mesh axis of several ranks, one c10d group (Gloo on a CPU, NCCL on
+// GPUs) and one exchange of small records (rank_exchange.h). Every rank makes the groups in the same order.
 // Stage before: layout/ (MeshShape). Stage after: collective/ (AxisGroup), then apply/.
 //
 //   auto mesh = DeviceMesh::FromEnvironment({{"dp", 2}, {"tp", 4}});   // torchrun, srun, or MOONSHARD_STORE (launch.h)
@@ -38,8 +38,8 @@ struct RecordedCollective;  // recording_backend.h
 
 struct MeshOptions {
   DeviceChoice device = DeviceChoice::kAuto;
-  // The longest wait for a peer inside one collective. It is for a peer that hangs: the exit of a peer is noticed at
-  // once.
+  // The longest wait for a peer inside one collective. Only a peer that hangs causes such a wait; the exit of a peer is
+  // detected at once.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   // The longest wait for the other ranks to join the store and the groups.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
@@ -58,17 +58,18 @@ class DeviceMesh {
 
   static DeviceMesh FromEnvironment(const Axes& axes, const MeshOptions& options = {});
   static DeviceMesh FromEnvironment(const MeshShape& shape, const MeshOptions& options = {});
-  // The ranks meet in `store`. A second mesh over the same store does not interfere with the first. `rank` must be
-  // below shape.world_size(). The number of the GPU is LOCAL_RANK, or else `rank`.
+  // The ranks connect through `store`. A second mesh over the same store does not interfere with the first. `rank` must
+  // be below shape.world_size(). The number of the GPU is LOCAL_RANK, or `rank` if the variable is not set.
   static DeviceMesh FromStore(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank, const MeshShape& shape,
                               const MeshOptions& options = {});
   // Uses existing groups as the axes of the mesh. `groups`: this rank's group along every mesh axis of several ranks,
   // by the name of the axis; an axis without a group has one rank. The coordinate of a rank along an axis is its rank
-  // in the group, so the groups must form the grid of a mesh (groups along tp contain neighbouring ranks, ...). Tensors
-  // are on the CPU, or for NCCL groups on the GPU of ChooseDevice(kCuda); all groups must be of one of these two kinds.
-  // The caller may use the groups between calls into moonshard, in the same order on every rank. `store`: a store that
-  // all ranks share; null: rank 0 opens one over TCP. `options.timeout` does not apply to the groups, which have their
-  // own timeouts. Throws PlanError kBadMesh also if the groups do not form a grid or are of two kinds.
+  // in the group, so the groups must form the grid of a mesh (groups along tp contain neighbouring ranks, ...). Either
+  // all groups are NCCL groups, and tensors are on the GPU of ChooseDevice(kCuda), or no group is an NCCL group, and
+  // tensors are on the CPU. Between calls into moonshard the caller may also use the groups, with the same calls in the
+  // same order on every rank. `store`: a store that all ranks share; null: rank 0 opens a store over TCP.
+  // `options.timeout` does not apply to the groups, which have their own timeouts. Also throws PlanError kBadMesh if
+  // the groups do not form a grid, or if only some of them are NCCL groups.
   using Groups = std::vector<std::pair<std::string, c10::intrusive_ptr<c10d::Backend>>>;
   static DeviceMesh FromGroups(const Groups& groups, const MeshOptions& options = {},
                                const c10::intrusive_ptr<c10d::Store>& store = {});
@@ -78,8 +79,9 @@ class DeviceMesh {
   static DeviceMesh FromGroup(const c10::intrusive_ptr<c10d::Backend>& tp, const MeshOptions& options = {},
                               const c10::intrusive_ptr<c10d::Store>& store = {});
   static DeviceMesh FromGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& tp, const MeshOptions& options = {});
-  // Rank `rank` of a mesh without peers: collectives are recorded in recorded(), and their results have the right
-  // shapes and not the right values. `device`: of the tensors; the meta device for a step without storage.
+  // Makes rank `rank` of a mesh without peers. Collectives are recorded in recorded(). Their results have the right
+  // shapes, but not the right values. `device`: the device of the tensors; with the meta device, a step needs no
+  // storage.
   static DeviceMesh Recording(const MeshShape& shape, int64_t rank = 0, c10::Device device = c10::Device(c10::kCPU));
 
   const MeshShape& shape() const;
@@ -89,11 +91,11 @@ class DeviceMesh {
   bool recording() const;
   std::chrono::milliseconds timeout() const;
 
-  // This rank's group along `axis`; a group of one rank has no backend. Throws PlanError kBadMesh after Close.
+  // Returns this rank's group along `axis`. A group of one rank has no backend. Throws PlanError kBadMesh after Close.
   std::shared_ptr<const MeshGroup> Group(MeshAxis axis) const;
-  // This rank's group among the groups of `k` consecutive coordinates of `axis`; `k` must divide the size of the axis.
-  // The first request for a `k` creates the groups, so all ranks of the axis must make their first requests in the same
-  // order. Throws PlanError kBadMesh after Close.
+  // Returns this rank's group among the groups of `k` consecutive coordinates of `axis`; `k` must divide the size of
+  // the axis. The first request for a `k` creates the groups, so all ranks of the axis must make their first requests
+  // for the different `k` in the same order. Throws PlanError kBadMesh after Close.
   std::shared_ptr<const MeshGroup> SubGroup(MeshAxis axis, int64_t k) const;
 
   // The store that all ranks of the mesh share (collective/store_group.h), with a key prefix of this mesh. Null in a
@@ -102,11 +104,11 @@ class DeviceMesh {
   // The collectives that a Recording mesh has recorded.
   const std::vector<RecordedCollective>& recorded() const;
 
-  // Releases the groups and the store. Before that it waits a few seconds for the other ranks to call Close too,
-  // because rank 0 may serve the store from which they still read. Groups to which other code has references stay open.
-  // After Close, FromEnvironment may make another mesh. Removes the file MOONSHARD_STORE, unless another mesh over the
-  // file is still open. Never throws. Without Close, the destructor of the last copy releases groups and store without
-  // waiting and does not remove the file, which is right for a rank that failed.
+  // Releases the groups and the store. Before that, Close waits a few seconds for the other ranks to call Close too,
+  // because rank 0 may serve a store from which the other ranks still read. Groups to which other code has references
+  // stay open. After Close, FromEnvironment may make another mesh. Removes the file that MOONSHARD_STORE names, unless
+  // another mesh over this file is still open. Never throws. Without Close, the destructor of the last copy releases
+  // groups and store without waiting and does not remove the file, which is right for a rank that failed.
   void Close();
 
  private:

@@ -202,15 +202,15 @@ Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape
   if (reader.errors.empty()) {
     if (launch.rank >= launch.world_size) {
       reader.errors.push_back(
-          BadMesh("a rank outside the world",
+          BadMesh("the rank is not below the number of ranks",
                   "rank " + std::to_string(launch.rank) + " of " + std::to_string(launch.world_size),
                   "a rank below the number of ranks"));
     }
     if (launch.world_size != shape.world_size()) {
-      reader.errors.push_back(BadMesh(
-          "the size of the mesh is not the number of ranks",
-          shape.ToString() + ", which has " + std::to_string(shape.world_size()) + " ranks",
-          "axes whose product is " + std::to_string(launch.world_size) + ", the number of ranks that were started"));
+      reader.errors.push_back(BadMesh("the size of the mesh is not the number of ranks",
+                                      shape.ToString() + ", which has " + std::to_string(shape.world_size()) + " ranks",
+                                      "axes whose sizes have the product " + std::to_string(launch.world_size) +
+                                          ", the number of ranks that were started"));
     }
   }
   if (!reader.errors.empty()) return std::move(reader.errors);

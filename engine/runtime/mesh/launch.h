@@ -35,22 +35,22 @@ struct Launch {
   uint16_t port = 0;
   bool serves_store = false;  // this rank opens the TCP store
   bool agent_serves = false;  // the launcher has opened the store, which outlives the ranks
-  std::string attempt = "0";  // number of restarts by torchrun: ranks of each attempt use other keys of the store
+  std::string attempt = "0";  // number of restarts by torchrun; each attempt uses other keys of the store
 };
 
 // Returns the value of a variable, or nothing if it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
-// The variable in the environment of this process.
+// Returns the variable `name` of the environment of this process, or nothing if it is not set.
 std::optional<std::string> ProcessEnvironment(const std::string& name);
 
-// Reads the variables. Errors (kBadMesh), all at once: variables that are missing or not usable numbers, a rank outside
-// the world, and a number of ranks other than that of `shape`.
+// Reads the variables. Returns all errors (kBadMesh) together: variables that are missing or not usable numbers, a rank
+// that is not below the number of ranks, and a number of ranks that differs from the number of ranks of `shape`.
 Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape);
 
 // Returns LOCAL_RANK, or `rank` if the variable is not set. Errors (kBadMesh): a value that is not a usable number.
 Result<int64_t> ReadLocalRank(const Environment& environment, int64_t rank);
 
-// First host of a SLURM node list: "node[03-05,7],x1" gives "node03". "" if a bracket is not closed.
+// Returns the first host of a SLURM node list: "node03" for "node[03-05,7],x1". Returns "" if a bracket is not closed.
 std::string FirstHost(const std::string& node_list);
 
 }  // namespace moonshard

@@ -184,7 +184,10 @@ class LocalExchange final : public RankExchange {
       const auto who = [&] { return "rank " + std::to_string(r) + " of the group "; };
       if (!got) throw std::runtime_error(who() + "did not respond within " + std::to_string(timeout_.count()) + " ms");
       if (*got == 0) throw std::runtime_error(who() + "closed its connection");
-      if (*got != bytes) throw std::runtime_error(who() + "is at a different point of the program");
+      if (*got != bytes) {
+        throw std::runtime_error(who() + "sent " + std::to_string(*got) + " bytes where " + std::to_string(bytes) +
+                                 " were expected: it runs a different exchange, so the ranks are out of step");
+      }
     }
     return all;
   }

@@ -1,5 +1,5 @@
-// MeshGroup: one process group along a mesh axis, with its c10d backend. Made by DeviceMesh, used by collective/. A
-// header that is expensive to compile: only sources that call c10d include it.
+// MeshGroup: one process group along a mesh axis, with its c10d backend. Made by DeviceMesh, used by collective/. This
+// header is expensive to compile, so only sources that call c10d include it.
 #pragma once
 
 #include <cstdint>

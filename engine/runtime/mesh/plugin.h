@@ -1,4 +1,4 @@
-// OpenPlugin: opens a shared library of moonshard at run time that only machines with a GPU need (mesh/nccl,
+// OpenPlugin: opens, at run time, a shared library of moonshard that is needed only on machines with a GPU (mesh/nccl,
 // loss/cuda).
 #pragma once
 

@@ -1,9 +1,9 @@
-// RankExchange: exchanges small records between the ranks of one group, to compare the calls that they are about to
-// make. It is not for tensors, and its exchanges are not counted. Made by DeviceMesh, used by collective/.
+// RankExchange: exchanges small records between the ranks of one group. The ranks use it to compare their next calls.
+// It is not for tensors, and its exchanges are not counted as collectives. Made by DeviceMesh, used by collective/.
 //
 // It has two implementations: over a Gloo backend, and, if at most 64 ranks share a machine, over Unix sockets. A
-// collective of Gloo wakes two threads on every rank, which costs a third of a millisecond on busy cores. A record in a
-// socket waits there for its reader and costs microseconds, which makes a check at every call of a model affordable.
+// collective of Gloo wakes two threads on every rank, which costs a third of a millisecond on busy cores. A socket
+// buffers a record until the peer reads it, and costs microseconds, so a check at every call of a model is affordable.
 #pragma once
 
 #include <chrono>
@@ -26,24 +26,24 @@ class RankExchange {
  public:
   virtual ~RankExchange() = default;
 
-  // Sends `mine` to every rank without waiting for them. Returns the number of the exchange, for Finish. Every rank
-  // starts the same exchanges in the same order, with records of the same length.
+  // Sends `mine` to every rank without waiting for the other ranks. Returns the number of the exchange, for Finish.
+  // Every rank starts the same exchanges in the same order, with records of the same length.
   virtual int64_t Start(std::span<const uint8_t> mine) = 0;
   // Waits for an exchange and returns the records of all ranks, concatenated in rank order. Call it once per exchange.
   // Throws std::runtime_error if a rank exited, did not respond within the timeout, or sent a record of another length;
-  // the exchange object cannot be used after that.
+  // the exchange object cannot be used after such an error.
   virtual std::vector<uint8_t> Finish(int64_t started) = 0;
 };
 
-// Makes an exchange over Unix sockets, without a thread. Collective: the ranks find each other in `store`. Returns
-// null, on every rank, if the ranks are more than 64, or do not all run on one machine, in one network namespace and
-// for one user. Waits at most `join` for the other ranks; Finish waits at most `timeout` for each rank. Throws the
+// Makes an exchange over Unix sockets, without a thread. Collective: the ranks find each other in `store`. Returns null
+// on every rank if there are more than 64 ranks, or if they do not all run on one machine, in one network namespace and
+// as one user. Waits at most `join` for the other ranks; Finish waits at most `timeout` for each rank. Throws the
 // store's exceptions, and std::runtime_error if a rank did not connect in time.
 std::shared_ptr<RankExchange> MakeLocalExchange(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
                                                 int64_t size, std::chrono::milliseconds join,
                                                 std::chrono::milliseconds timeout);
 
-// Makes an exchange over all-gathers of CPU tensors on `backend`. The other collectives of `backend` must be in the
+// Makes an exchange over all-gathers of CPU tensors on `backend`. The other collectives of `backend` must run in the
 // same order on every rank.
 std::shared_ptr<RankExchange> MakeBackendExchange(c10::intrusive_ptr<c10d::Backend> backend, int64_t size);
 

@@ -1,16 +1,16 @@
-// Boundary: the steps that a plan runs around the calls of one module: a flat list before and after the module's own
-// forward. A hookable module (hook.h) has at most one Boundary. apply/ makes it from the module's steps
-// (engine/plan/compile/module_steps.h explains their order).
+// Boundary: the steps that a plan runs around the calls of one module. One flat list of steps runs before the module's
+// own forward, a second list after it. A hookable module (hook.h) has at most one Boundary. apply/ makes it from the
+// module's steps (engine/plan/compile/module_steps.h explains their order).
 //
 //   enter   [outside steps ...] recompute [inside steps ...]
 //           forward
 //   leave   [inside steps ...] [outside steps ...]
 //
-// A call enters the steps in order, runs the forward, and leaves the steps in the order of the second list. If the
-// boundary has a runner (recomputation), the steps after `recompute` are the inside of the call: the runner runs them
-// together with the forward, now and again in the backward. If an exception ends the call, Leave does not run for the
-// remaining steps. The state of each entered step is destroyed, the last state first, and the destructor restores what
-// the step has changed.
+// A call runs Enter of the steps in the order of the first list, then the forward, then Leave of the steps in the order
+// of the second list. If the boundary has a runner (recomputation), the inside of the call is the forward with the
+// inside steps: the runner runs the inside in the call, and again in the backward. If an exception ends the call, Leave
+// does not run for the remaining steps. The state of each entered step is destroyed, the last state first, and the
+// destructor restores what the step has changed.
 //
 // When an exception ends a call, the module's path and the plan's line are added to its message, once, at the innermost
 // boundary that the exception passes. The exception object stays the same: c10::Error (and classes derived from it)
@@ -48,15 +48,16 @@ struct TensorSlot {
 // Runs the inside of a call, possibly more than once (recomputation).
 class CallRunner {
  public:
-  // Takes the argument tensors and returns the result tensors, each time in the same number. It may run again later, on
-  // the same or another thread.
+  // The inside of a call, as a function of the argument tensors that returns the result tensors. The numbers of tensors
+  // are the same in every run. The runner may run it again later, on the same or another thread.
   using Inside = std::function<std::vector<at::Tensor>(std::vector<at::Tensor>)>;
 
   virtual ~CallRunner() = default;
   virtual std::vector<at::Tensor> Run(const Inside& inside, std::vector<at::Tensor> inputs) = 0;
 };
 
-// One step around the calls of a module. All calls of the module share it, and may run on several threads.
+// One step around the calls of a module. All calls of the module share the step object. These calls may run on several
+// threads.
 class BoundaryStep {
  public:
   // The data that one call keeps between Enter and Leave. It is destroyed when the call ends, also by an exception.
@@ -77,17 +78,18 @@ class BoundaryStep {
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
-  // A call begins, before any step; and ends, also by an exception. `module`: index in the plan's tree.
+  // Began: a call begins; no step has run yet. Ended: the call has ended, possibly by an exception. `module`: index in
+  // the plan's tree.
   virtual void Began(size_t /*module*/) {}
   virtual void Ended(size_t /*module*/) {}
   // Entered: the inside of a call begins. The arguments have the dtype in which the module computes, and are not
-  // redistributed yet. A recomputed call has a second inside in the backward. Exited: the inside ends, also by an
-  // exception.
+  // redistributed yet. The inside of a recomputed call begins a second time in the backward. Exited: the inside has
+  // ended, possibly by an exception.
   virtual void Entered(size_t /*module*/, std::span<const TensorSlot> /*arguments*/) {}
   virtual void Exited(size_t /*module*/) {}
-  // The results of the module's own forward.
+  // `results`: the results of the module's own forward.
   virtual void Made(size_t /*module*/, std::span<const TensorSlot> /*results*/) {}
-  // The results that the call returns.
+  // `results`: the results that the call returns.
   virtual void Left(size_t /*module*/, std::span<const TensorSlot> /*results*/) {}
 };
 
@@ -182,33 +184,33 @@ class Hookable {
   // how).
   int64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
-  // Makes the module leave `parameter` out of its forward; the boundary adds the parameter later. Returns false if the
-  // module does not support it.
+  // Makes the module leave `parameter` out of its forward; the boundary adds the parameter to the result after the
+  // redistributions. Returns false if the module does not support it.
   virtual bool HoldBack(std::string_view /*parameter*/) { return false; }
   // Undoes HoldBack, if the plan could not be applied.
   virtual void ReleaseBack(std::string_view /*parameter*/) {}
   // Declares that the weight of a lookup module holds the rows [first, first + rows) of a table of `total` rows: ids
-  // outside of them return rows of zeros. Returns false if the module does not support it.
+  // outside of this range return rows of zeros. Returns false if the module does not support it.
   virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }
 
-  // Sets the shape of `tensor` (a parameter or buffer of the module, by name) from which sizes of the activations
-  // around the module's calls follow: the local shape on tp, or the full shape if the module gathers its output. For
-  // exported programs, whose graphs compute sizes of activations from sizes of parameters.
+  // Sets the shape that an exported program uses for `tensor` (a parameter or buffer of the module, by name) where its
+  // graph computes sizes of activations from sizes of parameters. This is the local shape on tp, or the full shape if
+  // the module gathers its output.
   virtual void SetLocalShape(std::string_view /*tensor*/, at::IntArrayRef /*shape*/) {}
 
   // Called on the root of a model: adds facts about the model's own forward to `tree` (ModuleTree::checks).
   virtual void AddKnowledge(ModuleTree& /*tree*/) const {}
 
-  // The class of the module, if it differs from that of the C++ object (in an exported program); "": it does not
-  // differ.
+  // Returns the class of the module if it differs from the class of the C++ object (in an exported program); otherwise
+  // "".
   virtual std::string_view Kind() const { return {}; }
 
   // Whether a call can run through a CallRunner: its arguments can be kept, and its result contains tensors.
   virtual bool CanRunThrough() const { return false; }
 
-  // The name of a parameter whose member is not the tensor registered under that name (after `head->weight =
-  // embed->weight`): forward would use the member, and a plan or an optimizer would change the registered tensor. "" if
-  // there is no such parameter.
+  // Returns the name of a parameter whose member is not the tensor registered under that name, as after the assignment
+  // `head->weight = embed->weight`; "" if there is no such parameter. Such a parameter is an error, because forward
+  // would use the member, and a plan or an optimizer would change the registered tensor.
   virtual std::string_view StaleParameter() const { return {}; }
 
  protected:

@@ -31,11 +31,12 @@ class DeferInit {
 // `options` is ignored.
 at::Tensor Empty(at::IntArrayRef sizes, const at::TensorOptions& options = {});
 
-// Makes `parameter` hold `shard` while it stays the same tensor: members, registered handles, ties and optimizers made
-// afterwards all get the new data, shape, dtype and device. requires_grad is unchanged; the gradient, and the
+// Makes `parameter` hold `shard` while it stays the same tensor: members, registered handles, tied parameters and all
+// other references get the new data, shape, dtype and device. requires_grad is unchanged; the gradient, and the
 // accumulator node that autograd made for the old data, are dropped. Supports all devices, also a parameter on meta,
-// which set_data rejects. `shard` must be the only owner of its storage (a narrow view would keep the full tensor
-// alive) and must not require a gradient; `parameter` shares its storage. `parameter` must be a leaf.
+// which set_data rejects. `parameter` must be a leaf. `shard` must not require a gradient, and must be the only owner
+// of its storage, because a narrow view would keep the full tensor alive. Afterwards `parameter` shares the storage of
+// `shard`.
 void Materialize(at::Tensor& parameter, const at::Tensor& shard);
 
 }  // namespace moonshard::nn

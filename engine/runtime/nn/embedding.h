@@ -1,5 +1,5 @@
-// Embedding: torch::nn::Embedding with calls that a plan can intercept, which can also hold only some rows of its table
-// (a vocabulary sharded over ranks). A drop-in replacement: same options, members, parameter names and initialisation.
+// Embedding: torch::nn::Embedding with calls that a plan can intercept. It can also hold only some rows of its table (a
+// vocabulary sharded over ranks). A drop-in replacement: same options, members, parameter names and initialisation.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ class EmbeddingImpl : public torch::nn::EmbeddingImpl {
   at::Tensor forward(const at::Tensor& indices);
 
   // Declares that `weight` holds the rows [first, first + rows) of a table of `total` rows; rows may be 0. padding_idx
-  // and ids still refer to the full table. Returns false with max_norm or scale_grad_by_freq, which need the lookups in
-  // all rows.
+  // and ids still refer to the full table. Returns false if max_norm or scale_grad_by_freq is set, because they need
+  // the lookups of all rows.
   bool SetLocalRows(int64_t first, int64_t rows, int64_t total);
 
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
@@ -38,7 +38,8 @@ class Embedding : public torch::nn::ModuleHolder<Hooked<EmbeddingImpl>> {
   using torch::nn::ModuleHolder<Hooked<EmbeddingImpl>>::ModuleHolder;
   using Impl [[maybe_unused]] = Hooked<EmbeddingImpl>;
 
-  // As torch::nn::Embedding::from_pretrained: uses `embeddings` [rows, dim] itself as the table, frozen by default.
+  // As torch::nn::Embedding::from_pretrained: uses the tensor `embeddings` [rows, dim] itself as the table. The table
+  // is frozen by default.
   static Embedding from_pretrained(const at::Tensor& embeddings,
                                    const torch::nn::EmbeddingFromPretrainedOptions& options = {});
 };

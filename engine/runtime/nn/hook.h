@@ -3,13 +3,13 @@
 //   struct BlockImpl : torch::nn::Cloneable<BlockImpl> { ... torch::Tensor forward(torch::Tensor x); };
 //   MOONSHARD_MODULE(Block);                  // in place of TORCH_MODULE(Block)
 //
-// All ways to call a module work the same: block(x), block->forward(x), in torch::nn::Sequential, in AnyModule. Default
-// arguments of forward work. Without a plan a call costs one predictable branch. With a plan (apply/ calls
-// Hookable::SetBoundary), a call enters the boundary's steps with the argument tensors, runs forward, and leaves the
-// steps with the results; tensor_slots.h lists the types in which it finds tensors. Tensor arguments are copied as
-// handles; other arguments are passed on unchanged.
+// These calls all pass through the hook: block(x), block->forward(x), and calls by torch::nn::Sequential and AnyModule.
+// Exceptions are listed below. Default arguments of forward work. Without a plan a call costs one predictable branch.
+// With a plan (apply/ calls Hookable::SetBoundary), a call passes the argument tensors through the boundary's steps
+// before forward, runs forward, and passes the results through the steps after forward. tensor_slots.h lists the types
+// in which tensors are found. Tensor arguments are copied as handles; other arguments are passed on unchanged.
 //
-// An Impl may define these functions, which the functions of Hookable with the same names then call:
+// An Impl may define the following functions. The functions of Hookable with the same names then call them:
 //
 //   bool HoldBack(std::string_view parameter);                        leave a parameter out of forward
 //   void ReleaseBack(std::string_view parameter);                     use it again
@@ -64,12 +64,12 @@ inline constexpr bool kIsMutableTensorReference =
     std::is_lvalue_reference_v<Argument> && !std::is_const_v<std::remove_reference_t<Argument>> &&
     kHoldsTensors<std::remove_cvref_t<Argument>>;
 
-// Throws PlanError: the clone would hold shards and have no plan.
+// Throws PlanError, because the clone of a sharded module would hold shards and have no plan.
 [[noreturn]] void RefuseToCloneSharded();
-// Throw PlanError kUnshardedFunction, which names the functions to use for a sharded model.
+// Throw PlanError kUnshardedFunction. The error names the functions that support a sharded model.
 [[noreturn]] void RefuseToSaveSharded();
 [[noreturn]] void RefuseToLoadSharded();
-// Throws PlanError: Impl inherits a clone() that returns an object of another class.
+// Throws PlanError, because Impl inherits a clone() that returns an object of another class.
 [[noreturn]] void RefuseToCloneAsBase(const torch::nn::Module& module);
 
 // Whether `module` has registered a tensor other than `member` under `name`.
@@ -184,8 +184,8 @@ class Hooked<Impl, detail::Types<Arguments...>>
     return CallThrough<Given...>(std::forward<Given>(given)...);
   }
 
-  // Without a runner, the inside of the call runs on this stack too; with a runner it begins in each of its runs. An
-  // exception destroys the arguments first, then the states of the steps that were entered.
+  // Without a runner, the inside of the call runs once, within this function; with a runner, every run of the runner
+  // starts its own inside. An exception first destroys the arguments, then the states of the steps that were entered.
   template <class... Given>
   [[gnu::noinline]] Result CallThrough(Given&&... given) {
     const std::shared_ptr<Boundary> boundary = shared_boundary();
@@ -215,8 +215,8 @@ class Hooked<Impl, detail::Types<Arguments...>>
     }
   }
 
-  // The held arguments are destroyed here: those that forward does not keep are freed before the outputs are
-  // redistributed.
+  // The held arguments are destroyed when this function returns, so that tensors that forward does not keep are freed
+  // before the outputs are redistributed.
   template <class... Given>
   Result EnterAndForward(Boundary& boundary, BoundaryCall& call, std::optional<InsideCall>& inside, Given&&... given) {
     std::tuple<detail::Held<Given>...> held{detail::Held<Given>(std::forward<Given>(given))...};
@@ -236,7 +236,8 @@ class Hooked<Impl, detail::Types<Arguments...>>
     (detail::CollectTensors(std::get<kPositions>(held), kPositions, slots), ...);
   }
 
-  // The arguments are kept as long as the inside may run again, without their tensors, which are passed to each run.
+  // The arguments, without their tensors, are kept as long as the inside may run again. The tensors are passed to each
+  // run.
   template <class... Given>
   Result ForwardThrough(std::tuple<detail::Held<Given>...>& held, detail::TensorSlots& slots) {
     std::vector<at::Tensor> inputs;

@@ -1,6 +1,6 @@
 // KindOf: the kind of a live module, as it appears in a ModuleTree, in a plan's `kinds` and in messages: the class of
 // the module without namespaces, without "Impl" and without the hook around it. moonshard::nn::Hooked<LinearImpl> and
-// torch::nn::LinearImpl are "Linear". Separate from hook.h, whose templates every model compiles.
+// torch::nn::LinearImpl are "Linear". It is separate from hook.h, because every model compiles the templates of hook.h.
 #pragma once
 
 #include <string>
@@ -15,12 +15,13 @@ namespace moonshard::nn {
 
 std::string KindOf(const torch::nn::Module& module);
 
-// Returns where the class of `module` comes from. `parent`: the module that contains it, nullptr for the root. Inside a
-// torch::nn class other than a container (Sequential, ModuleList, ModuleDict) it is kWithinTorch.
+// Returns the origin of the class of `module` (LibTorch, moonshard or the user). `parent`: the module that contains
+// `module`; nullptr for the root. Returns kWithinTorch if `parent` is of a torch::nn class other than a container
+// (Sequential, ModuleList, ModuleDict).
 ModuleOrigin OriginOf(const torch::nn::Module& module, const torch::nn::Module* parent);
 
 namespace detail {
-// The same from demangled class names.
+// KindOf and OriginOf from demangled class names. `parent`: "" for the root.
 std::string KindFromClassName(const std::string& name);
 ModuleOrigin OriginFromClassNames(const std::string& name, const std::string& parent);
 }  // namespace detail

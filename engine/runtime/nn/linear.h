@@ -24,7 +24,7 @@ class LinearImpl : public torch::nn::LinearImpl {
       : LinearImpl(torch::nn::LinearOptions(in_features, out_features)) {}
   explicit LinearImpl(const torch::nn::LinearOptions& options);
 
-  // x [..., in] -> [..., out]; in and out are the sizes of `weight` [out, in], which may be a shard.
+  // x [..., in] -> [..., out]; in and out are the sizes of `weight` [out, in]; `weight` may be a shard.
   at::Tensor forward(const at::Tensor& input);
 
   // Makes `weight`, of the same shape, the weight of this layer: both layers then share one tensor (a tied head and

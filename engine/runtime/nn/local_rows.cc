@@ -15,7 +15,7 @@ namespace moonshard::nn {
 // shape of the ids, so all ranks run the same operators.
 at::Tensor LookUpLocalRows(const at::Tensor& weight, const at::Tensor& indices, const LocalRows& local,
                            const std::optional<int64_t>& padding, bool sparse) {
-  Check(weight.size(0) == local.rows, "the weight of a lookup does not have the number of its local rows");
+  Check(weight.size(0) == local.rows, "the weight of a lookup must have exactly the rows that SetLocalRows declared");
   // An id outside the table would be masked on every rank and silently give a zero row. On a GPU the check must not
   // wait for the device, so it is an assertion there.
   if (indices.device().is_cpu() && indices.numel() > 0) {

@@ -41,8 +41,8 @@ concept ForwardAccepts = requires(Impl& module, Given&&... given) {
   module.forward(std::forward<Given>(given)...);
 };
 
-// For an Impl::forward with default arguments: one forward for each shorter list of arguments that Impl accepts. They
-// are const, so that AnyModule, which looks for a non-const forward, finds only the full one.
+// For an Impl::forward with default arguments: one forward for each shorter list of arguments that Impl accepts. The
+// shorter forwards are const. AnyModule looks for a non-const forward, so it finds only the full one.
 template <class Owner, class Impl, class Given, class Rest>
 class ShortForwards;
 

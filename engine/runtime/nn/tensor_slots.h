@@ -61,7 +61,7 @@ inline constexpr bool kIsTupleLike<std::pair<First, Second>> = true;
 template <class... Elements>
 inline constexpr bool kIsTupleLike<std::tuple<Elements...>> = true;
 
-// Adds every tensor inside `value`, all with the same position.
+// Adds a slot for every tensor inside `value`. All slots have the position `position`.
 template <class T>
 void CollectTensors(T& value, size_t position, TensorSlots& slots) {
   if constexpr (!kHoldsTensors<T>) {
@@ -81,9 +81,9 @@ void CollectTensors(T& value, size_t position, TensorSlots& slots) {
   }
 }
 
-// Adds every tensor inside the result of forward, numbered by position: the elements of a tuple, pair or array, or the
-// tensors of a struct in the order of VisitTensors. A single tensor has the number 0, and so do all tensors of a vector
-// or map.
+// Adds a slot for every tensor inside the result of forward. The position of a slot is the index of the element of a
+// tuple, pair or array, or the index of the tensor of a struct in the order of VisitTensors. The position is 0 for a
+// single tensor and for all tensors of a vector or map.
 template <class T>
 void CollectResults(T& result, TensorSlots& slots) {
   if constexpr (TensorStruct<T>) {

@@ -3,20 +3,21 @@
 // dropout on a rank's own heads must not repeat the pattern of the next rank's heads.
 //
 // Operators draw from the default generator of the process, so RandomStreams switches the state of that generator. The
-// common stream is the generator as the host seeded it (equally on the ranks of tp). The rank's own stream is a second
-// state, which replaces the first while the model computes on shards. Each outermost call that needs the own stream
-// seeds it from this rank's coordinate and the next number of the common stream, without consuming that number. Between
-// calls the generator has only the common stream, so a checkpoint needs no other state and can be resumed on another
-// mesh.
+// common stream is the state that the program seeded, which must be equal on the ranks of tp. The rank's own stream is
+// a second state, which replaces the state of the common stream while the model computes on shards. Each outermost call
+// that needs the own stream seeds it from this rank's coordinate and the next number of the common stream, without
+// consuming that number. Between calls the generator has only the common stream, so a checkpoint needs no other state
+// and can be resumed on another mesh.
 //
-// If no operator draws on shards, the common stream has the same state after a call as on one rank, and the program
-// draws the same numbers between steps. Otherwise (dropout on a rank's own heads) the common stream advances by one
-// number at the end of the call, so that the next call seeds another own stream; one rank would advance by the numbers
-// of the full tensor instead. Source of the technique: Megatron-LM's tracker of two states (Narayanan et al. 2021).
-// PyTorch's OffsetBasedRNGTracker uses offsets for DTensor operators instead.
+// If no operator draws numbers for shards, the common stream has the same state after a call as in a run on one rank,
+// and the program draws the same numbers between steps as on one rank. Otherwise (dropout on a rank's own heads) the
+// common stream advances by one number at the end of the call, so that the next call seeds another own stream. In a run
+// on one rank, the stream would instead advance by the numbers of the full tensor. Source of the technique:
+// Megatron-LM's tracker of two states (Narayanan et al. 2021). PyTorch's OffsetBasedRNGTracker uses offsets for DTensor
+// operators instead.
 //
-// Stage after: apply, which takes the stream of a module from the plan; recompute, which runs a part again with the
-// state of its first run.
+// Stage after: apply, which takes the stream of a module from the plan; recompute, which runs a part of the model again
+// with the state of the first run.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +33,12 @@ enum class RandomStream : uint8_t { kCommon, kOwn };
 
 class RandomStreams {
  public:
-  // `coordinate`: of this rank among the ranks that share the common stream. `device`: its generator and that of the
-  // CPU are switched.
+  // `coordinate`: the index of this rank among the ranks that share the common stream. `device`: the generators of this
+  // device and of the CPU are switched.
   RandomStreams(int64_t coordinate, c10::Device device) : coordinate_(coordinate), device_(device) {}
 
-  // Begin and end an outermost call, also one that ends with an exception. Both select the common stream.
+  // Call Begin at the start of an outermost call and End at its end, also after an exception. Both functions select the
+  // common stream.
   void Begin();
   void End();
 
@@ -52,16 +54,17 @@ class RandomStreams {
     std::optional<double> next_double;
     at::Tensor of_device;  // undefined if the device is a CPU
   };
-  // The complete state, except for the contents of the generators.
+  // The complete state, without the states of the generators.
   struct State {
     bool open = false;  // whether a call runs
     bool made = false;  // whether this call has seeded the own stream
     bool drew = false;  // whether an operator drew from the own stream
     RandomStream now = RandomStream::kCommon;
-    Idle idle;  // of the stream that is not `now`, if the own stream was seeded
+    Idle idle;  // the state of the stream that is not `now`; only if `made`
   };
   const State& state() const { return state_; }
-  // Restores `state`. Restore the generators to their states of the same moment as well: then the same numbers follow.
+  // Restores `state`. To repeat the same numbers, also restore the generators to the states that they had when `state`
+  // was read.
   void Restore(const State& state) { state_ = state; }
 
  private:

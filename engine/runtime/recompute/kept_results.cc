@@ -59,7 +59,7 @@ void VisitTensors(const std::vector<c10::IValue>& values, const Visit& visit) {
 
 [[noreturn]] void NotSupported(const std::string& declared, const std::string& required) {
   Diagnostic d =
-      MakeDiagnostic(Finding::kNotSupported, "the results that recomputation kept do not match its second run");
+      MakeDiagnostic(Finding::kNotSupported, "recomputation cannot use the results that it kept from the first run");
   d.declared = declared;
   d.required = required;
   throw PlanError({std::move(d)});
@@ -114,9 +114,9 @@ void KeptResults::Replayer::Handle(const c10::OperatorHandle& op, c10::Stack& st
   if (!Chosen(op)) return next.Run();
   const bool more = next_ < kept_.kept_.size();
   if (!more || kept_.kept_[next_].op != op.schema().name()) {
-    NotSupported(
-        op.schema().name() + " where the first run had " + (more ? kept_.kept_[next_].op : "no further operator"),
-        "the same operators in both runs of a recomputed module");
+    NotSupported("the second run calls " + op.schema().name() + ", the first run called " +
+                     (more ? kept_.kept_[next_].op : "no further operator"),
+                 "the same operators in both runs of a recomputed module");
   }
   const Kept& kept = kept_.kept_[next_++];
   size_t i = 0;

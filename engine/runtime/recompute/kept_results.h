@@ -1,6 +1,6 @@
 // KeptResults: selective recomputation. The first run records the results of chosen operators; the second run returns
 // the recorded results instead of computing them again. Autograd is above the interception and still records the
-// operator with its inputs, so the backward is unchanged. A policy chooses operators:
+// operator with its inputs, so the backward is unchanged. A policy chooses the operators:
 //
 //   attention     fused attention; softmax and batched matrix products, which make up unfused attention
 //   matmuls       matrix products: all, or every second one in the order of the run
@@ -36,8 +36,8 @@ class KeptResults {
 
   // The handler of the first run. Use it once.
   class Recorder;
-  // The handler of the second run. Throws PlanError (kNotSupported) if the second run calls other chosen operators than
-  // the first, or if a kept result was changed in place.
+  // The handler of the second run. Throws PlanError (kNotSupported) if the chosen operators of the second run differ
+  // from the chosen operators of the first run, or if a kept result was changed in place.
   class Replayer;
   void Forget() { kept_.clear(); }  // frees the kept results
 
@@ -50,7 +50,7 @@ class KeptResults {
   };
   friend class KeepAllScope;
   class Run;
-  // The number of open KeepAllScopes of the run on this thread; null outside of a run.
+  // Returns a pointer to the number of open KeepAllScopes of the run on this thread; null outside of a run.
   static int* DepthOfCurrent();
 
   Policy policy_;

@@ -31,7 +31,7 @@ namespace {
 [[noreturn]] void NotSupported(const std::string& declared) {
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "a recomputed module cannot be differentiated in this way");
   d.declared = declared;
-  d.required = "backward() without chosen inputs and without create_graph";
+  d.required = "backward() without the arguments inputs and create_graph";
   throw PlanError({std::move(d)});
 }
 
@@ -48,7 +48,7 @@ class RecomputeNode final : public autograd::Node {
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     if (!autograd::Engine::get_default_engine().is_checkpoint_valid())
-      NotSupported("autograd::grad, or backward with chosen inputs");
+      NotSupported("autograd::grad, or backward with the argument inputs");
     if (at::GradMode::is_enabled()) NotSupported("backward with create_graph");
     // Detached inputs are the leaves of the second run: its backward stops there, and their .grad is what the outer
     // backward continues with. SavedVariable raises if an input was changed in place in between.

@@ -1,12 +1,12 @@
 // Recompute: activation checkpointing. The forward of a part of a model keeps only the inputs of the part. The backward
 // runs the part again with gradients and differentiates this second run. Activations then exist only during the
 // backward of the part instead of the whole step, at the price of a second forward. Source of the technique: Chen et
-// al. 2016; the form is that of PyTorch's reentrant checkpoint.
+// al. 2016. The implementation corresponds to PyTorch's reentrant checkpoint.
 //
 // Both runs use the same random numbers (of the CPU's generator and the generators of the inputs' devices) and the same
-// autocast state, so gradients equal those without recomputation. They are equal to the bit if gradients are
-// accumulated in the same order, which may differ if a module is called several times in a step or shares an input with
-// other modules. Parameters inside the part get their gradients in the nested backward.
+// autocast state, so gradients equal those without recomputation. The gradients are equal to the bit if they are
+// accumulated in the same order. The order may differ if a module is called several times in a step or shares an input
+// with other modules. Parameters inside the part get their gradients in the nested backward.
 // Stage before: nn (CallRunner). Stage after: apply.
 #pragma once
 
@@ -35,8 +35,8 @@ std::vector<at::Tensor> Recompute(const CallRunner::Inside& inside, std::vector<
                                   const std::optional<KeptResults::Policy>& kept = std::nullopt,
                                   std::shared_ptr<RandomStreams> streams = nullptr);
 
-// Runs the inside of a module's calls through Recompute. Units are gathered and arguments are cast outside of it
-// (nn/boundary.h), so parameters are full in both runs.
+// Runs the inside of a module's calls through Recompute. fsdp units are gathered and arguments are cast outside of the
+// inside (nn/boundary.h), so parameters are full in both runs.
 class RecomputeRunner final : public CallRunner {
  public:
   explicit RecomputeRunner(std::optional<KeptResults::Policy> kept = std::nullopt,

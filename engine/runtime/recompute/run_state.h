@@ -16,8 +16,8 @@ namespace moonshard {
 
 class RunState {
  public:
-  // Takes a snapshot of the current state: of the generators of the CPU and of each device of `tensors`, of autocast,
-  // and of `streams` (may be null).
+  // Returns a snapshot of the current state of the CPU's generator, of the generators of the devices of `tensors`, of
+  // autocast, and of `streams` (may be null).
   static RunState Now(const std::vector<at::Tensor>& tensors, std::shared_ptr<RandomStreams> streams = nullptr);
   // Makes the snapshot the current state.
   void Restore() const;

@@ -1,5 +1,5 @@
 // BackwardEnd: runs actions once when the outermost backward ends, even if nested backwards (recomputation) run inside
-// it.
+// this backward.
 //
 // Autograd runs a callback at the end of a graph task if the callback was registered from within the task, and drops
 // the callback if an exception ends the task. So every hook and node that runs in a backward calls Schedule; only the

@@ -4,12 +4,13 @@
 //
 // Every rank starts the buckets in the order of the list, even if gradients arrive in another order: a complete bucket
 // waits for the buckets before it. A gradient that a rank never computed counts as zero when the backward ends. The
-// last bucket always starts at the end of the backward. It also contains one flag per bucket: whether gradients arrived
-// again after the bucket had started (a parameter of a module that is recomputed and called twice). One more all-reduce
-// per flagged bucket sums these late gradients, and from then on the bucket always starts at the end of the backward.
-// So any order of arrival gives the right result, and ranks need not use the same parameters.
+// last bucket always starts at the end of the backward. The last bucket also contains one flag per bucket. The flag is
+// set if further gradients arrived after the bucket had started, as for a parameter of a module that is recomputed and
+// called twice. One more all-reduce per flagged bucket sums these late gradients. In later backwards a flagged bucket
+// always starts at the end of the backward. So any order of arrival gives the right result, and ranks need not use the
+// same parameters.
 //
-// Part of GradientSum (gradient_sum.h), which holds the gradients back and adds the sums to .grad.
+// GradientSum (gradient_sum.h) uses BucketSum. GradientSum holds the gradients back and adds the sums to .grad.
 #pragma once
 
 #include <functional>
@@ -32,7 +33,7 @@ class BucketSum {
     std::vector<Member> members;  // of one dtype and device
     bool at_end = false;          // does not start before the backward ends
   };
-  // Removes and returns the gradient of a member; undefined if it has none.
+  // Removes and returns the gradient of a member; undefined if the member has no gradient.
   using Take = std::function<at::Tensor(size_t id)>;
   // Receives the sum of a member's gradients. The sums of a bucket share memory, but autograd does not treat them as
   // views.
@@ -46,7 +47,7 @@ class BucketSum {
   void Begin();
   // A gradient of a member has arrived. May start collectives.
   void Arrived(size_t id, const Take& take);
-  // Call it after the backward. Delivers every sum to which at least one rank has contributed.
+  // Call it at the end of the backward. Delivers every sum to which at least one rank has contributed.
   void Finish(const Take& take, const Deliver& deliver);
 
  private:

@@ -28,9 +28,10 @@ class CallFrame {
   // Records, until the outermost frame ends, that dim `dim` of `size` elements was sharded over `group`. Does nothing
   // without a frame.
   static void NoteSize(const AxisGroup& group, int64_t dim, int64_t size);
-  // The size of dim `dim` that was sharded over `group`, if exactly one size was recorded. Every rank runs the same
-  // redistributions in the same frames, so every rank gets the same result. The size must not be chosen by the rank's
-  // own shard: over 4 ranks, 5 and 6 elements give equal shards on some ranks and different shards on others.
+  // Returns the size of dim `dim` that was recorded for `group`, if exactly one size was recorded. Every rank runs the
+  // same redistributions in the same frames, so every rank gets the same result. The size must not be inferred from the
+  // rank's own shard, because other ranks could infer another size: over 4 ranks, dims of 5 and of 6 elements have
+  // equal shards on some ranks and different shards on others.
   static std::optional<int64_t> OnlySize(const AxisGroup& group, int64_t dim);
 
  private:

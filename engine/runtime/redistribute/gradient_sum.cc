@@ -145,8 +145,8 @@ void GradientSum::State::AddToGrad(size_t index, at::Tensor sum) {
 
 at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
   if (gradient.layout() != at::kStrided) {
-    throw PlanError({MakeDiagnostic(Finding::kNotSupported,
-                                    "a parameter whose gradient is summed over ranks has a sparse gradient")});
+    throw PlanError(
+        {MakeDiagnostic(Finding::kNotSupported, "a sparse gradient of a parameter cannot be summed over ranks")});
   }
   end->Schedule();
   const at::NoGradGuard no_grad;

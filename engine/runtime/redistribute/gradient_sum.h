@@ -1,6 +1,7 @@
-// GradientSum: sums partial gradients of parameters over ranks, once per backward: of parameters with layout `shared`
-// (a replicated norm applied to shards, q_norm on local heads), of key/value heads that several ranks hold, of
-// parameters that ddp replicates, and of fsdp shards that are summed over a further axis.
+// GradientSum: sums partial gradients of parameters over ranks, once per backward. These are the gradients of
+// parameters with layout `shared` (a replicated norm applied to shards, q_norm on local heads), of key/value heads that
+// several ranks hold, of parameters that ddp replicates, and of fsdp shards whose gradients are summed over a further
+// axis.
 //
 // While a backward runs, the new gradient of each such parameter is held back. When the outermost backward ends, one
 // flat buffer per (group, dtype, device), in the order of Add, is all-reduced and added to .grad. Parameters in buckets
@@ -11,10 +12,11 @@
 // Every rank must run the same number of backwards in the same order. Ranks need not use the same parameters: a
 // gradient that a rank does not compute counts as zero, and .grad stays undefined if no rank uses the parameter. A rank
 // takes part in the sum if its backward reaches one of these parameters, or a tensor that Watch received (the model's
-// outputs). If the backward of one rank reaches neither, the other ranks wait until the mesh's timeout and fail with
-// kRankLost, as they do if one rank runs no backward.
+// outputs). If one rank runs no backward, or its backward reaches no such parameter and no such tensor, the other ranks
+// wait until the mesh's timeout and fail with kRankLost.
 //
-// torch::autograd::grad bypasses the sum: it returns this rank's terms. Sparse gradients are an error (kNotSupported).
+// torch::autograd::grad bypasses the sum: it returns only this rank's term of each sum. Sparse gradients are an error
+// (kNotSupported).
 // Stage before: collective. Stage after: apply, which adds the parameters after they are sharded.
 #pragma once
 
@@ -44,7 +46,8 @@ class GradientSum {
   // parameter that is added with several groups is summed over one group after the other. A group of one rank is
   // ignored.
   void Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group);
-  // Sums only the elements [begin, begin + length) of `dim`: the part of a fused weight whose heads several ranks hold.
+  // As above, but sums only the elements [begin, begin + length) of `dim`, for the heads of a fused weight that several
+  // ranks hold.
   void Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group, int64_t dim, int64_t begin, int64_t length);
 
   // Sums the parameters of these buckets in one all-reduce per bucket and group. Every parameter must have been added
@@ -63,14 +66,15 @@ class GradientSum {
   // Declares that the gradient of `parameter` comes from AccumulateGrad instead of from autograd (fsdp computes it).
   // Call it before any Add for the parameter.
   void SetManual(const at::Tensor& parameter);
-  // Whether `parameter` was added with a group of more than one rank: only then may AccumulateGrad be called.
+  // Whether `parameter` was added with a group of more than one rank. AccumulateGrad may be called only for such a
+  // parameter.
   bool Sums(const at::Tensor& parameter) const;
-  // Adds `gradient` to the parameter's gradient of this backward. Call it within the backward, at the latest in an
-  // action that was added to BackwardEnd before this sum's first Add.
+  // Adds `gradient` to the parameter's gradient of this backward. Call it within the backward, or in an `end` action
+  // that was added to BackwardEnd before the first Add of this GradientSum.
   void AccumulateGrad(const at::Tensor& parameter, at::Tensor gradient);
 
-  // After false (micro-batches before the last), gradients accumulate locally and .grad does not change. The next
-  // backward after true sums all of them. The same on every rank.
+  // After SetSums(false) (micro-batches before the last), gradients accumulate locally and .grad does not change. The
+  // next backward after SetSums(true) sums all of them. Make the same calls on every rank.
   void SetSums(bool sums);
   // Drops the gradients that accumulated locally. Call it between backwards, on every rank.
   void DropUnsynced();

@@ -174,7 +174,7 @@ class RowCollectives {
           MakeDiagnostic(Finding::kBadDim, "the last dim of the tensor is shorter than shared_last declares");
       d.path = spec_.label.text();
       d.declared = spec_.to.ToText();
-      d.required = "at most the last dim of a tensor of shape " + ShapeToString(tensor.sizes());
+      d.required = "shared_last(n) with n at most the last size of the tensor's shape " + ShapeToString(tensor.sizes());
       throw PlanError({std::move(d)});
     }
     const int64_t before = tensor.size(-1) - features;

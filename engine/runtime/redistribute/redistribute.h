@@ -1,5 +1,6 @@
 // TensorRedistribution: redistributes a local tensor from one layout to another along one mesh axis, with the backward
-// that follows from the two layouts. Every pair of layouts is one row of this table; a pair without a row is an error.
+// that follows from the two layouts. Every supported pair of layouts is one row of this table; any other pair is an
+// error. "-": no operation.
 //
 //   from -> to               forward             backward
 //   replicate -> shared      -                   all-reduce
@@ -15,13 +16,14 @@
 // The backward column follows from the forward column. The gradient of a shared value is partial, the gradient of a
 // partial value is replicated, and the gradient of any other value has the layout of the value (GradientLayout). The
 // backward redistributes from the gradient layout of `to` to the gradient layout of `from`. replicate -> shared and
-// partial -> replicate are the conjugate pair f and g of Megatron-LM (Shoeybi et al. 2019). The rows between shard(d)
-// and shared or partial are its sequence-parallel pair (Korthikanti et al. 2022).
+// partial -> replicate are the conjugate pair f and g of Megatron-LM (Shoeybi et al. 2019). The rows shard(d) -> shared
+// and partial -> shard(d) are Megatron-LM's sequence-parallel pair (Korthikanti et al. 2022).
 //
 // replicate -> shared_last(n): only the gradient of the last n features is summed. shared -> partial prepares a
-// replicated value for an addition to a partial value, in which it would otherwise be counted once per rank. Equal
-// layouts, and any row on an axis of one rank, return the tensor itself. A shard may have any form (plain and uneven,
-// heads, heads with replicas, packed); shard_map.h describes the gradients of replicas.
+// replicated value for the addition to a partial value; without the division, the sum over the ranks would contain the
+// replicated value once per rank. If the layouts are equal or the axis has one rank, the redistribution returns the
+// tensor itself. A shard may have any form (plain and uneven, heads, heads with replicas, packed); shard_map.h
+// describes the gradients of replicas.
 // Stage before: collective (AxisGroup). Stage after: apply, which runs redistributions at module boundaries.
 #pragma once
 
@@ -39,13 +41,13 @@ namespace moonshard {
 
 struct RedistributionSpec;
 
-// Returns the layout of the gradient of a value with `layout`. shared_last is returned unchanged: its gradient is
-// partial in the last features only, for which there is no layout.
+// Returns the layout of the gradient of a value with `layout`. Returns shared_last unchanged, because no layout
+// describes its gradient, which is partial only in the last features.
 Layout GradientLayout(const Layout& layout);
 
 struct RedistributionOptions {
-  // Global sizes of the dims that `from` and `to` shard, if the plan determines them (features); -1: known only at run
-  // time (a sequence). The sizes of packed parts take precedence.
+  // The global sizes of the dims that `from` and `to` shard, if the plan determines them (features). -1: the size is
+  // known only at run time (a sequence). The sizes of packed parts take precedence.
   int64_t from_size = -1;
   int64_t to_size = -1;
   std::string label;  // for errors: module path and plan line; the same on every rank
@@ -65,15 +67,16 @@ class TensorRedistribution {
   // recorded backward it returns a view, on which in-place operators raise. Differentiating the backward is an error
   // (kNotSupported).
   //
-  // The global size of a sharded input comes from the options, or from the head count, or is the only size recorded in
-  // the current outermost call (CallFrame::OnlySize), or is exchanged between the ranks. Throws PlanError: kBadDim,
-  // kCollectiveMismatch (also if this rank's shard does not have the size that the layout gives it), kRankLost,
-  // kNoSuchRedistribution if both dims of shard(a) -> shard(b) turn out to be the same dim.
+  // The global size of the sharded dim of an input is taken from the first of these sources that has it: the options,
+  // the head count, the only size recorded in the current outermost call (CallFrame::OnlySize), an exchange between the
+  // ranks. Throws PlanError: kBadDim, kCollectiveMismatch (also if this rank's shard does not have the size that the
+  // layout gives it), kRankLost, kNoSuchRedistribution if both dims of shard(a) -> shard(b) turn out to be the same
+  // dim.
   at::Tensor operator()(at::Tensor tensor) const;
 
   // Whether the redistribution always returns the tensor itself.
   bool is_identity() const;
-  // Whether both redistributions compute the same; labels are not compared.
+  // Whether both redistributions have the same layouts, sizes and group. Labels are not compared.
   bool SameAs(const TensorRedistribution& other) const;
   int uses() const;
   const std::string& label() const;

@@ -1,9 +1,10 @@
 // ShardMap: shards a tensor along one dim by the table of layout/shards.h, and joins shards again. Blocks have the form
-// that collectives take: equal sizes along dim 0, one block per rank. Computes locally; ranks are arguments.
+// that collectives require: one block per rank, with equal sizes along dim 0. A ShardMap does not communicate; ranks
+// are arguments.
 //
 // With fewer heads than ranks, several ranks (replicas) hold the same shard, and the gradient of the shard is the sum
 // over these ranks. Therefore a gradient that is sharded goes to the first replica only, and the other replicas get
-// zeros (`first_replica_only`). Gradients of shards are added over the replicas when they are joined (`add_replicas`).
+// zeros (`first_replica_only`). When gradients of shards are joined, they are added over the replicas (`add_replicas`).
 // The sum of a weight's gradient over its replicas then counts every contribution once.
 #pragma once
 
@@ -20,7 +21,7 @@ namespace moonshard {
 
 class ShardMap {
  public:
-  // Returns the shards of a dim of `size` elements over `ranks` ranks. `layout` must be a shard. Errors: those of
+  // Returns the map that shards a dim of `size` elements over `ranks` ranks. `layout` must be a shard. Errors: those of
   // DimShards::Make.
   static Result<std::shared_ptr<const ShardMap>> Make(const Layout& layout, int64_t size, int64_t ranks);
 
@@ -29,8 +30,8 @@ class ShardMap {
   int64_t length(int64_t rank) const;       // of the shard of `rank`
   int64_t block() const { return block_; }  // length of the longest shard, to which every rank's block is padded
 
-  // Returns the shard of `rank` along `dim`; may be a view of `full`. With `first_replica_only`, parts of the shard of
-  // which another rank is the first replica are zeros.
+  // Returns the shard of `rank` along `dim`; may be a view of `full`. With `first_replica_only`, the parts of the shard
+  // whose first replica is another rank are zeros.
   at::Tensor Take(const at::Tensor& full, int64_t dim, int64_t rank, bool first_replica_only) const;
   // [..., size, ...] -> [ranks * block, ...], contiguous, with `dim` moved to the front. Block r is the shard of rank
   // r, padded with zeros. With `first_replica_only`, replicas after the first are zeros.

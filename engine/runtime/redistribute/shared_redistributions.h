@@ -1,13 +1,13 @@
 // SharedRedistributions: siblings that redistribute the same tensor in the same way (q, k, v; gate, up) share one
 // result. Autograd adds their gradients locally, so one collective runs in each direction.
 //
-// A result is cached in the frame of the call that encloses the siblings. It is returned again while
+// A result is cached in the frame of the call that encloses the siblings. The cached result is returned while
 //   - the redistribution is the same (TensorRedistribution::SameAs), and the tensor is the same object with the same
 //     version,
 //   - grad mode, inference mode and the tensor's requires_grad are the same,
 //   - the result was not written to.
-// The result is dropped after `uses` uses (if the redistribution has that number), when its input is destroyed, and
-// when the frame ends, also by an exception: no gathered tensor outlives the call.
+// The cached result is dropped after `uses` uses (if TensorRedistribution::uses is known), when its input is destroyed,
+// and when the frame ends, also by an exception. So no gathered tensor outlives the call.
 #pragma once
 
 #include <cstdint>

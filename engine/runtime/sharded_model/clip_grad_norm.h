@@ -7,8 +7,8 @@
 namespace moonshard {
 
 // Returns the p-norm over the gradients of all parameters, in float64; p > 0, or infinity for the largest absolute
-// value. Returns 0 if no parameter has a gradient, and NaN or infinity if a gradient is not finite. The same on every
-// rank. Collective over the axes that the plan uses.
+// value. Returns 0 if no parameter has a gradient, and NaN or infinity if a gradient is not finite. Every rank gets the
+// same number. Collective over the axes that the plan uses.
 double GradNorm(const AppliedPlan& model, double p = 2);
 
 // Scales every gradient by max_norm / (norm + 1e-6) if that factor is below 1 (the rule of torch's clip_grad_norm_),

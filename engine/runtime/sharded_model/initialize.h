@@ -34,20 +34,20 @@ using InitialRule = std::function<InitialValue(const LiveParameter& parameter, c
 // is normal, a bias is 0, and the scale of a norm is 1, or 0 if the norm adds 1 to it.
 InitialRule DecoderInit(double deviation = 0.02);
 
-// The initial values that the exporter recorded of the model (ProgramTensor::initial), or those of `otherwise` for
-// parameters without a record.
+// Returns the rule with the initial values that the exporter recorded for the model (ProgramTensor::initial).
+// Parameters without a recorded value get their value from `otherwise`.
 InitialRule RecordedInit(const ExportedProgram& program, InitialRule otherwise = DecoderInit());
 
-// The initial value of a persistent buffer; nothing leaves the buffer as it is.
+// Returns the initial value of a persistent buffer; nullopt: the buffer is not changed.
 using InitialBufferRule = std::function<std::optional<InitialValue>(const LiveParameter& buffer)>;
 
-// The initial values of buffers that the exporter recorded of the model.
+// Returns the rule with the initial values of buffers that the exporter recorded for the model.
 InitialBufferRule RecordedBufferInit(const ExportedProgram& program);
 
 // Fills every parameter, and the buffers for which `buffer_rule` returns a value. Each tensor has its own generator,
-// seeded by `seed` and the tensor's path, which makes the numbers of the full tensor in float32. This rank's shard is
-// sliced out of the full tensor and converted to the tensor's dtype. So ranks do not communicate, and the order of
-// tensors has no effect. Needs memory for the largest full tensor.
+// seeded by `seed` and the tensor's path, which generates the numbers of the full tensor in float32. This rank's shard
+// is sliced out of the full tensor and converted to the tensor's dtype. Therefore ranks do not communicate, and the
+// order of tensors has no effect. Needs memory for the largest full tensor.
 void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule = DecoderInit(),
                 const InitialBufferRule& buffer_rule = {});
 

@@ -95,9 +95,10 @@ std::set<std::string> TransposedPaths(const AppliedPlan& model, const NameRules&
       used = true;
     }
     if (used) continue;
-    Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule, "no two-dimensional parameter matches '" + text + "'");
+    Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule,
+                                  "NameRules::transposed: no two-dimensional parameter matches '" + text + "'");
     d.severity = Severity::kError;
-    d.required = "a pattern that matches parameters stored transposed in the checkpoint";
+    d.required = "a pattern that matches parameters of two dims, which are stored transposed";
     std::vector<std::string> paths;
     for (const LiveParameter& parameter : model.parameters()) paths.push_back(parameter.path);
     d.help = DidYouMean(text, paths, 0);
@@ -156,11 +157,11 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
   for (size_t i = 0; i < sources.size(); ++i) {
     const auto [entry, fresh] = by_name.try_emplace(renamed(sources[i].name), i);
     if (fresh) continue;
-    Diagnostic d =
-        MakeDiagnostic(Finding::kBadArgument, "two tensors of " + from + " get the name '" + entry->first + "'");
+    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "two tensors of " + from + " have the name '" + entry->first +
+                                                             "' after NameRules::renamed");
     d.severity = Severity::kError;
     d.declared = "'" + sources[entry->second].name + "' and '" + sources[i].name + "'";
-    d.required = "rules that give different tensors different names";
+    d.required = "pairs in NameRules::renamed that give different tensors different names";
     errors.push_back(std::move(d));
   }
 
@@ -199,8 +200,8 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
       d.help = HelpForType(*source.dtype, type);
     } else if (source.shape.size() == 2 && required.size() == 2 && source.shape[0] == required[1] &&
                source.shape[1] == required[0]) {
-      d.help = swapped ? "its dims are not swapped: remove '" + parameter.path + "' from NameRules::transposed"
-                       : "its dims are swapped: add '" + parameter.path + "' to NameRules::transposed";
+      d.help = swapped ? "the stored dims are not swapped: remove '" + parameter.path + "' from NameRules::transposed"
+                       : "the stored dims are swapped: add '" + parameter.path + "' to NameRules::transposed";
     }
     errors.push_back(std::move(d));
   }

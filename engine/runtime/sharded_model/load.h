@@ -24,18 +24,18 @@ namespace moonshard {
 // Rules that map the names and layouts of another library's tensors to those of the model's parameters.
 struct NameRules {
   // Pairs of an RE2 expression and the text that replaces its first match in a name ("\\1" is the first group); ^ and $
-  // anchor an expression. Every pair is applied to every name, in this order, each to the result of the one before.
-  // {"^transformer\\.", ""} removes a prefix, {"^", "model."} adds a prefix. An expression that matches no name has no
-  // effect.
+  // anchor an expression. Every pair is applied to every name, in this order; each pair is applied to the result of the
+  // previous pair. {"^transformer\\.", ""} removes a prefix, {"^", "model."} adds a prefix. An expression that matches
+  // no name has no effect.
   std::vector<std::pair<std::string, std::string>> renamed = {};
   // Patterns as in plans ("h.*.mlp.c_fc.weight"), for parameters of the model that are stored with their two dims
-  // swapped: as [in, out] instead of the [out, in] of a Linear, for example GPT-2's Conv1D. Swapping a square weight
-  // does not change its shape, so only this declaration shows it.
+  // swapped: as [in, out] instead of the [out, in] of a Linear, for example GPT-2's Conv1D. A square weight has the
+  // same shape when its dims are swapped, so without this declaration the wrong values are loaded without an error.
   std::vector<std::string> transposed = {};
   // Recipes for parameters that are made of one or more tensors with other names or forms, by the path of the
-  // parameter. The first recipe whose tensors all exist is used. If there is none, the parameter is loaded from the
-  // tensor of its own name. Names in recipes are those of the checkpoint, before `renamed`. An exported program has its
-  // own recipes (Program::recipes). LoadFullState ignores recipes.
+  // parameter. The first recipe whose tensors all exist is used. If the tensors of no recipe all exist, the parameter
+  // is loaded from the tensor of its own name. Recipes use the names of the checkpoint before `renamed` is applied. An
+  // exported program has its own recipes (Program::recipes). LoadFullState ignores recipes.
   WeightRecipes recipes = {};
 };
 
@@ -49,9 +49,9 @@ struct NameRules {
 // ShardReader while it reads.
 Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, const NameRules& names = {});
 
-// The same from full tensors by path, on any device: the inverse of FullState (state.h). Every rank passes the same
-// tensors and copies its shards; ranks do not communicate. Warnings and errors as above; kTensorMismatch also for an
-// undefined tensor and a tensor without values (on the meta device).
+// As LoadCheckpoint, but from full tensors by path, on any device: the inverse of FullState (state.h). Every rank
+// passes the same tensors and copies its own shards out of them; ranks do not communicate. Warnings and errors are the
+// same; kTensorMismatch is also thrown for an undefined tensor and for a tensor without values (on the meta device).
 Diagnostics LoadFullState(AppliedPlan& model, const std::map<std::string, at::Tensor>& state,
                           const NameRules& names = {});
 

@@ -93,15 +93,17 @@ Diagnostics FindDrift(const AppliedPlan& model) {
   }
   Diagnostics out;
   for (const auto& [i, ranks] : differ) {
-    Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "ranks hold different values of a replicated parameter");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kRanksDisagree,
+                       "ranks hold different values of a parameter or buffer that is not sharded between them");
     d.path = model.parameters()[i].path;
     std::vector<std::string> names;
     for (int64_t rank : ranks) names.push_back(std::to_string(rank));
-    d.declared = "rank " + Join(names, ", ") + ": values that differ from those of the first rank of the group";
-    d.required = model.parameters()[i].placement.ToText() + ": the same on every rank of the axis";
+    d.declared = "rank " + Join(names, ", ") + ": values that differ from the values of the first rank of the group";
+    d.required = model.parameters()[i].placement.ToText() + ": the same values on every rank of the axis";
     d.help =
-        "BroadcastReplicas makes the values equal; look for an operation that only some ranks run: a seed, a step, a "
-        "load";
+        "BroadcastReplicas makes the values equal; then look for an operation that only some ranks run, such as an "
+        "optimizer step or a load";
     out.push_back(std::move(d));
   }
   return out;

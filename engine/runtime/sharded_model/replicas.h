@@ -1,5 +1,5 @@
 // Replicas: compares or broadcasts, between steps, the values that several ranks hold. A step keeps these values equal
-// only while every rank writes the same values. For values before a plan is applied: apply/initial_values.h.
+// only while every rank writes the same values. Before a plan is applied, use apply/initial_values.h.
 #pragma once
 
 #include "engine/core/base/diagnostic.h"
@@ -8,15 +8,15 @@ namespace moonshard {
 
 class AppliedPlan;
 
-// Gives every parameter and buffer, to the bit, the values of coordinate 0 along every axis that does not shard it. For
-// models that each rank initialised by itself. Key/value heads that only some ranks of an axis share are not changed.
-// Collective over the axes that the plan uses: one flat all-reduce of bytes per axis.
+// Along every axis that does not shard a parameter or buffer, copies the bytes of the rank with coordinate 0 to the
+// other ranks. Use it for a model that each rank initialised by itself. Key/value heads that only some ranks of an axis
+// share are not changed. Collective over the axes that the plan uses: one flat all-reduce of bytes per axis.
 void BroadcastReplicas(const AppliedPlan& model);
 
 // Returns one kRanksDisagree for each parameter or buffer whose bytes differ between ranks along an axis that does not
-// shard it. Each diagnostic lists those ranks of this rank's groups that differ from the first rank of their group.
-// Key/value heads that only some ranks of an axis share are not compared. Collective over the axes that the plan uses:
-// one all-gather of one hash per tensor for each axis.
+// shard it. Each diagnostic lists the ranks of this rank's groups whose values differ from the values of the first rank
+// of the group. Key/value heads that only some ranks of an axis share are not compared. Collective over the axes that
+// the plan uses: one all-gather of one hash per tensor for each axis.
 Diagnostics FindDrift(const AppliedPlan& model);
 
 }  // namespace moonshard

@@ -1,6 +1,6 @@
 // State: parameters and buffers of a sharded model by name, as shards or as full tensors; GatherFull also gathers
-// gradients and optimizer state. FullState makes the input of LoadFullState, and SaveState writes files for
-// LoadCheckpoint (load.h).
+// gradients and optimizer state. LoadFullState reads the result of FullState, and LoadCheckpoint reads the files of
+// SaveState (load.h).
 #pragma once
 
 #include <map>

@@ -3,7 +3,7 @@
 //
 //   { UnshardScope full(model); Inspect(*model.net()); }
 //
-// Stage before: apply. Stage after: the host.
+// Stage before: apply. Stage after: the caller's code.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,8 @@ class UnshardScope {
 
   // Collective over dp_shard: every rank opens and closes the scope. Use it between steps, not within a call or a
   // backward. kForgotten: values written to the parameters are discarded when the scope ends. kKept: they are copied to
-  // the shards; every rank must write the same values. If an exception ends the scope, they are discarded.
+  // the shards; every rank must write the same values. If an exception ends the scope, the values are discarded in any
+  // case.
   explicit UnshardScope(const AppliedPlan& model, Writes writes = Writes::kForgotten);
   // Reshards the parameters.
   ~UnshardScope();

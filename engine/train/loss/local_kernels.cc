@@ -68,7 +68,7 @@ bool HaveKernels(const at::Tensor& logits) { return logits.is_cuda() && logits.s
 void KernelStatistics(const at::Tensor& logits, const TargetColumns& targets, Wanted wanted, const at::Tensor& out) {
   const c10::DeviceGuard device(logits.device());
   const HeldRows held(logits, wanted.target ? targets : TargetColumns());
-  Check(out.stride(1) == 1 || out.size(1) < 2, "statistics that are not rows of numbers");
+  Check(out.stride(1) == 1 || out.size(1) < 2, "the rows of the statistics are not contiguous");
   CheckLaunch(
       Kernels()->statistics(held.rows, wanted.shifted_sum, wanted.moment, out.mutable_data_ptr(), out.stride(0)));
 }
@@ -77,10 +77,10 @@ void KernelGradient(const at::Tensor& logits, const at::Tensor& max, const at::T
                     const TargetColumns& targets, const GradientCoefficients& coefficients, const at::Tensor& out) {
   const c10::DeviceGuard device(logits.device());
   const HeldRows held(logits, targets);
-  Check(out.is_contiguous(), "a gradient with strides");
+  Check(out.is_contiguous(), "the gradient is not contiguous");
   const auto pointer = [](const at::Tensor& tensor) -> const void* {
     if (!tensor.defined()) return nullptr;
-    Check(tensor.is_contiguous(), "numbers of rows with strides");
+    Check(tensor.is_contiguous(), "a tensor of numbers per row is not contiguous");
     return tensor.const_data_ptr();
   };
   CheckLaunch(Kernels()->gradient(held.rows, pointer(max), pointer(log_sum), pointer(coefficients.probability),

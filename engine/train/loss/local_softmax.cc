@@ -65,7 +65,7 @@ GradientCoefficients GradientCoefficients::Narrow(int64_t begin, int64_t length)
 at::ScalarType AccumulationType(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
 void LocalStatistics(const at::Tensor& logits, const TargetColumns& targets, Wanted wanted, const at::Tensor& out) {
-  Check(out.size(0) == wanted.count() && out.size(1) == logits.size(0), "statistics of another shape");
+  Check(out.size(0) == wanted.count() && out.size(1) == logits.size(0), "the statistics have a wrong shape");
   // No columns: sums over nothing, and a maximum that loses every comparison.
   if (logits.size(1) == 0) {
     out.zero_();

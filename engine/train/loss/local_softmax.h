@@ -1,7 +1,7 @@
 // LocalSoftmax: the local part of a softmax over a sharded vocabulary: the statistics of a rank's columns, the
-// combination of the ranks' statistics, and the gradient of a rank's columns. Plain tensors, no communication, no
-// autograd. Rows are tokens; everything but the logits is in the accumulation dtype: float for half-precision and float
-// logits, double for double.
+// combination of the ranks' statistics, and the gradient of a rank's columns. The functions work on plain tensors,
+// without communication and without autograd. Rows are tokens; all tensors except the logits have the accumulation
+// dtype: float for half-precision and float logits, double for double.
 //
 // The statistics of a rank's shard z_1..z_v of one row are (Milakov and Gimelshein 2018, "Online normalizer calculation
 // for softmax", whose pairs can be combined in any order):
@@ -34,7 +34,7 @@ struct TargetColumns {
   at::Tensor column;  // [tokens] int64: the local column; 0 if another rank has the target
   at::Tensor mine;    // [tokens] bool: this rank has the target
 
-  // `targets` is [tokens]. No rank has an id outside the vocabulary.
+  // `targets` is [tokens]. An id outside the vocabulary belongs to no rank.
   static TargetColumns Of(const at::Tensor& targets, const Interval& shard);
   TargetColumns Narrow(int64_t begin, int64_t length) const;
   bool defined() const { return column.defined(); }

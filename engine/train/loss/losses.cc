@@ -57,7 +57,7 @@ Diagnostics CheckLogits(const Vocabulary& vocabulary, const ShardedLogits& logit
   }
   // In a larger group the collective compares it, so that every rank throws the same error.
   if (vocabulary.group().size() == 1 && logits.columns() != vocabulary.size()) {
-    errors.push_back(BadInput("the logits have a different number of columns than the vocabulary",
+    errors.push_back(BadInput("the number of columns of the logits differs from the size of the vocabulary",
                               std::to_string(logits.columns()) + " columns",
                               std::to_string(vocabulary.size()) + " columns"));
   }
@@ -74,8 +74,8 @@ void CheckTargets(const ShardedLogits& logits, const at::Tensor& targets, Diagno
                               "targets " + ShapeToString(targets.sizes()), ShapeToString(logits.tokens_shape())));
   }
   if (targets.scalar_type() != at::kLong && targets.scalar_type() != at::kInt) {
-    errors.push_back(
-        BadInput("the targets are not token ids", std::string(c10::toString(targets.scalar_type())), "int64 or int32"));
+    errors.push_back(BadInput("the targets do not have a dtype of token ids",
+                              std::string(c10::toString(targets.scalar_type())), "int64 or int32"));
   }
   if (targets.device() != logits.device()) {
     errors.push_back(

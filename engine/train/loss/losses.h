@@ -5,16 +5,16 @@
 //   CrossEntropy(vocabulary, logits, targets).backward();                                    // logits [b, s, v]
 //   CrossEntropy(vocabulary, ShardedLogits::OfHead(vocabulary, hidden, head->weight), targets).backward();
 //
-// Every function takes both forms of ShardedLogits: a tensor, or a head that is applied chunk by chunk.
+// Every function accepts both forms of ShardedLogits: a tensor, or a head that is applied chunk by chunk.
 //
 // Communication: one all-gather in forward of 3 to 4 numbers per token and rank (TopK: 2k numbers), in one buffer for
 // all chunks of the call, and none in backward. On an axis of one rank there is no communication. The all-gather is
-// counted like other collectives; checks between ranks are not counted. (An all-gather of each rank's maximum, sum of
-// exponentials and target logit, which every rank combines, replaces a maximum all-reduce and a sum all-reduce after
-// it: local_softmax.h has the algebra.)
+// counted like other collectives; checks between ranks are not counted. The all-gather of each rank's maximum, sum of
+// exponentials and target logit replaces two all-reduces, first of the maxima and then of the sums: every rank combines
+// the gathered numbers by the formulas of local_softmax.h.
 //
 // Layouts: logits are shard(-1); targets, results and the gradients of the results are replicate. Each rank computes
-// the gradient of its own columns, at the scale of the full loss.
+// the gradient of the full loss with respect to its own columns.
 //
 // Logits may be double, float, bfloat16 or half. Results and all sums are double for double logits, else float; a
 // gradient has the dtype of its input. A result requires grad if grad mode is enabled and an input requires grad; a

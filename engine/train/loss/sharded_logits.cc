@@ -44,7 +44,7 @@ Diagnostics CheckHead(const Vocabulary& vocabulary, const at::Tensor& hidden, co
     return errors;
   }
   if (bias.defined() && (bias.dim() != 1 || bias.size(0) != weight.size(0))) {
-    errors.push_back(BadHead(vocabulary, "the bias does not fit the head's weight",
+    errors.push_back(BadHead(vocabulary, "the shape of the bias does not fit the head's weight",
                              "bias " + Describe(bias) + ", weight " + Describe(weight), "bias [columns of this rank]"));
   }
   if (weight.scalar_type() != hidden.scalar_type() || (bias.defined() && bias.scalar_type() != hidden.scalar_type())) {
@@ -54,8 +54,8 @@ Diagnostics CheckHead(const Vocabulary& vocabulary, const at::Tensor& hidden, co
                              "the same dtype: convert the hidden states"));
   }
   if (options.chunk < 1) {
-    errors.push_back(
-        BadHead(vocabulary, "the chunk is empty", "chunk " + std::to_string(options.chunk), "at least 1 token"));
+    errors.push_back(BadHead(vocabulary, "HeadOptions::chunk is below 1", "chunk " + std::to_string(options.chunk),
+                             "at least 1 token"));
   }
   return errors;
 }

@@ -33,24 +33,25 @@ class ShardedLogits {
   // `logits` is [..., v], where v is the size of this rank's shard of the vocabulary.
   ShardedLogits(at::Tensor logits);  // NOLINT: most callers have a tensor
 
-  // The logits are hidden [..., h] times the transpose of weight [v, h], plus bias [v] if it is defined. All must have
-  // the same dtype, in which the product is computed regardless of autocast. The gradient of the weight is accumulated
-  // over the chunks in at least float. The head module itself is not called: the plan's redistributions at the head do
-  // not run (HeadOptions::hidden replaces them), and AppliedPlan::Findings reports the head as bypassed. The parameters
-  // of the head must hold this rank's shard in forward and backward, so the head cannot be part of an fsdp unit that
-  // reshards its parameters between them. Throws PlanError: kBadInput, kNoSuchRedistribution, and the errors of the
-  // redistribution.
+  // The logits are hidden [..., h] times the transpose of weight [v, h], plus bias [v] if it is defined. `hidden`,
+  // `weight` and `bias` must have the same dtype; the product is computed in this dtype regardless of autocast. The
+  // gradient of the weight is accumulated over the chunks in at least float. The head module itself is not called: the
+  // plan's redistributions at the head do not run (HeadOptions::hidden replaces them), and AppliedPlan::Findings
+  // reports the head as bypassed. The parameters of the head must hold this rank's shard in forward and backward, so
+  // the head cannot be in an fsdp unit that reshards the parameters between forward and backward. Throws PlanError:
+  // kBadInput, kNoSuchRedistribution, and the errors of the redistribution.
   static ShardedLogits OfHead(const Vocabulary& vocabulary, at::Tensor hidden, at::Tensor weight, at::Tensor bias = {},
                               const HeadOptions& options = {});
 
-  // The shape without the vocabulary dim; the number of tokens; the number of this rank's columns.
+  // Return the shape without the vocabulary dim, the number of tokens, and the number of this rank's columns.
   at::IntArrayRef tokens_shape() const { return input().sizes().slice(0, static_cast<size_t>(input().dim() - 1)); }
   int64_t tokens() const;
   int64_t columns() const;
   at::ScalarType dtype() const { return input().scalar_type(); }
   at::Device device() const { return input().device(); }
 
-  // The tensors whose gradients Backward returns: logits; or hidden, weight and bias. An absent bias is undefined.
+  // Returns the tensors whose gradients Backward returns: the logits; or hidden, weight and bias, where an absent bias
+  // is undefined.
   const std::vector<at::Tensor>& inputs() const { return inputs_; }
   // Returns a copy with other inputs, as saved for a backward.
   ShardedLogits WithInputs(std::vector<at::Tensor> inputs) const { return {std::move(inputs), chunk_}; }

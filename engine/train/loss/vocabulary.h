@@ -1,5 +1,5 @@
 // Vocabulary: the vocabulary dim of logits that are sharded over a mesh axis, as `colwise { output = shard(-1) }`
-// outputs them (plans: option loss_parallel). It has the token ids of this rank's columns and checks targets.
+// outputs them (plans: option loss_parallel). Vocabulary has the token ids of this rank's columns and checks targets.
 // Stage before: collective (AxisGroup). Stage after: sharded_logits.h and losses.h.
 #pragma once
 
@@ -17,8 +17,8 @@ namespace moonshard {
 
 struct VocabularyOptions {
   std::string label = "loss";  // for errors: name of the loss; the same on every rank
-  // Whether to check that targets are ids of the vocabulary and equal on every rank. The check copies targets on a GPU
-  // to the host, which waits for the GPU. Without the check, the loss of an id outside the vocabulary is NaN, and
+  // Whether to check that targets are ids of the vocabulary and equal on every rank. The check copies targets from a
+  // GPU to the CPU and waits for the copy. Without the check, the loss of an id outside the vocabulary is NaN, and
   // targets that differ between ranks give a wrong loss without an error.
   bool check_targets = true;
 };
@@ -37,10 +37,10 @@ class Vocabulary {
   const CollectiveLabel& label() const { return label_; }
 
   // Starts a comparison of the call between the ranks: `what` (function, shapes, dtype and options) and, if `targets`
-  // ([tokens]) are defined and checked, a hash of all targets. Then throws PlanError with `errors` and the errors of
-  // the targets on every rank. If the ranks differ, kCollectiveMismatch is thrown instead, here or by a later
-  // collective (AxisGroup::StartCheckInputs). Errors: kBadInput with the first ids outside [0, size) that are not
-  // `ignore_index`.
+  // ([tokens]) are defined and checked, a hash of all targets. If there are `errors` or errors of the targets, then
+  // throws PlanError with all of them on every rank. If the ranks differ, kCollectiveMismatch is thrown instead, here
+  // or by a later collective (AxisGroup::StartCheckInputs). Errors: kBadInput with the first ids outside [0, size) that
+  // are not `ignore_index`.
   void CheckCall(const std::string& what, const at::Tensor& targets, int64_t ignore_index, Diagnostics errors) const;
 
  private:

@@ -4,7 +4,7 @@
 //   const Vocabulary vocabulary = VocabularyOf(model, "lm_head").ValueOrThrow();
 //   CrossEntropy(vocabulary, net->forward(ids), targets).backward();
 //
-// computes the loss over the full vocabulary. If the plan gathers the logits, the loss needs no collective.
+// The example computes the loss over the full vocabulary. If the plan gathers the logits, the loss needs no collective.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // AdamW: torch::optim::AdamW on this rank's shards of a sharded model. Local updates are sufficient, because the update
-// of an element needs only its own gradient and moments (Loshchilov and Hutter 2019, algorithm 2). Each rank keeps the
-// moments of its shards.
+// of an element needs only the gradient and the moments of this element (Loshchilov and Hutter 2019, algorithm 2). Each
+// rank keeps the moments of its shards.
 // Stage before: apply (gradients are summed when backward returns). See also: learning_rate.h, finite.h.
 #pragma once
 

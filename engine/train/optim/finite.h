@@ -1,5 +1,5 @@
-// Finite: finds the first parameter or gradient that has NaN or an infinity. For a step whose loss or gradient norm is
-// not finite: the search reads every element and is too slow for every step.
+// Finite: finds the first parameter or gradient that has NaN or an infinity. The search is for a step whose loss or
+// gradient norm is not finite: it reads every element and is too slow for every step.
 // Stage before: clip_grad_norm.h, which returns a norm that is not finite.
 #pragma once
 
@@ -15,8 +15,8 @@ struct NonFinite {
   bool in_parameter = false;  // true: the parameter itself; false: its gradient
 };
 
-// Returns the same result on every rank; collective over `world`. Parameters are checked before gradients, because the
-// gradients of a parameter that is not finite are a consequence.
+// Returns the same result on every rank; collective over `world`. Parameters are checked before gradients, because a
+// parameter that is not finite causes gradients that are not finite.
 NonFinite FindNonFinite(const AppliedPlan& model, const World& world);
 
 }  // namespace moonshard

@@ -1,5 +1,5 @@
-// LearningRate: the learning rate of a step. It depends only on the schedule and the step, so a run that is resumed
-// needs no other state. Stage after: SetLearningRate (adamw.h).
+// LearningRate: the learning rate of a step. The rate depends only on the schedule and the step, so a run that is
+// resumed needs no other state. Stage after: SetLearningRate (adamw.h).
 #pragma once
 
 #include <cstdint>

@@ -155,8 +155,8 @@ class Reader {
     found_.back().required = required;
   }
   void SayUnknown(const std::string& name, const std::set<std::string>& known) {
-    found_.push_back(MakeDiagnostic(Finding::kBadManifest,
-                                    "the checkpoint has " + JsonQuoted(name) + ", which the optimizer does not have"));
+    found_.push_back(MakeDiagnostic(Finding::kBadManifest, "the checkpoint has " + JsonQuoted(name) +
+                                                               " for the optimizer, which does not have this name"));
     found_.back().path = path_;
     found_.back().required = Join(std::vector<std::string>(known.begin(), known.end()), ", ");
   }
@@ -404,7 +404,7 @@ Result<std::unique_ptr<OptimizerAdapter>> AdapterOf(Optimizer& optimizer) {
   if (!adapter) adapter = AdapterIf<Adagrad, AdagradOptions, AdagradParamState>(optimizer, "adagrad");
   if (!adapter) adapter = AdapterIf<RMSprop, RMSpropOptions, RMSpropParamState>(optimizer, "rmsprop");
   if (adapter) return adapter;
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the state of the optimizer cannot be saved");
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "training checkpoints do not support this optimizer");
   d.declared = c10::demangle(typeid(optimizer).name());
   d.required = "Adam, AdamW, SGD, Adagrad or RMSprop";
   d.help = "write an OptimizerAdapter for this optimizer and set TrainingState::adapter";

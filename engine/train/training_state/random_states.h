@@ -2,13 +2,16 @@
 //
 //   On a mesh with the same axes  the state of the same rank.
 //   On any other mesh             a rank has a data coordinate d (dp_replicate, dp_shard) and a model coordinate m (the
-//                                 other axes). It takes the state of the saved rank (d, m) if it exists. Else:
-//     all saved ranks of d equal    their state (they must draw equal numbers: dropout on replicated values)
-//     no saved rank of d            the rules above for d = 0, then a new seed from that state and d
-//     saved ranks of d not equal    a new seed from the state of (d, 0) and m
+//                                 other axes). The rank resumes from the state of the saved rank (d, m) if that rank
+//                                 exists. If not, the saved ranks with data coordinate d decide:
+//     their states are equal        this state (the ranks must draw equal numbers: dropout on replicated values)
+//     their states differ           a new seed from the state of (d, 0) and m
+//     there are no such ranks       the state or seed by the rules above for data coordinate 0, then a new seed from
+//                                   that state or seed and d
 //
-// The random numbers of every rank thus depend only on the checkpoint and the mesh, data-parallel ranks draw different
-// numbers, and the ranks of one data coordinate draw equal numbers if and only if they did when the run was saved.
+// The random numbers of every rank therefore depend only on the checkpoint and the mesh, data-parallel ranks draw
+// different numbers, and the ranks of one data coordinate draw equal numbers if and only if they did when the run was
+// saved.
 // Used by training_checkpoints.h.
 #pragma once
 

@@ -113,14 +113,14 @@ Diagnostic NotSaved(const std::string& path, const std::string& message, const s
 void CheckFinite(const JsonValue::Object& values, const std::string& path, Diagnostics& errors) {
   for (const auto& [name, value] : values) {
     if (IsFinite(value)) continue;
-    errors.push_back(NotSaved(path, "'" + name + "' of the optimizer is not finite", WriteJson(value, 0),
+    errors.push_back(NotSaved(path, "the value '" + name + "' of the optimizer is not finite", WriteJson(value, 0),
                               "finite numbers: a checkpoint cannot store NaN or infinities"));
   }
 }
 
 Diagnostic Disagree(const std::string& what, const std::string& path, size_t rank, const JsonValue& a,
                     const JsonValue& b, size_t first) {
-  Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the ranks disagree: " + what + " differs");
+  Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "the ranks disagree about " + what);
   d.path = path;
   d.declared = "rank " + std::to_string(first) + ": " + (a.is_null() ? "nothing" : WriteJson(a, 0)) + "; rank " +
                std::to_string(rank) + ": " + (b.is_null() ? "nothing" : WriteJson(b, 0));
@@ -180,7 +180,7 @@ void SavedState::AddOptimizer(const OptimizerAdapter& optimizer, Diagnostics& er
         continue;
       }
       if (!seen.insert(found->second).second) {
-        errors.push_back(NotSaved(parameters[found->second].path, place + " is a duplicate",
+        errors.push_back(NotSaved(parameters[found->second].path, place + " is in the optimizer twice",
                                   "'" + parameters[found->second].path + "'", "each parameter at most once"));
         continue;
       }
@@ -213,11 +213,11 @@ JsonValue SavedState::KindOf(const LiveParameter& parameter, const ParameterMemo
     const std::optional<DType> dtype = DTypeOf(tensor.scalar_type());
     const bool shard = tensor.sizes() == parameter.tensor.sizes();
     if (!dtype || (!shard && (tensor.dim() != 0 || !IsFinite(NumberIn(tensor))))) {
-      errors.push_back(
-          NotSaved(parameter.path, "'" + name + "' of the optimizer cannot be saved",
-                   std::string(c10::toString(tensor.scalar_type())) + " " + ShapeToString(tensor.sizes().vec()),
-                   ShapeToString(parameter.tensor.sizes().vec()) +
-                       ", the local shape of the parameter, or a tensor of 0 dims with a finite number"));
+      errors.push_back(NotSaved(
+          parameter.path, "the optimizer state '" + name + "' cannot be saved",
+          std::string(c10::toString(tensor.scalar_type())) + " " + ShapeToString(tensor.sizes().vec()),
+          ShapeToString(parameter.tensor.sizes().vec()) + ", the local shape of the parameter, or a tensor of 0 dims "
+                                                          "with a finite number; in a dtype of safetensors"));
       continue;
     }
     tensors[name] = JsonValue::Array{SafetensorsName(*dtype), shard ? kShard : kNumber};

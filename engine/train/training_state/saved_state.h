@@ -1,7 +1,7 @@
-// SavedState: the part of a TrainingState that is saved: tensors by name, dtype, full shape and placement, the same on
-// every rank, and this rank's shards of these tensors. A rank with an empty shard of a parameter may have no optimizer
-// state for it while other ranks do, so the ranks agree on the optimizer state that is saved (Settle). Part of
-// training_checkpoints.h.
+// SavedState: the data of a TrainingState that is saved: the names, dtypes, full shapes and placements of the tensors,
+// which are the same on every rank, and this rank's shards of the tensors. A rank with an empty shard of a parameter
+// may have no optimizer state for it while other ranks do, so the ranks agree on the optimizer state that is saved
+// (Settle). Part of training_checkpoints.h.
 // Stages after: LayOut (checkpoint/lay_out.h), step_writer.h.
 #pragma once
 

@@ -44,11 +44,14 @@ Diagnostic StepFinding(Finding finding, const std::string& message, const std::s
 }
 
 Diagnostic Mismatch(const ShardedTensor& stored, const std::vector<int64_t>& is, const std::vector<int64_t>& must) {
-  Diagnostic d = StepFinding(Finding::kTensorMismatch,
-                             "tensor '" + stored.name + "' of the checkpoint does not have the model's shape",
-                             stored.name, Severity::kError);
+  const bool dtype = is == must;
+  Diagnostic d =
+      StepFinding(Finding::kTensorMismatch,
+                  dtype ? "the dtype of tensor '" + stored.name + "' of the checkpoint is not supported"
+                        : "the shape of tensor '" + stored.name + "' of the checkpoint differs from the model",
+                  stored.name, Severity::kError);
   d.declared = std::string(ToString(stored.dtype)) + " " + ShapeToString(is);
-  d.required = ShapeToString(must);
+  d.required = dtype ? "a dtype of LibTorch" : ShapeToString(must);
   return d;
 }
 
@@ -136,7 +139,8 @@ void StepReader::PlanParameters(Diagnostics& found) {
   if (converted > 0) {
     found.push_back(
         StepFinding(Finding::kTensorMismatch,
-                    "converted to the model's dtypes: " + Count(static_cast<size_t>(converted), "tensor") + " of the checkpoint",
+                    "the checkpoint has " + Count(static_cast<size_t>(converted), "tensor") +
+                        " with another dtype than the model; the values are converted to the dtype of the model",
                     folder(), Severity::kWarning));
   }
   // A tensor too many is a warning and one too few an error: a model without a head may continue from one with it.
@@ -151,8 +155,8 @@ void StepReader::PlanParameters(Diagnostics& found) {
   for (const ShardedTensor& tensor : manifest().tensors) {
     if (used.contains(tensor.name)) continue;
     found.push_back(StepFinding(Finding::kMissingTensor,
-                                "the model has no tensor '" + tensor.name + "' of the checkpoint", folder(),
-                                Severity::kWarning));
+                                "the checkpoint has a tensor '" + tensor.name + "' that the model does not have",
+                                folder(), Severity::kWarning));
   }
 }
 
@@ -241,10 +245,12 @@ void StepReader::PlanGroups(const OptimizerRecord& record, Diagnostics& found) c
         Finding::kNotSupported,
         "the parameters of the optimizer's parameter group " + std::to_string(g) + " differ from the checkpoint",
         folder(), Severity::kError));
-    found.back().declared = std::to_string(has.size()) + " parameters";
-    found.back().required = std::to_string(must.size()) +
-                            " parameters; the first parameter that only one of them has: '" +
-                            (different.empty() ? "" : different.front()) + "'";
+    found.back().declared = Count(has.size(), "parameter");
+    found.back().required = Count(must.size(), "parameter") + ", as in the checkpoint";
+    if (different.empty()) continue;
+    const bool stored = std::ranges::binary_search(must, different.front());
+    found.back().required +=
+        "; '" + different.front() + "' is only in the " + (stored ? "checkpoint's group" : "optimizer's group");
   }
 }
 
@@ -373,9 +379,10 @@ void StepReader::SetGenerators(TrainingState& state, Diagnostics& found) const {
       by_rank.push_back(of_rank->second);
     }
     if (static_cast<int64_t>(by_rank.size()) != saved.world_size()) {
-      found.push_back(StepFinding(Finding::kMissingTensor,
-                                  "the generator '" + name + "' was not saved: its state is unchanged", folder(),
-                                  Severity::kWarning));
+      found.push_back(StepFinding(
+          Finding::kMissingTensor,
+          "the checkpoint has no state of generator '" + name + "' for every rank; the generator is unchanged",
+          folder(), Severity::kWarning));
       continue;
     }
     const RandomChoice choice = ChooseRandomState(saved, by_rank, model.plan().mesh, model.mesh().rank());

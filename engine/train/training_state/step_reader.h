@@ -1,6 +1,6 @@
 // StepReader: loads a step from disk into a TrainingState on the current mesh in three parts: Open compares the step
-// with the model and the optimizer, Read reads tensors, Finish sets the other state. It does not communicate: after
-// each part the caller ensures that the part succeeded on all ranks.
+// with the model and the optimizer, Read reads tensors, Finish sets the other state. StepReader does not communicate:
+// after each part, the caller ensures that the part succeeded on all ranks.
 // Part of training_checkpoints.h. Stage before: sharded_checkpoint.h.
 #pragma once
 
@@ -25,8 +25,9 @@ class StepReader {
   // Opens the step in `folder`, which must have number `step`, and plans the reads. Changes nothing in the state.
   // Returns errors and warnings.
   Diagnostics Open(const std::string& folder, int64_t step);
-  // Reads this rank's shards; parameters and buffers are overwritten in place. With `check_all`, also checks the hashes
-  // of this rank's share of the stored shards that no rank reads exactly as they were written. Returns errors.
+  // Reads this rank's shards; parameters and buffers are overwritten in place. The hash of a stored shard is checked
+  // when a rank reads the shard exactly as it was written. With `check_all`, the remaining stored shards are divided
+  // between the ranks, and this rank also checks the hashes of its share. Returns errors.
   Diagnostics Read(bool check_all);
   // Sets the optimizer's state and options, the generators and TrainingState::host. Returns errors and warnings.
   Diagnostics Finish(TrainingState& state);
@@ -40,7 +41,8 @@ class StepReader {
     const ShardedTensor* stored = nullptr;
     ShardDims wanted;
     at::Tensor target;  // with the stored dtype: contiguous on the CPU
-    at::Tensor place;   // the parameter to copy `target` to; undefined if `target` is it, or for optimizer state
+    at::Tensor place;   // the parameter that receives a copy of `target`; undefined if `target` is the
+                        // parameter itself, and for optimizer state
     Placement placement;
   };
   struct MemoryOne {

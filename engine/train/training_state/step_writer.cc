@@ -61,11 +61,11 @@ Result<RankNote> ReadNote(const std::string& place, int64_t rank, size_t shards)
   const Result<JsonValue> json = ReadJsonFile(path, SmallFile::kNote);
   if (!json.ok()) return json.diagnostics();
   const auto damaged = [&](const std::string& what) {
-    Diagnostic d = MakeDiagnostic(Finding::kCorruptData, "the record that rank " + std::to_string(rank) +
-                                                             " wrote about its part of the step is corrupt");
+    Diagnostic d = MakeDiagnostic(Finding::kCorruptData,
+                                  "the record of rank " + std::to_string(rank) + " about the saved step is corrupt");
     d.path = path;
     d.declared = what;
-    d.required = "the bytes that the rank wrote; check that all ranks share one file system";
+    d.required = "the bytes that rank " + std::to_string(rank) + " wrote; check that all ranks share one file system";
     return d;
   };
   RankNote note;

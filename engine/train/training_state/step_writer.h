@@ -48,8 +48,8 @@ std::optional<size_t> FileToWrite(const Manifest& manifest, int64_t rank);
 Diagnostics WriteRankPart(Storage& storage, const StepJob& job);
 
 // Completes the step on rank 0 after every rank has written its part: writes the other files, commits the directory,
-// lets `latest` name the step and removes old steps. Returns warnings. Errors: kWriteFailed; kRunTaken; for the note
-// file of a rank kFileNotFound, kFileUnreadable, kBadJson and kCorruptData.
+// makes `latest` name the step and removes old steps. Returns warnings. Errors: kWriteFailed; kRunTaken; and
+// kFileNotFound, kFileUnreadable, kBadJson or kCorruptData for the note file of a rank.
 Diagnostics CompleteStep(Storage& storage, RunDirectory& run, StepJob& job);
 
 // Abandons a step on rank 0: removes its staging directory. Does nothing on other ranks.

@@ -268,7 +268,8 @@ struct TrainingCheckpoints::Impl {
       if (!damaged) continue;
       const std::optional<int64_t> good = run.LastGoodBefore(step);
       d.help = good ? "the last valid earlier step is " + std::to_string(*good) + " ('" + run.PathOf(*good) +
-                          "'): write its name to 'latest', or load this step by its number"
+                          "'): load step " + std::to_string(*good) +
+                          " by its number, or write the name of its directory to the file 'latest'"
                     : "there is no valid earlier step in '" + run.folder() + "'";
       return;
     }
@@ -386,7 +387,8 @@ std::optional<int64_t> TrainingCheckpoints::Latest() {
 LoadedStep TrainingCheckpoints::Load(TrainingState& state) {
   const std::optional<int64_t> latest = Latest();
   if (latest) return impl_->Load(state, *latest);
-  Diagnostic d = MakeDiagnostic(Finding::kFileNotFound, "'" + folder() + "' has no saved step");
+  Diagnostic d =
+      MakeDiagnostic(Finding::kFileNotFound, "'" + folder() + "' has no file 'latest', which names the step to load");
   d.path = folder();
   throw PlanError({d});
 }

@@ -1,4 +1,4 @@
--- qwen3_moe/Qwen3MoeForCausalLM, after release.json.
+-- qwen3_moe/Qwen3MoeForCausalLM, adapted from release.json.
 local hf <const> = require "hugging_face"
 local text <const> = config:get("text_config", config)
 local n_heads <const> = text.num_attention_heads
@@ -7,7 +7,7 @@ local base <const> = options { base = "model." }.base  -- path of the base model
 
 return plan {
   api = 1,
-  lenient = true,  -- a release's plan has rules for every size of a model
+  lenient = true,  -- the plan is for all models of its type, so some rules may match no module
   hf.tied(false) and at(base .. "embed_tokens", vocab_rowwise {}),
   at(base .. "layers.*.mlp.down_proj", rowwise {}),
   at(base .. "layers.*.mlp.experts", hf.moe_tp_experts),

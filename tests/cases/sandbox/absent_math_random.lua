@@ -1,3 +1,3 @@
---- expect: MS0103 'math' has no 'random'
+--- expect: MS0103 'math' has no field 'random'
 local f = math.random
 return plan { f("x") }

@@ -1,3 +1,3 @@
---- expect: MS0103 'math' has no 'randomseed'
+--- expect: MS0103 'math' has no field 'randomseed'
 local f = math.randomseed
 return plan { f("x") }

@@ -1,2 +1,2 @@
---- expect: MS0103 'string' has no 'dump'
+--- expect: MS0103 'string' has no field 'dump'
 return plan { ("x"):dump() }

@@ -1,3 +1,3 @@
---- expect: MS0103 'string' has no 'dump'
+--- expect: MS0103 'string' has no field 'dump'
 local f = string.dump
 return plan { f("x") }

@@ -1,3 +1,3 @@
---- expect: MS0103 'table' has no 'move'
+--- expect: MS0103 'table' has no field 'move'
 local f = table.move
 return plan { f("x") }

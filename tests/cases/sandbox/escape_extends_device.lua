@@ -1,2 +1,2 @@
---- expect: MS0112 no plan '/dev/zero'
+--- expect: MS0112 there is no plan '/dev/zero'
 return plan { extends "/dev/zero" }

@@ -1,2 +1,2 @@
---- expect: MS0112 no plan '../../../etc/passwd.lua'
+--- expect: MS0112 there is no plan '../../../etc/passwd.lua'
 return plan { extends "../../../etc/passwd.lua" }

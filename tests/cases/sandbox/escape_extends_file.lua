@@ -1,2 +1,2 @@
---- expect: MS0112 no plan '/etc/passwd'
+--- expect: MS0112 there is no plan '/etc/passwd'
 return plan { extends "/etc/passwd" }

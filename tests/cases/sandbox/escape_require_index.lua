@@ -1,2 +1,2 @@
---- expect: MS0111 no module 'index'
+--- expect: MS0111 there is no module 'index'
 return require "index"

@@ -1,2 +1,2 @@
---- expect: MS0111 no module 'os'
+--- expect: MS0111 there is no module 'os'
 return require "os"

@@ -1,2 +1,2 @@
---- expect: MS0103 'string' has no '__index'
+--- expect: MS0103 'string' has no field '__index'
 return plan { ("").__index }

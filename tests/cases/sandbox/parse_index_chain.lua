@@ -1,3 +1,3 @@
---- expect: MS0105 config.json has no 'a'
+--- expect: MS0105 config.json has no field 'a'
 return config
 --- repeat 400000 .a

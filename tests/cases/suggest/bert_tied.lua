@@ -1,6 +1,6 @@
 -- A first plan for BertLMHeadModel, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
--- "by rows": linear layers whose use is unknown hold shards of their rows, and their outputs are gathered.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
+-- "by rows": linear layers whose use is unknown are sharded along the rows of the weight; their outputs are gathered.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -9,12 +9,12 @@ local n_heads <const> = config.num_attention_heads
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("bert.embeddings.word_embeddings", vocab_rowwise {}),
   -- replicated: not recognized
   at("bert.embeddings.{LayerNorm,position_embeddings,token_type_embeddings}", replicated()),
   at("cls.predictions.transform.LayerNorm", replicated()),
-  -- The hidden states are shards of the sequence within these layers.
+  -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("bert.encoder.layer", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("bert.encoder.layer.*.attention.output.LayerNorm", norm_on(residual)),
@@ -26,7 +26,7 @@ return plan {
   -- sure: 64 features to 256 and back
   at("bert.encoder.layer.*.intermediate.dense", colwise { input = residual }),
   at("bert.encoder.layer.*.output.dense", rowwise { output = residual }),
-  -- sure: the head: logits of 96 tokens; cls.predictions.bias is its bias
+  -- sure: the head: logits over the 96 tokens of the vocabulary; cls.predictions.bias is the bias of the head
   at("cls.predictions.decoder", colwise { output = logits }),
   at("cls.predictions.bias", shard(0)),
   -- by rows: not recognized

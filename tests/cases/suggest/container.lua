@@ -1,5 +1,5 @@
 -- A first plan for OddForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -9,7 +9,7 @@ local n_kv_heads <const> = config.num_key_value_heads
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("model.0.embed_tokens", vocab_rowwise { output = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("model.{1..3}.{input,post_attention}_layernorm", norm_on(residual)),
@@ -23,7 +23,7 @@ return plan {
   at("model.{1..3}.mlp.down_proj", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("model.4.norm", norm_on(residual)),
-  -- sure: the head: logits of 96 tokens
+  -- sure: the head: logits over the 96 tokens of the vocabulary
   at("lm_head", colwise { input = residual, output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.{1..3}" },

@@ -1,5 +1,5 @@
 -- A first plan for OddForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -9,11 +9,11 @@ local n_kv_heads <const> = config.num_key_value_heads
 
 return plan {
   api = 1,
-  -- guess: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- guess: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("0", vocab_rowwise {}),
   -- replicated: not recognized
   at("4", replicated()),
-  -- The hidden states are shards of the sequence within these layers.
+  -- Within these layers, the hidden states are sharded along the sequence.
   residual ~= replicate and at("1", prepare_input { { replicate, residual } }),
   residual ~= replicate and at("3", prepare_output { { residual, replicate } }),
   -- sure: norms over all 64 features of the hidden states
@@ -26,7 +26,7 @@ return plan {
   -- sure: 64 features to 256 and back
   at("{1..3}.mlp.{gate,up}_proj", colwise { input = residual }),
   at("{1..3}.mlp.down_proj", rowwise { output = residual }),
-  -- guess: the head: logits of 96 tokens
+  -- guess: the head: logits over the 96 tokens of the vocabulary
   at("5", colwise { output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "{1..3}" },

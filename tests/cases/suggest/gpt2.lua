@@ -1,5 +1,5 @@
 -- A first plan for GPT2LMHeadModel, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -15,7 +15,7 @@ local function turned_colwise(layout, input, output)
   }
 end
 
--- The same, with sharded input features.
+-- Linear layers whose weight is stored as [in, out]: input features are sharded.
 local function turned_rowwise(output)
   return style {
     name = "turned_rowwise",
@@ -28,11 +28,11 @@ end
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("transformer.wte", vocab_rowwise {}),
   -- replicated: not recognized
   at("transformer.wpe", replicated()),
-  -- The hidden states are shards of the sequence within these layers.
+  -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("transformer.h", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("transformer.h.*.ln_{1,2}", norm_on(residual)),

@@ -1,5 +1,5 @@
 -- A first plan for GptOssForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -16,14 +16,14 @@ local gathered <const> = style {
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("model.embed_tokens", vocab_rowwise {}),
-  -- The hidden states are shards of the sequence within these layers.
+  -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("model.layers", { residual = residual }),
   at("model.layers.*.mlp", gathered),
   -- sure: norms over all 64 features of the hidden states
   at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
-  -- guess: 8 heads of 16 features, 2 of them for keys and values; sinks is assumed to hold one value per head
+  -- guess: 8 heads of 16 features, 2 heads for keys and values; sinks is assumed to hold one value per head
   transformer.heads_fit("model.layers.*.self_attn", n_heads, n_kv_heads),
   at("model.layers.*.self_attn.q_proj", colwise { input = residual, heads = n_heads }),
   at("model.layers.*.self_attn.{k,v}_proj", colwise { input = residual, heads = n_kv_heads }),
@@ -33,7 +33,7 @@ return plan {
   at("model.layers.*.mlp.{experts,router}", replicated()),
   -- sure: the norm after the last layer
   at("model.norm", replicated()),
-  -- sure: the head: logits of 96 tokens
+  -- sure: the head: logits over the 96 tokens of the vocabulary
   at("lm_head", colwise { output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.layers.*" },

@@ -1,6 +1,6 @@
 -- A first plan for SomeForConditionalGeneration, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
--- "by rows": linear layers whose use is unknown hold shards of their rows, and their outputs are gathered.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
+-- "by rows": linear layers whose use is unknown are sharded along the rows of the weight; their outputs are gathered.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -11,13 +11,13 @@ local n_kv_heads <const> = text.num_key_value_heads
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("language_model.model.embed_tokens", vocab_rowwise {}),
-  -- The hidden states are shards of the sequence within these layers.
+  -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("language_model.model.layers", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("language_model.model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
-  -- sure: 8 heads of 8 features, 4 of them for keys and values
+  -- sure: 8 heads of 8 features, 4 heads for keys and values
   transformer.heads_fit("language_model.model.layers.*.self_attn", n_heads, n_kv_heads),
   at("language_model.model.layers.*.self_attn.q_proj", colwise { input = residual, heads = n_heads }),
   at("language_model.model.layers.*.self_attn.{k,v}_proj", colwise { input = residual, heads = n_kv_heads }),
@@ -42,12 +42,12 @@ return plan {
   at("vision_tower.encoder.layers.*.mlp.fc2", rowwise {}),
   -- sure: the norm after the last layer
   at("language_model.model.norm", replicated()),
-  -- sure: the head: logits of 96 tokens
+  -- sure: the head: logits over the 96 tokens of the vocabulary
   at("language_model.lm_head", colwise { output = logits }),
   -- by rows: not recognized
   at("multi_modal_projector.linear_{1,2}", colwise { output = replicate }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = { "language_model.model.layers.*", "vision_tower.encoder.layers.*" } },
-  -- replicated: 3 modules without a rule, the first one vision_tower.embeddings.patch_embedding
+  -- replicated: 3 modules without a rule; the first is vision_tower.embeddings.patch_embedding
   default(replicated()),
 }

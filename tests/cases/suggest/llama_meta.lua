@@ -1,5 +1,5 @@
 -- A first plan for Transformer, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -9,11 +9,11 @@ local n_kv_heads <const> = config.n_kv_heads
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("tok_embeddings", vocab_rowwise { output = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("layers.*.{attention,ffn}_norm", norm_on(residual)),
-  -- sure: 8 heads of 8 features, 4 of them for keys and values
+  -- sure: 8 heads of 8 features, 4 heads for keys and values
   transformer.heads_fit("layers.*.attention", n_heads, n_kv_heads),
   at("layers.*.attention.wq", colwise { input = residual, heads = n_heads }),
   at("layers.*.attention.w{k,v}", colwise { input = residual, heads = n_kv_heads }),
@@ -23,7 +23,7 @@ return plan {
   at("layers.*.feed_forward.w2", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("norm", norm_on(residual)),
-  -- sure: the head: logits of 96 tokens
+  -- sure: the head: logits over the 96 tokens of the vocabulary
   at("output", colwise { input = residual, output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "layers.*" },

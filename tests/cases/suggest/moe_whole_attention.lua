@@ -1,6 +1,6 @@
 -- A first plan for OddMoeForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
--- "by rows": linear layers whose use is unknown hold shards of their rows, and their outputs are gathered.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
+-- "by rows": linear layers whose use is unknown are sharded along the rows of the weight; their outputs are gathered.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
@@ -17,9 +17,9 @@ local gathered <const> = style {
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("model.embed_tokens", vocab_rowwise {}),
-  -- The hidden states are shards of the sequence within these layers.
+  -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("model.layers", { residual = residual }),
   at("model.layers.*.self_attn", gathered),
   -- sure: norms over all 64 features of the hidden states
@@ -28,11 +28,11 @@ return plan {
   -- and no rank would have all heads
   at("model.layers.*.self_attn.{k,o,q,v}_proj", colwise { output = replicate }),
   at("model.layers.*.self_attn.{k,q}_norm", replicated()),
-  -- sure: 4 experts of 48 features, each sharded
+  -- sure: 4 experts of 48 features, each expert sharded
   experts.block("model.layers.*.mlp", stream, {  }),
   -- sure: the norm after the last layer
   at("model.norm", replicated()),
-  -- sure: the head: logits of 96 tokens
+  -- sure: the head: logits over the 96 tokens of the vocabulary
   at("lm_head", colwise { output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.layers.*" },

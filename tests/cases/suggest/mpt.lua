@@ -1,5 +1,5 @@
 -- A first plan for MPTForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -7,7 +7,7 @@ local n_heads <const> = config.n_heads
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("transformer.wte", vocab_rowwise { output = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("transformer.blocks.*.norm_{1,2}", norm_on(residual)),

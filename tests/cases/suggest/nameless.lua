@@ -1,5 +1,5 @@
 -- A first plan for StrangeModel, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -9,11 +9,11 @@ local n_kv_heads <const> = config.num_kv_heads
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("net.tok", vocab_rowwise { output = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("net.stage.*.{mid,pre}_norm", norm_on(residual)),
-  -- guess: 8 heads of 16 features, 2 of them for keys and values; found by shapes alone
+  -- guess: 8 heads of 16 features, 2 heads for keys and values; found by shapes alone
   transformer.heads_fit("net.stage.*.mix", n_heads, n_kv_heads),
   at("net.stage.*.mix.d", colwise { input = residual, heads = n_heads }),
   at("net.stage.*.mix.{b,c}", colwise { input = residual, heads = n_kv_heads }),
@@ -23,7 +23,7 @@ return plan {
   at("net.stage.*.wide.z", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("net.last_norm", norm_on(residual)),
-  -- sure: the head: logits of 96 tokens
+  -- sure: the head: logits over the 96 tokens of the vocabulary
   at("net.unembed", colwise { input = residual, output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "net.stage.*" },

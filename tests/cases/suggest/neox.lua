@@ -1,5 +1,5 @@
 -- A first plan for GPTNeoXForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -8,7 +8,7 @@ local n_heads <const> = config.num_attention_heads
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("gpt_neox.embed_in", vocab_rowwise { output = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("gpt_neox.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
@@ -22,7 +22,7 @@ return plan {
   at("gpt_neox.layers.*.mlp.dense_4h_to_h", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("gpt_neox.final_layer_norm", norm_on(residual)),
-  -- sure: the head: logits of 96 tokens
+  -- sure: the head: logits over the 96 tokens of the vocabulary
   at("embed_out", colwise { input = residual, output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "gpt_neox.layers.*" },

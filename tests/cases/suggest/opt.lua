@@ -1,5 +1,5 @@
 -- A first plan for OPTForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -8,11 +8,11 @@ local n_heads <const> = config.num_attention_heads
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("model.decoder.embed_tokens", vocab_rowwise {}),
   -- replicated: not recognized
   at("model.decoder.embed_positions", replicated()),
-  -- The hidden states are shards of the sequence within these layers.
+  -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("model.decoder.layers", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("model.decoder.layers.*.{final,self_attn}_layer_norm", norm_on(residual)),
@@ -25,7 +25,7 @@ return plan {
   at("model.decoder.layers.*.fc2", rowwise { output = residual }),
   -- sure: the norm after the last layer
   at("model.decoder.final_layer_norm", replicated()),
-  -- sure: the head: logits of 96 tokens
+  -- sure: the head: logits over the 96 tokens of the vocabulary
   at("lm_head", colwise { output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.decoder.layers.*" },

@@ -1,5 +1,5 @@
 -- A first plan for Qwen2MoeForCausalLM, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
@@ -11,7 +11,7 @@ local n_kv_heads <const> = config.num_key_value_heads
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("model.embed_tokens", vocab_rowwise { output = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
@@ -20,12 +20,12 @@ return plan {
   at("model.layers.*.self_attn.q_proj", colwise { input = residual, heads = n_heads }),
   at("model.layers.*.self_attn.{k,v}_proj", colwise { input = residual, heads = n_kv_heads }),
   at("model.layers.*.self_attn.o_proj", rowwise { output = residual }),
-  -- sure: 4 experts of 48 features, each sharded
+  -- sure: 4 experts of 48 features, each expert sharded
   experts.block("model.layers.*.mlp", stream, { shared = "shared_expert" }),
   at("model.layers.*.mlp.shared_expert_gate", style { name = "summed", params = { weight = shared } }),
   -- sure: the norm after the last layer
   at("model.norm", norm_on(residual)),
-  -- sure: the head: logits of 96 tokens
+  -- sure: the head: logits over the 96 tokens of the vocabulary
   at("lm_head", colwise { input = residual, output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.layers.*" },

@@ -1,5 +1,5 @@
 -- A first plan for UMT5ForConditionalGeneration, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -8,11 +8,11 @@ local n_heads <const> = config.num_heads
 
 return plan {
   api = 1,
-  -- sure: the embedding: its 96 rows are the vocabulary; ids of rows that another rank has count as zero
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("decoder.embed_tokens", vocab_rowwise {}),
   at("encoder.embed_tokens", vocab_rowwise {}),
   at("shared", vocab_rowwise {}),
-  -- The hidden states are shards of the sequence within these layers.
+  -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("decoder.block", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("decoder.block.*.layer.0.layer_norm", norm_on(residual)),
@@ -31,7 +31,7 @@ return plan {
   -- sure: 64 features to 256 and back
   at("decoder.block.*.layer.2.DenseReluDense.wi_{0,1}", colwise { input = residual }),
   at("decoder.block.*.layer.2.DenseReluDense.wo", rowwise { output = residual }),
-  -- The hidden states are shards of the sequence within these layers.
+  -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("encoder.block", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("encoder.block.*.layer.0.layer_norm", norm_on(residual)),
@@ -48,7 +48,7 @@ return plan {
   -- sure: the norm after the last layer
   at("encoder.final_layer_norm", replicated()),
   at("decoder.final_layer_norm", replicated()),
-  -- sure: the head: logits of 96 tokens
+  -- sure: the head: logits over the 96 tokens of the vocabulary
   at("lm_head", colwise { output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = { "decoder.block.*", "encoder.block.*" } },

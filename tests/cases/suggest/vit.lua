@@ -1,5 +1,5 @@
 -- A first plan for vit, from names, shapes and config.json (moonshard suggest).
--- "sure": all three agree. "guess": another reading is possible, so compare numbers before you rely on it.
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -9,7 +9,7 @@ return plan {
   api = 1,
   -- replicated: not recognized
   at("{cls_token,pos_embed}", replicate),
-  -- The hidden states are shards of the sequence within these layers.
+  -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("blocks", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("blocks.*.{norm1,norm2}", norm_on(residual)),
@@ -27,6 +27,6 @@ return plan {
   at("head", colwise { output = replicate }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "blocks.*" },
-  -- replicated: 1 module without a rule, the first one patch_embed.proj
+  -- replicated: 1 module without a rule; the first is patch_embed.proj
   default(replicated()),
 }

@@ -97,12 +97,12 @@ TEST_CASE("MS0501 for LibTorch's MultiheadAttention names what can be done") {
   const auto make = [] { return Attending(); };
   const auto run = [](auto& model) { model.forward(torch::ones({3, 1, 8})).sum().backward(); };
   const std::string child = ErrorOf(R"(return plan { api = 1, at("attn.out_proj", rowwise {}) })", make, run);
-  CHECK(Says(child, "LibTorch's own 'attn' uses this module without a call"));
+  CHECK(Says(child, "the LibTorch module 'attn' does not call this module"));
   CHECK(Says(child, R"(at("attn{,.**}", replicated()))"));
   const std::string itself =
       ErrorOf(R"(return plan { api = 1, at("attn", style { name = "summed", outputs = { { partial, replicate } } }) })",
               make, run);
-  CHECK(Says(itself, "LibTorch's MultiheadAttention computes with the sizes that it was made with"));
+  CHECK(Says(itself, "LibTorch's MultiheadAttention computes with its full sizes"));
   CHECK(Says(itself, R"(at("attn{,.**}", replicated()))"));
   CHECK(ErrorOf(R"(return plan { api = 1, at("attn{,.**}", replicated()) })", make, run) == "");
 }
@@ -151,7 +151,7 @@ TEST_CASE("MS0509 names ways to share a tensor, which work") {
   const std::string linear = stale([](Tied& net) { net->head->weight = net->embed->weight; });
   CHECK(Says(linear, "call TieWeight(tensor) of this moonshard::nn::Linear instead of the assignment"));
   const std::string embedding = stale([](Tied& net) { net->embed->weight = net->head->weight; });
-  CHECK(Says(embedding, "where the other layer is a moonshard::nn::Linear, tie that layer with TieWeight(weight)"));
+  CHECK(Says(embedding, "if the other layer is a moonshard::nn::Linear, call its TieWeight(weight)"));
   const std::string own = stale([](Tied& net) { net->table->weight = net->embed->weight; });
   CHECK(Says(own, "weight = register_parameter(\"weight\", given)"));
   CHECK(stale([](Tied& net) {

@@ -43,11 +43,13 @@ TEST_CASE("a layout that the consumer does not declare is found with both lines"
   const Diagnostics found = OfFlow(resolution);
   INFO(ToText(resolution.diagnostics));
   REQUIRE(found.size() == 1);
-  CHECK_THAT(found[0].message, Catch::Contains("(aten::linear) of 'out' is not valid for the local tensors of a rank: "
-                                               "the features of its input and of its weight are 8 of 16 and 16"));
-  CHECK(found[0].required == "8: 'q.weight' is shard(0) (plan.lua:3)");
+  CHECK_THAT(found[0].message,
+             Catch::Contains("(aten::linear) of 'out' is not valid for the local tensors of a rank: "
+                             "the feature dims of its input and of its weight have different local sizes: 8 of 16 and "
+                             "16"));
+  CHECK(found[0].required == "8, because 'q.weight' is shard(0) (plan.lua:3)");
   CHECK(found[0].where.line == 3);
-  CHECK(found[0].declared == "16: 'out.weight' is replicate (plan.lua:4)");
+  CHECK(found[0].declared == "16, because 'out.weight' is replicate (plan.lua:4)");
   REQUIRE(found[0].related.size() == 1);
   CHECK(found[0].related[0].line == 4);
   CHECK_FALSE(resolution.compiled);

@@ -166,15 +166,17 @@ TEST_CASE("what does not fit is refused with what would") {
   CHECK_THAT(ShardErrorOf(Layout::Shard(0, 6), 48, 4), Catch::Contains("MS0304") &&
                                                            Catch::Contains("6 heads do not fit on 4 ranks") &&
                                                            Catch::Contains("legal sizes: 1, 2, 3, 6, 12"));
-  CHECK_THAT(ShardErrorOf(Layout::Shard(0, 5), 48, 5), Catch::Contains("a dim of 48 elements is not made of 5 heads"));
-  CHECK_THAT(ShardErrorOf(Layout::Shard(0, -4), 48, 4), Catch::Contains("is not made of -4 heads"));
+  CHECK_THAT(ShardErrorOf(Layout::Shard(0, 5), 48, 5),
+             Catch::Contains("a dim of 48 elements is not divisible into 5 heads"));
+  CHECK_THAT(ShardErrorOf(Layout::Shard(0, -4), 48, 4), Catch::Contains("is not divisible into -4 heads"));
   CHECK_THAT(ShardErrorOf(Layout::Packed(0, {{32}, {8}}), 48, 2),
-             Catch::Contains("MS0305") && Catch::Contains("the packed sizes add up to 40, the dim has 48") &&
+             Catch::Contains("MS0305") &&
+                 Catch::Contains("the packed sizes add up to 40, but the dim has 48 elements") &&
                  Catch::Contains("packed(0,[32,8])"));
   CHECK_THAT(ShardErrorOf(Layout::Packed(0, {{-8}, {56}}), 48, 2), Catch::Contains("cannot have -8 elements"));
   CHECK_THAT(ShardErrorOf(Layout::Packed(0, {{INT64_MAX}, {INT64_MAX}, {50}}), 48, 2), Catch::Contains("MS0305"));
   CHECK_THAT(ShardErrorOf(Layout::Packed(0, {{32, 8}, {16, 3}}), 48, 2),
-             Catch::Contains("16 elements is not made of 3 heads"));
+             Catch::Contains("16 elements is not divisible into 3 heads"));
   // More heads than an axis can have ranks: no list is made of them.
   constexpr int64_t kMany = int64_t{1} << 62;
   CHECK_THAT(ShardErrorOf(Layout::Shard(0, kMany), kMany, 3), Catch::Contains("legal sizes: 1, 2, 4,"));

@@ -88,7 +88,7 @@ TEST_CASE("what is not supported is refused by name") {
       {R"({"architectures": ["FalconForCausalLM"]})", "architectures", "architecture 'FalconForCausalLM'"},
       {R"({"vocab_size": "absent"})", "vocab_size", "no 'vocab_size'"},
       {R"({"hidden_size": "absent", "hiden_size": 32})", "hidden_size", "did you mean 'hiden_size'?"},
-      {R"({"hidden_size": "32"})", "hidden_size", "of kind string"},
+      {R"({"hidden_size": "32"})", "hidden_size", "the JSON type string"},
       {R"({"num_hidden_layers": 2.5})", "num_hidden_layers", "an integer"},
       {R"({"vocab_size": 0})", "vocab_size", "at least 1"},
       {R"({"vocab_size": 134217729})", "vocab_size", "at most 134217728"},
@@ -101,7 +101,7 @@ TEST_CASE("what is not supported is refused by name") {
       {R"({"hidden_act": "quick_gelu"})", "hidden_act", "activation 'quick_gelu'"},
       {R"({"pad_token_id": 64})", "pad_token_id", "outside the vocabulary"},
       {R"({"quantization_config": {"quant_method": "gptq"}})", "quantization_config", "quantized"},
-      {R"({"layer_types": ["full_attention", "sliding_attention"]})", "layer_types", "different kinds of attention"},
+      {R"({"layer_types": ["full_attention", "sliding_attention"]})", "layer_types", "layer type 'sliding_attention'"},
       {R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor", "only part of each head"},
       {R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})", "rope_scaling.rope_type", "rope type 'dynamic'"},
       {R"({"rope_scaling": {"type": "longrope"}})", "rope_scaling.short_factor", "longrope needs 'short_factor'"},
@@ -111,7 +111,7 @@ TEST_CASE("what is not supported is refused by name") {
       {R"({"rope_parameters": {"rope_type": "llama3", "factor": 8}})", "rope_parameters.low_freq_factor",
        "low_freq_factor"},
       {R"({"rope_parameters": {"rope_type": "linear", "factor": 0}})", "rope_parameters.factor", "greater than zero"},
-      {R"({"rope_parameters": 3})", "rope_parameters", "of kind integer"},
+      {R"({"rope_parameters": 3})", "rope_parameters", "the JSON type integer"},
       {R"({"attention_dropout": 1.5})", "attention_dropout", "at least 0.0, and at most 1.0"},
       {R"({"mlp_bias": 1})", "mlp_bias", "true or false"},
       {R"({"layer_types": [3]})", "layer_types", "a list of strings"},
@@ -149,7 +149,7 @@ TEST_CASE("what is not supported is refused by name") {
        "block_configs[0].attention.window_length", "window or attention sinks"},
       {R"({"architectures": ["DeciLMForCausalLM"], "num_hidden_layers": 1,
            "block_configs": [{"attention": {"no_op": true}, "ffn": {}}]})",
-       "block_configs[0].ffn.ffn_mult", "needs ffn_mult"},
+       "block_configs[0].ffn.ffn_mult", "requires ffn_mult"},
   };
   for (const Case& one : cases) {
     INFO(one.changes);

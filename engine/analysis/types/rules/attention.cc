@@ -46,15 +46,17 @@ AxisType Together(Operands& o, size_t first, int64_t made) {
   if (const int mask = MaskOf(o); mask >= 0 && o.dims(static_cast<size_t>(mask)) == made) {
     among.push_back(static_cast<size_t>(mask));
   } else if (mask >= 0 && !o.type(static_cast<size_t>(mask)).is_replicate()) {
-    return o.Unproven("a mask with fewer dims than the queries that differs between ranks");
+    return o.Unproven("no rule for an attention mask that has fewer dims than the queries and differs between ranks");
   }
   for (const size_t i : among) {
     const AxisType& type = o.type(i);
     if (type.is_partial())
       return o.Fault("attention on a partial tensor; reduce the tensor first", SuggestedFix::kMakeSum);
     if (type.is_shard() && (type.dim > kHeads || type.lead != 1)) {
-      return o.Fault(
-          Phrase("attention on shards along dim ", type.dim, "; each query needs every key and the full head dim"));
+      return o.Fault(type.dim > kHeads ? Phrase("attention on shards along dim ", type.dim,
+                                                "; each query needs every key and the full head dim")
+                                       : Phrase("attention on shards along dim ", type.dim,
+                                                ", which a view flattened from an unsharded dim and a sharded dim"));
     }
     const bool keys = i > first && i < first + 3 && type.is_shard() && type.dim == kHeads;
     types.push_back(keys ? RepeatedFor(o.type(first), type) : type);
@@ -81,7 +83,8 @@ AxisTypes AttentionBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   if (gradient.is_partial()) {
     if (type.is_replicate()) return {gradient};
-    return {o.Fault("a partial gradient is combined with shards; reduce the gradient first", SuggestedFix::kMakeSum)};
+    return {o.Fault("a partial gradient is combined with tensors that differ between ranks; reduce the gradient first",
+                    SuggestedFix::kMakeSum)};
   }
   const Meeting meeting[2] = {{&gradient, o.sizes(0)}, {&type, o.sizes(1)}};
   AxisType result = Meet(o, meeting, 4, Dependence::kAny);

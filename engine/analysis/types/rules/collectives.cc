@@ -12,12 +12,13 @@ AxisTypes AllReduce(Operands& o) {
   for (size_t i = 0; i < o.products(); ++i) {
     const AxisType& type = o.type(i);
     if (type.is_replicate() && !type.zero) {
-      return {o.Fault("an all-reduce of a replicated tensor multiplies it by the number of ranks")};
+      return {o.Fault(
+          "an all-reduce of a replicated tensor multiplies the tensor by the number of ranks; omit the all-reduce")};
     }
     if (type.is_shard())
       return {o.Fault("an all-reduce sums shards, which hold different elements; all-gather the shards instead")};
     if (type.is_partial() && type.mean)
-      return {o.Fault("an all-reduce sums a partial mean; the means of the ranks must be averaged")};
+      return {o.Fault("an all-reduce sums a partial mean; average the means of the ranks instead")};
     out.push_back(AxisType::Full());
   }
   return out;
@@ -28,7 +29,10 @@ AxisTypes AllGather(Operands& o) {
   const AxisType& type = o.type(1);
   if (type.is_shard() && type.dim == 0 && type.lead == 1) return {AxisType::Full()};
   if (type.is_shard())
-    return {o.Fault(Phrase("an all-gather concatenates along dim 0, but the shards are along dim ", type.dim))};
+    return {o.Fault(type.dim == 0
+                        ? std::string("an all-gather concatenates along dim 0, but a view flattened dim 0 from an "
+                                      "unsharded dim and a sharded dim")
+                        : Phrase("an all-gather concatenates along dim 0, but the shards are along dim ", type.dim))};
   return {o.Fault(Phrase("an all-gather of a tensor that is not sharded: the tensor is ", type))};
 }
 

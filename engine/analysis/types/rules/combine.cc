@@ -30,7 +30,10 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
   }
   for (const Meeting& tensor : tensors) {
     if (tensor.type->is_shard() || tensor.type->is(TypeKind::kVarying) || tensor.type->is(TypeKind::kOwnRows)) {
-      return o.Fault("a partial tensor is combined with shards; reduce the partial tensor first",
+      return o.Fault(tensor.type->is_shard()
+                         ? "a partial tensor is combined with shards; reduce the partial tensor first"
+                         : "a partial tensor is combined with values that differ between ranks; reduce the partial "
+                           "tensor first",
                      SuggestedFix::kMakeSum);
     }
   }
@@ -47,8 +50,11 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
       if (std::ranges::any_of(tensors, other_mean)) return o.Unproven("a partial mean is combined with a partial sum");
       if (count + zeros == tensors.size()) return *first->type;
       return o.Fault(
-          "a partial tensor is added to a replicated one, which would be counted once per rank; reduce the partial "
-          "tensor first",
+          o.name() == "masked_fill"
+              ? "a partial tensor is filled with a value other than the number 0, and the value would be counted once "
+                "per rank; reduce the partial tensor first"
+              : "a partial tensor is added to a replicated tensor, and the replicated tensor would be counted once per "
+                "rank; reduce the partial tensor first",
           SuggestedFix::kMakeSum);
     }
     case Dependence::kMultilinear:
@@ -68,8 +74,8 @@ bool MeetMaps(Operands& o, AxisType& into, const AxisType& other) {
   if (into.map != nullptr && other.map != nullptr) {
     const bool other_size = into.map->size() != other.map->size();
     if (!(other_size && o.backward()) && !Corresponds(*into.map, *other.map)) {
-      o.Fault(Phrase("shards of dim ", into.dim, " that hold different elements are combined: ") +
-              into.map->ToString() + "; and " + other.map->ToString());
+      o.Fault(Phrase("shards of dim ", into.dim, " that hold different elements are combined: in one operand ") +
+              into.map->ToString() + "; in the other operand " + other.map->ToString());
       return false;
     }
     // The gradient of key heads is computed from the gradients of their queries, whose features are flattened with

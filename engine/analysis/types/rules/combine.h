@@ -5,7 +5,7 @@
 
 namespace moonshard {
 
-// How an element of the result depends on those of the operands.
+// How an element of the result depends on the elements of the operands.
 enum class Dependence {
   kLinear,       // linear in all operands together: a sum (add)
   kMultilinear,  // linear in each operand by itself: a product (mul)
@@ -18,9 +18,15 @@ struct Meeting {
   at::IntArrayRef sizes;
 };
 
-// Compares the index maps of two shards that are combined along one dim. Returns true and puts the finer map into
-// `into`, or null where a map is unknown in a backward or depends on values. Returns false and reports a fault if the
-// maps differ; returns false and reports unproven if one of the maps is unknown in a forward.
+// Compares the index maps of two shards that are combined along one dim, and sets the map of `into`. The first case
+// that applies decides:
+//
+//   both maps are known, of different full sizes, in a backward   returns true; the map of `into` is null
+//   both maps are known and correspond (Corresponds)              returns true; the map of `into` is the finer map
+//   both maps are known                                           reports a fault and returns false
+//   in a backward, or one of the tensors is computed from a       returns true; the map of `into` is null
+//   gradient or has sizes that depend on values
+//   else                                                          reports unproven and returns false
 bool MeetMaps(Operands& o, AxisType& into, const AxisType& other);
 
 // Returns the type of the combined tensor, which has `made` dims; reports faults to `o`.
@@ -30,10 +36,10 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
 // differ in length.
 AxisType MeanOfShards(Operands& o, const AxisType& type);
 
-// All operands of the call.
+// Returns all operands of the operator as tensors that are combined.
 c10::SmallVector<Meeting, 4> AllOperands(const Operands& o);
 
-// Renumbers the dims of a type: `to[d]` is the new index of dim d, -1: the dim is removed.
+// Returns `type` with renumbered dims: `to[d]` is the new index of dim d; -1: the dim is removed.
 AxisType MapDims(const AxisType& type, c10::ArrayRef<int64_t> to);
 
 }  // namespace moonshard

@@ -35,7 +35,7 @@ AxisType Common(Operands& o, const AxisType& a, const AxisType& b, bool& done) {
   }
   if (a.is_replicate() && b.is_replicate()) return AxisType::Replicate();
   if ((a.is_shard() && a.dim > kChannels) || (b.is_shard() && b.dim > kChannels)) {
-    return o.Unproven("a convolution over sharded positions");
+    return o.Unproven("no rule for a convolution over sharded spatial dims");
   }
   done = false;
   return {};
@@ -78,14 +78,16 @@ AxisType Forward(Operands& o, const AxisType& x, const AxisType& weight, bool gr
   if (x.is_replicate() && weight.dim == kOutChannels) return At(weight, kChannels);
   if (x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kInChannels) {
     if (x.lead != weight.lead)
-      return o.Fault("the input channels are sharded in different ways in the input and the weight");
+      return o.Fault("the input channels are not sharded in the same way in the input and the weight");
     AxisType summed = x;
     if (!MeetMaps(o, summed, weight)) {
       return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
     }
     return AxisType::Partial();
   }
-  return o.Fault("the input channels are not sharded in the same way in the input and the weight");
+  return o.Fault(x.is_shard() && x.dim == kBatch
+                     ? "the batch of the input and the channels of the weight are sharded along the same mesh axis"
+                     : "the input channels are not sharded in the same way in the input and the weight");
 }
 
 // (input, weight, bias?, stride, padding, dilation, transposed, output padding, groups).
@@ -93,7 +95,7 @@ AxisTypes Convolution(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& weight = o.type(1);
   if (o.Flag(6) && !(x.is_replicate() && weight.is_replicate())) {
-    return {o.Unproven("a transposed convolution on shards")};
+    return {o.Unproven("no rule for a transposed convolution whose input or weight is not replicated")};
   }
   AxisType product = Forward(o, x, weight, o.Int(8, 1) > 1);
   const int bias = o.TensorOf(2);
@@ -101,13 +103,13 @@ AxisTypes Convolution(Operands& o) {
   const AxisType& added = o.type(static_cast<size_t>(bias));
   if (product.is_partial()) {
     if (added.is_partial()) return {product};
-    return {
-        o.Fault("the bias is added to a partial tensor and would be counted once per rank; add it after the reduction",
-                SuggestedFix::kAddBiasAfter)};
+    return {o.Fault(
+        "the bias is added to a partial tensor and would be counted once per rank; add the bias after the reduction",
+        SuggestedFix::kAddBiasAfter)};
   }
   const bool by_channel = product.is_shard() && product.dim == kChannels;
   const bool fits = by_channel ? added.is_shard() || added.uniform_along(0) : added.is_replicate();
-  if (!fits) return {o.Fault("the bias is not sharded like the channels to which it is added")};
+  if (!fits) return {o.Fault("the bias and the output channels are not sharded in the same way")};
   if (by_channel && added.is_shard() && !MeetMaps(o, product, At(added, kChannels))) {
     return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
   }
@@ -124,7 +126,7 @@ AxisType OfInput(Operands& o, const AxisType& gradient, const AxisType& weight, 
     return groups ? At(gradient, kChannels) : AxisType::Partial();
   }
   if (gradient.is_replicate() && weight.dim == kInChannels && !groups) return At(weight, kChannels);
-  return o.Fault("the output channels are not sharded in the same way in the gradient and the weight");
+  return o.Fault("the gradient and the weight are not sharded in the same way");
 }
 
 // The gradient of the weight: summed over batch and positions.
@@ -154,7 +156,8 @@ AxisTypes ConvolutionBackward(Operands& o) {
   const AxisType& x = o.type(1);
   const AxisType& weight = o.type(2);
   const bool replicated = gradient.is_replicate() && x.is_replicate() && weight.is_replicate();
-  if (o.Flag(7) && !replicated) return {o.Unproven("a transposed convolution on shards")};
+  if (o.Flag(7) && !replicated)
+    return {o.Unproven("no rule for the backward of a transposed convolution with operands that are not replicated")};
   const bool groups = o.Int(9, 1) > 1;
   const std::vector<bool> wanted = o.Flags(10);
   AxisTypes out;

@@ -74,8 +74,8 @@ AxisTypes Cat(Operands& o) {
     const AxisType& type = o.type(i);
     const int64_t own = stack && result.dim > dim ? result.dim - 1 : result.dim;
     if (type.is_replicate() && o.dims(i) > own && !type.uniform_along(own)) {
-      return {o.Fault(Phrase("a replicated tensor is concatenated with shards along dim ", own,
-                             "; each rank needs its shard of the replicated tensor"),
+      return {o.Fault(Phrase("a replicated tensor is concatenated with tensors that are sharded along dim ", own,
+                             ", which is not the concatenated dim; each rank needs its shard of the replicated tensor"),
                       SuggestedFix::kTakeShard)};
     }
   }

@@ -21,12 +21,13 @@ AxisType Reduced(Operands& o, const AxisType& rows, int64_t reduction) {
 AxisTypes NegativeLogLikelihood(Operands& o) {
   const AxisType& x = o.type(0);
   const AxisType& targets = o.type(1);
-  if (targets.is_partial()) return {o.Fault("the targets are partial; reduce them first", SuggestedFix::kMakeSum)};
+  if (targets.is_partial())
+    return {o.Fault("the targets are partial; reduce the targets first", SuggestedFix::kMakeSum)};
   const int classes = o.dims(0) == 1 ? 0 : 1;
   if (x.is_shard() && x.dim == classes) {
-    return {
-        o.Fault("the targets are global class indices, but the classes are sharded; all-gather the classes or use a "
-                "vocabulary-parallel loss")};
+    return {o.Fault(
+        "the targets are global class indices, but the class dim of the values is sharded; all-gather the class dim "
+        "or use a vocabulary-parallel loss")};
   }
   if (x.is_partial()) return {x, AxisType::Replicate()};
   const bool either = x.is_shard() && targets.is_replicate() && targets.uniform_along(x.dim);
@@ -47,9 +48,12 @@ AxisTypes NegativeLogLikelihood(Operands& o) {
 // (gradient, values, targets, weight, reduction, ignored, total weight).
 AxisTypes NegativeLogLikelihoodBackward(Operands& o) {
   if (o.type(0).is_partial())
-    return {o.type(1).is_replicate() ? o.type(0)
-                                     : o.Fault("a partial gradient is combined with shards; reduce the gradient first",
-                                               SuggestedFix::kMakeSum)};
+    return {
+        o.type(1).is_replicate()
+            ? o.type(0)
+            : o.Fault(
+                  "a partial gradient is combined with tensors that differ between ranks; reduce the gradient first",
+                  SuggestedFix::kMakeSum)};
   AxisType result = o.type(1);
   result.uniform = 0;
   return {result};
@@ -65,9 +69,12 @@ AxisTypes ElementwiseBackward(Operands& o) {
   const Meeting meeting[2] = {{&o.type(1), o.sizes(1)}, {&o.type(2), o.sizes(2)}};
   const AxisType values = Meet(o, meeting, o.made_dims(), Dependence::kAny);
   if (o.type(0).is_partial())
-    return {values.is_replicate() ? o.type(0)
-                                  : o.Fault("a partial gradient is combined with shards; reduce the gradient first",
-                                            SuggestedFix::kMakeSum)};
+    return {
+        values.is_replicate()
+            ? o.type(0)
+            : o.Fault(
+                  "a partial gradient is combined with tensors that differ between ranks; reduce the gradient first",
+                  SuggestedFix::kMakeSum)};
   return {values};
 }
 

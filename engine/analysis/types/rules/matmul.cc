@@ -57,8 +57,11 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
       return result;
     }
     return o.Fault(
-        "the rows of one matrix and the columns of the other matrix are sharded; each rank would compute only one "
-        "block of the result");
+        a.dim == row && b.dim == column
+            ? std::string("the rows of one matrix and the columns of the other matrix are sharded; each rank "
+                          "would compute only one block of the result")
+            : Phrase("the left operand is sharded along dim ", a.dim) +
+                  Phrase(" and the right operand along dim ", b.dim, "; a product has no layout for this combination"));
   }
   const AxisType& cut = a.is_shard() ? a : b;
   const AxisType& full = a.is_shard() ? b : a;
@@ -84,9 +87,9 @@ AxisTypes AddMatMul(Operands& o) {
   const AxisType product = Product(o, o.type(1), o.type(2), o.name() == "baddbmm" ? 1 : 0);
   if (!product.is_known()) return {product};
   if (product.is_partial() && o.type(0).is_replicate()) {
-    return {
-        o.Fault("the bias is added to a partial tensor and would be counted once per rank; add it after the reduction",
-                SuggestedFix::kAddBiasAfter)};
+    return {o.Fault(
+        "the bias is added to a partial tensor and would be counted once per rank; add the bias after the reduction",
+        SuggestedFix::kAddBiasAfter)};
   }
   const Meeting terms[2] = {{&o.type(0), o.sizes(0)}, {&product, o.made()}};
   return {Meet(o, terms, o.made_dims(), Dependence::kLinear)};
@@ -104,7 +107,9 @@ AxisTypes MatVec(Operands& o) {
   }
   if (a.is_replicate() && b.is_replicate()) return {AxisType::Replicate()};
   if (a.is_partial() != b.is_partial() && (a.is_partial() ? b : a).is_replicate()) return {a.is_partial() ? a : b};
-  return {o.Fault("the contracted dim is not sharded in the same way in both operands")};
+  return {o.Fault(
+      "the contracted dim must be sharded in the same way in both operands, or be full in both operands with at most "
+      "one partial operand")};
 }
 
 // _grouped_mm(a, b, offs, ...): rows come in groups, one after the other, and group g ends before row offs[g].
@@ -121,7 +126,9 @@ AxisTypes GroupedMatMul(Operands& o) {
   const bool batch_left = o.dims(0) == 3;
   const bool batch_right = o.dims(1) == 3;
   if (batch_left && batch_right) return {Product(o, o.type(0), o.type(1), 1)};
-  if (batch_left || offs < 0) return {o.Unproven("operands of these dims have no rule")};
+  if (batch_left || offs < 0)
+    return {o.Unproven(batch_left ? "no rule for a left operand of 3 dims and a right operand of 2 dims"
+                                  : "no rule without the offsets of the groups")};
   const AxisType& bounds = o.type(static_cast<size_t>(offs));
   const AxisType& left = o.type(0);
   const AxisType& right = o.type(1);
@@ -154,11 +161,12 @@ AxisTypes SolveTriangular(Operands& o) {
   const bool left = o.arguments() < 4 || o.argument(3).isNone() || o.Flag(3);
   if (a.is_partial())
     return {o.Fault("a triangular solve with a partial matrix; reduce the matrix first", SuggestedFix::kMakeSum)};
-  if (o.dims(0) != o.dims(1)) return {o.Unproven("operands with different numbers of dims")};
+  if (o.dims(0) != o.dims(1)) return {o.Unproven("no rule for operands with different numbers of dims")};
   if (a.is_shard() && a.dim >= batch)
-    return {o.Fault("the triangular matrix is sharded, but the solution depends on all of it; all-gather it first")};
+    return {o.Fault(
+        "the triangular matrix is sharded, but the solution depends on the full matrix; all-gather the matrix first")};
   if (b.is_shard() && b.dim == (left ? batch : batch + 1)) {
-    return {o.Fault("the dim along which the triangular system is solved is sharded; all-gather it first")};
+    return {o.Fault("the dim along which the triangular system is solved is sharded; all-gather the dim first")};
   }
   return {left ? Product(o, a, b, batch) : Product(o, b, a, batch)};
 }

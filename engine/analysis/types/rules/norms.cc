@@ -24,8 +24,10 @@ AxisTypes Norm(Operands& o) {
     return {o.Fault("a norm over a sharded dim; each rank would normalize by the statistics of its own shard")};
   for (size_t i = 1; i < o.size(); ++i) {
     if (o.type(i).is_partial())
-      return {o.Fault("the weight of a norm is partial; reduce the weight first", SuggestedFix::kMakeSum)};
-    if (o.type(i).is_shard()) return {o.Fault("the weight of a norm is sharded, but the normalized dims are not")};
+      return {
+          o.Fault("the weight or bias of a norm is partial; reduce the weight or bias first", SuggestedFix::kMakeSum)};
+    if (o.type(i).is_shard())
+      return {o.Fault("the weight or bias of a norm is sharded, but the normalized dims are not sharded")};
   }
   AxisType y = x;
   y.uniform = 0;
@@ -41,7 +43,9 @@ AxisTypes NormBackward(Operands& o) {
   AxisTypes out(o.products(), AxisType::Replicate());
   if (gradient.is_partial()) {
     if (!x.is_replicate())
-      return {o.Fault("a partial gradient is combined with shards; reduce the gradient first", SuggestedFix::kMakeSum)};
+      return {
+          o.Fault("a partial gradient is combined with tensors that differ between ranks; reduce the gradient first",
+                  SuggestedFix::kMakeSum)};
     for (AxisType& type : out) type = gradient;
     return out;
   }

@@ -97,8 +97,10 @@ AxisTypes CopyInto(Operands& o) {
 // The triangle of a matrix begins at its first row and column; a shard of either has others.
 AxisTypes Triangle(Operands& o) {
   if (o.type(0).is_shard() && o.type(0).dim >= o.dims(0) - 2) {
-    return {o.Fault(Phrase("a triangle is taken of a matrix whose dim ", o.type(0).dim,
-                           " is sharded; each rank has different rows or columns"))};
+    return {
+        o.Fault(Phrase("the triangular part of a matrix that is sharded along dim ", o.type(0).dim,
+                       "; each rank has different rows or columns, so the diagonal of its shard is not the diagonal "
+                       "of the full matrix"))};
   }
   return Multilinear(o);
 }

@@ -31,7 +31,7 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
     AxisType other = type;
     if (type.floating && MoveToNextReading(other, o.sizes(0), o.sizes_compared(), /*terms=*/false) &&
         !goes(other.dim)) {
-      return o.Unproven("shards of one element, whose sharded dim is ambiguous");
+      return o.Unproven("the sharded dim of shards of one element is ambiguous");
     }
     if (kind == Kind::kSum) return AxisType::Partial();
     if (kind == Kind::kMean) return MeanOfShards(o, type);
@@ -114,8 +114,7 @@ AxisTypes Order(Operands& o) {
 AxisTypes ReadNumber(Operands& o) {
   for (size_t i = 0; i < o.size(); ++i) {
     if (!o.type(i).is_replicate()) {
-      return {o.Fault(
-          Phrase("the program reads a number from a tensor that differs between ranks: the tensor is ", o.type(i)))};
+      return {o.Fault(Phrase("a number is read from a tensor that differs between ranks: the tensor is ", o.type(i)))};
     }
   }
   return {AxisType::Replicate()};

@@ -73,11 +73,12 @@ std::string HeadFault(const Operands& o, const AxisType& type, int64_t rest, int
   const std::string has = std::to_string(type.length / type.head) + " of " + std::to_string(type.heads) +
                           " heads of size " + std::to_string(type.head);
   if (inner % type.head != 0 && type.head % inner != 0) {
-    return "a view cuts across heads: the shard has " + has + ", but the view makes rows of " + std::to_string(inner);
+    return "a view cuts across heads: the shard has " + has + ", but the view makes rows of " + std::to_string(inner) +
+           " elements";
   }
   if (!o.sizes_compared() && inner < type.head && rest == type.heads) {
     return "a view uses the global number of heads on a local shard, which has " + has +
-           "; give the size of a head, and -1 for the number of heads";
+           "; pass the head size to the view, and -1 for the number of heads";
   }
   return "";
 }
@@ -364,7 +365,7 @@ AxisTypes Strided(Operands& o, int64_t dim, int64_t size, int64_t begin, int64_t
   const AxisType& type = o.type(0);
   AxisType result = type;
   if (type.is_mixed() && dim + 1 == o.dims(0))
-    return {o.Unproven("a strided slice of features, only the last of which are shared")};
+    return {o.Unproven("no rule for a strided slice of a tensor that is shared in its last features only")};
   if (!type.is_shard() || type.dim != dim) return {result};
   const int64_t made = o.made()[static_cast<size_t>(dim)];
   if (type.map == nullptr || !type.parts.empty() || type.lead != 1 || type.length != size || size % step != 0 ||
@@ -418,7 +419,8 @@ AxisTypes Split(Operands& o) {
 AxisTypes Unbind(Operands& o) {
   const int64_t dim = o.Dim(1, o.dims(0));
   if (o.type(0).is_shard() && o.type(0).dim == dim) {
-    return {o.Fault(Phrase("dim ", dim, " is unbound, but each rank has only a shard of the dim"))};
+    return {o.Fault(
+        Phrase("dim ", dim, " is split into its elements (unbind), but each rank has only a shard of the dim"))};
   }
   auto to = Identity(o.dims(0));
   for (int64_t& d : to) d = d == dim ? -1 : d > dim ? d - 1 : d;
@@ -463,7 +465,7 @@ AxisTypes AsStrided(Operands& o) {
   const std::vector<int64_t> strides = o.Ints(2);
   const std::optional<BoxInBase> box = FindBox(o.made(), strides, o.sizes(0), o.strides(0));
   const AxisType type = TypeInBase(o.type(0), box ? &*box : nullptr);
-  return {type.is(TypeKind::kUnproven) ? o.Unproven("a strided view of shards") : type};
+  return {type.is(TypeKind::kUnproven) ? o.Unproven("the layout of the strided view is not known") : type};
 }
 
 // constant_pad_nd(x, pad, value): numbers around it, in pairs from the last dim on.
@@ -492,7 +494,7 @@ AxisTypes AsComplex(Operands& o) {
   const int64_t last = o.dims(0) - 1;
   if (o.type(0).is_shard() && o.type(0).dim == last)
     return {
-        o.Fault("the real and the imaginary part of a number are on different ranks, because their dim is sharded")};
+        o.Fault("the real and the imaginary part of a number are on different ranks, because the last dim is sharded")};
   auto to = Identity(o.dims(0));
   to.back() = -1;
   return {MapDims(o.type(0), to)};

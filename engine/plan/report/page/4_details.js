@@ -33,7 +33,7 @@ function paramDetails(param, tied) {
       !data.failed && make("dt", {}, "layout"), !data.failed && make("dd", {}, make("code", {}, param.layout)),
       make("dt", {}, "full"), make("dd", {}, shapeText(param.shape) + " " + param.dtype + ", " + bytesText(param.bytes)),
       !data.failed && make("dt", {}, "rank " + state.rank), !data.failed && make("dd", {}, here),
-      uncut.length > 0 && param.dims && make("dt", {}, "uncut"), uncut.length > 0 && param.dims && make("dd", {}, "dim " + uncut.join(", dim ")),
+      uncut.length > 0 && param.dims && make("dt", {}, "unsharded"), uncut.length > 0 && param.dims && make("dd", {}, "dim " + uncut.join(", dim ")),
       ...manyPieces(param)),
     param.dims && shardList(param));
 }

@@ -14,7 +14,8 @@ namespace moonshard {
 
 enum class KernelDtype : uint8_t { kFloat, kDouble, kHalf, kBFloat16 };
 
-// A block of rows of this rank's columns, with what local_softmax.h calls TargetColumns (null: no target is needed).
+// A block of rows of this rank's columns, with the two tensors of TargetColumns (local_softmax.h), which are null if no
+// target is needed.
 struct KernelRows {
   const void* logits;  // [rows, columns], contiguous
   KernelDtype dtype;

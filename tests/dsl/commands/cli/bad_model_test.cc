@@ -137,8 +137,8 @@ TEST_CASE("a model directory that is not there is one error; check answers 1, as
   const Outcome help = RunExecutable(ExecutablePath(), {"--help"});
   CHECK_THAT(
       help.out,
-      Contains("1 `check` found errors (a plan or model that cannot be read counts as one), or the work failed"));
-  CHECK_THAT(help.out, Contains("2 usage, or a bad plan or model under any other verb"));
+      Contains("1 `check` found errors (a plan or model that cannot be read is an error too), or the work failed"));
+  CHECK_THAT(help.out, Contains("2 usage error, or an invalid plan or model under any other verb"));
 }
 
 }  // namespace

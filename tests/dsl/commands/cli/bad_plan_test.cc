@@ -106,7 +106,7 @@ TEST_CASE("words on the command line that the plan cannot use") {
   ExpectRefused(model, {"--mesh", "tp=0"}, {"error[MS0308]: ", "tp=0"});
   ExpectRefused(model, {"--mesh", "tp=3"},
                 {"plans/llama.lua:16: error[MS0113]: ", "3 does not divide 8", "1, 2, 4, 8"});
-  ExpectRefused(model, {"--plan", "lama"}, {"error[MS0112]: no plan 'lama'", "did you mean 'llama'?"});
+  ExpectRefused(model, {"--plan", "lama"}, {"error[MS0112]: there is no plan 'lama'", "did you mean 'llama'?"});
   ExpectRefused(model, {"--plan", "/nowhere/mine.lua"}, {"/nowhere/mine.lua: error[MS0401]: "});
 }
 

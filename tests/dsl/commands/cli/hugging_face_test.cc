@@ -44,7 +44,7 @@ TEST_CASE("a Hugging Face plan runs as it is, and points to its own lines") {
   const Outcome wrong = Run({"explain", kModel, "--mesh", "tp=2", "--plan", "hf:" + bare});
   CHECK(wrong.code == 2);
   CHECK(wrong.out.empty());
-  CHECK_THAT(wrong.err, Contains(bare + ":2: error[MS0103]: 'hugging_face' has no 'rowwize'") &&
+  CHECK_THAT(wrong.err, Contains(bare + ":2: error[MS0103]: 'hugging_face' has no field 'rowwize'") &&
                             Contains("did you mean 'rowwise'?"));
   CHECK(Run({"check", kModel, "--mesh", "tp=2", "--plan", "hf:" + bare}).code == 1);
   const Outcome import = Run({"import", bare});

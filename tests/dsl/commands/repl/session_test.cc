@@ -63,7 +63,7 @@ TEST_CASE("names that hold the session's memory are forgotten, and said so") {
   for (int i = 0; i < 80 && last.err.empty(); ++i) {
     last = session.Feed("t" + std::to_string(i) + " = string.rep('x', 1000000)");
   }
-  CHECK_THAT(last.err, Contains("forgotten"));
+  CHECK_THAT(last.err, Contains("all assigned names were removed"));
   CHECK(session.Feed("1 + 1").out == "2\n");
   CHECK(!session.Feed("t0").good);
 }

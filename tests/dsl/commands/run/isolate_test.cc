@@ -29,7 +29,7 @@ std::string WidePlan(const ScratchFolder& scratch) {
 bool EndedInChild(const Outcome& done) {
   const std::string all = done.out + done.err;
   return all.find("error[MS0109]") != std::string::npos && all.find("wide.lua") != std::string::npos &&
-         all.find("evaluated in a process of its own (isolate)") != std::string::npos;
+         all.find("evaluated in a separate process (isolate)") != std::string::npos;
 }
 
 // The names in the help of the program and its verbs, where a new one stands by itself.

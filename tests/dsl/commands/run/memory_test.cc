@@ -68,7 +68,7 @@ TEST_CASE("experts are assumed to get equal parts, which is said") {
   const Outcome done = Explain(SourcePath("tests/parity/mixtral"), {"--mesh", "tp=2"});
   INFO(done.ToText());
   CHECK(done.code == 0);
-  CHECK_THAT(done.out, Contains("tokens go to 4 experts in equal parts"));
+  CHECK_THAT(done.out, Contains("each of 4 experts gets the same number of tokens"));
 }
 
 TEST_CASE("what cannot be told is an error of the command line or of the model") {

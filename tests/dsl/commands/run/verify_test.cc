@@ -264,7 +264,7 @@ TEST_CASE("--types names the operator, the line and the suggested fix") {
        "llama_bias",
        {},
        "error[MS0601]: aten::addmm(replicate, shard(1), shard(0)) in 'model.layers.0.mlp.down_proj'"},
-      {"input_not_shared", "llama_gqa", {}, "declare the tensor shared"},
+      {"input_not_shared", "llama_gqa", {}, "declare the replicated tensor shared"},
       {"norm_not_shared", "llama_gqa", {"--option", "sequence_parallel=true"}, "'model.layers.1.input_layernorm"},
   }));
   Words words = {"--mesh", "tp=2", "--types", "--plan", kPlanted + row.plan + ".lua"};
@@ -281,7 +281,7 @@ TEST_CASE("--types of a step that stops says where, and nothing of what could no
   INFO(done.ToText());
   CHECK(done.code == 1);
   CHECK_THAT(done.err, Contains("in 'model.layers.1.mlp', forward: the operator itself fails: The size of tensor a") &&
-                           Contains("help: the layout comes from aten::") &&
+                           Contains("help: the layout of an operand comes from aten::") &&
                            Contains("in 'model.layers.1.mlp.gate_proj'; change"));
   CHECK_THAT(done.err, !Contains("MS0504"));
 }
@@ -308,7 +308,7 @@ TEST_CASE("--ops compares every operator of an exported program") {
   INFO(bad.ToText());
   CHECK(bad.code == 2);  // its graph shows it before a rank is started
   CHECK_THAT(bad.err,
-             Contains("error[MS0319]") && Contains("node 'linear_10' (aten::linear) makes the partial tensor"));
+             Contains("error[MS0319]") && Contains("node 'linear_10' (aten::linear) makes the tensor partial"));
 }
 
 }  // namespace

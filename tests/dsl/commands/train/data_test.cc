@@ -105,15 +105,15 @@ TEST_CASE("data that cannot be trained on is said, all of it at once") {
   const std::vector<Row> rows = {
       {"empty.bin", "", {"the file is empty"}},
       {"short.bin", RawTokens<uint16_t>(Counting(4)), {"has 4 tokens, too few for one row", "5 tokens"}},
-      {"odd.bin", "12345", {"5 bytes are not a multiple of uint16"}},
+      {"odd.bin", "12345", {"5 bytes, is not a multiple of the size of uint16"}},
       {"text.txt", "a text of bytes", {"the model's vocabulary is 20", "a vocabulary of at least 256"}},
       {"other.safetensors", TensorFile("ids", "I32", "[6]", RawTokens<int32_t>(Counting(6))), {"no tensor 'tokens'"}},
       {"floats.safetensors",
        TensorFile("tokens", "F32", "[6]", RawTokens<int32_t>(Counting(6))),
-       {"not a list of integers"}},
+       {"not a 1-D tensor of integers"}},
       {"square.safetensors",
        TensorFile("tokens", "I32", "[2,3]", RawTokens<int32_t>(Counting(6))),
-       {"not a list of integers"}},
+       {"not a 1-D tensor of integers"}},
       {"broken.safetensors", "not a header", {"MS0403"}},
   };
   std::vector<std::string> paths = {"/nowhere/tokens.bin"};

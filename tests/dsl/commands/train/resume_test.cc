@@ -122,7 +122,7 @@ TEST_CASE("steps are saved as the run goes, the old ones go, and a directory wit
   const Outcome moved = RunTraining(other);
   INFO(moved.ToText());
   CHECK(moved.code == 1);
-  CHECK_THAT(moved.err, Contains("saved with other data: its sequence differs"));
+  CHECK_THAT(moved.err, Contains("saved with other data: --sequence differs"));
 }
 
 // Every file below a directory with its bytes.
@@ -221,7 +221,7 @@ TEST_CASE("what is resumed is compared: the step, the data, the config; and a fl
   const Outcome renamed = train("6", {"--resume"});
   INFO(renamed.ToText());
   CHECK(renamed.code == 2);
-  CHECK_THAT(renamed.err, Contains("MS0410") && Contains("holds a different step than its name") &&
+  CHECK_THAT(renamed.err, Contains("MS0410") && Contains("holds a different step than the directory name states") &&
                               Contains("step 2") && Contains("the last valid earlier step is 2"));
   back_to_good();
 
@@ -230,11 +230,11 @@ TEST_CASE("what is resumed is compared: the step, the data, the config; and a fl
   const Outcome data = train("6", {"--resume"}, other_data);
   INFO(data.ToText());
   CHECK(data.code == 1);
-  CHECK_THAT(data.err, Contains("other data: its data differs") && Contains("--accept-changes data"));
+  CHECK_THAT(data.err, Contains("other data: --data differs") && Contains("--accept-changes data"));
   const Outcome accepted = train("6", {"--resume", "--accept-changes", "data"}, other_data);
   INFO(accepted.ToText());
   CHECK(accepted.code == 0);
-  CHECK_THAT(accepted.err, Contains("warning") && Contains("other data: its data differs"));
+  CHECK_THAT(accepted.err, Contains("warning") && Contains("other data: --data differs"));
   back_to_good();
 
   // A number of the config that no tensor shows.

@@ -38,7 +38,7 @@ TEST_CASE("a deprecated word is the new one, with a warning at its place") {
         "t.lua:1: warning[MS0117]: 'column_wise' is now called 'colwise'\n"
         "    1 | return plan { at(\"a\", column_wise {}) }\n"
         "      |                       ^^^^^^^^^^^\n"
-        "    help: since moonshard 0.2; a later version removes the old name\n");
+        "    help: renamed in moonshard 0.2; a later version removes the old name\n");
 }
 
 TEST_CASE("a deprecated key is the new one, with a warning at its place") {
@@ -66,7 +66,7 @@ TEST_CASE("a deprecated value is the new one, with a warning at its place") {
     REQUIRE(plan.ok());
     CHECK(plan.value().ToText() == EvaluatePlan(text(now), "t.lua", LlamaInputs(2)).value().ToText());
     const std::string warning =
-        "t.lua:1: warning[MS0117]: \"" + std::string(old) + "\" of 'accumulate' is now \"" + now;
+        "t.lua:1: warning[MS0117]: value \"" + std::string(old) + "\" of 'accumulate' is now \"" + now;
     CHECK(ToText(plan.diagnostics()).starts_with(warning));
   }
 }
@@ -87,7 +87,7 @@ TEST_CASE("takes accepts old names of keys and values of a function of a plan, e
         "      |                              ^^^^^^^\n"
         "    help: a later version removes the old name\n");
   CHECK(Said(with("how = \"whole\", heads = 8"))
-            .starts_with("t.lua:6: warning[MS0117]: \"whole\" of 'how' is now \"full\"\n"));
+            .starts_with("t.lua:6: warning[MS0117]: value \"whole\" of 'how' is now \"full\"\n"));
   CHECK(Said(with("heads = 8, how = \"full\"")).empty());
   CHECK(Said(with("n_heads = true")).find("MS0107") != std::string::npos);  // of the new key's type
   CHECK(Said("local o = takes(\"mine\", {}, { a = \"now b\" }) return plan { at(\"a\", colwise {}) }")
@@ -119,12 +119,12 @@ TEST_CASE("options accepts old names and old values, each with a warning") {
   CHECK(TextOf(with("how", "no")) == TextOf(with("how", "")));
   CHECK(TextOf(with("how", "no")) != TextOf(with("how", "x")));
   CHECK(ToText(with("how", "no").diagnostics())
-            .starts_with("t.lua:1: warning[MS0117]: 'no' of option 'how' is now ''\n"));
+            .starts_with("t.lua:1: warning[MS0117]: value 'no' of option 'how' is now ''\n"));
   CHECK(ToText(with("old_al", true).diagnostics()).find("MS0104") != std::string::npos);
   // Of a plan that extends one with the new name.
   CHECK(Said("local opt <const> = options { whole_attention = true } return plan { extends \"phi3\" }")
             .starts_with("t.lua:1: warning[MS0117]: option 'whole_attention' is now called 'all_heads'\n"));
-  CHECK(Said("options({}, 1) return plan { at(\"a\", colwise {}) }").find("renamed options must be a table") !=
+  CHECK(Said("options({}, 1) return plan { at(\"a\", colwise {}) }").find("must be a table of renamed options") !=
         std::string::npos);
   CHECK(Said("options({}, { a = 1 }) return plan { at(\"a\", colwise {}) }").find("written as old = \"new\"") !=
         std::string::npos);

@@ -87,7 +87,7 @@ TEST_CASE("a child that crashes is a diagnostic") {
     return Plan{};
   });
   CHECK_THAT(crashed, Catch::StartsWith("p.lua: error[MS0901]: the plan's process") &&
-                          Catch::Contains("whose output is discarded"));
+                          Catch::Contains("the output of this process is discarded"));
   if (!kSanitized) CHECK_THAT(crashed, Catch::Contains("was ended by signal 11"));
   CHECK_THAT(WhatIsSaid([](EvaluationRecord*) -> Result<Plan> { std::abort(); }), Catch::Contains("signal 6"));
   CHECK_THAT(WhatIsSaid([](EvaluationRecord*) -> Result<Plan> { _exit(7); }),

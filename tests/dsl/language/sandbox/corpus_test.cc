@@ -132,7 +132,7 @@ TEST_CASE("every rule of the sandbox has a script that tries to break it") {
 TEST_CASE("a text longer than allowed is not read") {
   const std::string text = "return plan {} --" + std::string(size_t{1} << 20, '-');
   CHECK(TextOf(EvaluatePlan(text, "long.lua", LlamaInputs(2))) ==
-        "long.lua: error[MS0101]: the text has 1048593 bytes; at most 1048576 are read\n");
+        "long.lua: error[MS0101]: the text has 1048593 bytes; at most 1048576 are allowed\n");
 }
 
 TEST_CASE("a script cannot reach the next evaluation") {

@@ -9,7 +9,7 @@ namespace {
 TEST_CASE("a bracket that is not closed is found through strings and comments") {
   const std::string text = "return plan {\n  at(\"a(b\", colwise {},  -- (\n  at('x', rowwise {}),\n}\n";
   const SyntaxHint hint = HintFor("unexpected symbol near '}'", "}", text, 4);
-  CHECK(hint.help == "a '(' of line 2 is not closed");
+  CHECK(hint.help == "a '(' on line 2 is not closed");
   CHECK(hint.line == 2);
   CHECK(HintFor("unexpected symbol near '}'", "}", "return { f(1), }\n}", 2).help.empty());
 }

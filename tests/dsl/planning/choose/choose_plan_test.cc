@@ -75,8 +75,8 @@ TEST_CASE("an unknown class with the usual names gets the default plan, and it i
       ToText(plan.diagnostics()) ==
       "warning[MS0116]: no plan for the architecture 'NewForCausalLM': the default plan is used\n"
       "    declared: plans/default.lua shards the modules that it recognizes by name and leaves the others replicated\n"
-      "    help: explain shows what the plan does; verify compares its numbers with those of an unsharded run; --plan "
-      "names another plan\n");
+      "    help: explain shows what the plan does; verify compares a sharded run with an unsharded run; --plan "
+      "selects another plan\n");
 }
 
 TEST_CASE("a checkpoint's own plan goes before the default one, and it is said") {
@@ -89,7 +89,8 @@ TEST_CASE("a checkpoint's own plan goes before the default one, and it is said")
   CHECK(plan.value().chosen == "the checkpoint's own plan");
   CHECK_THAT(plan.value().ToText(), Contains("model.layers.*.mlp.gate_proj") && Contains("config.json:1"));
   CHECK_THAT(ToText(plan.diagnostics()),
-             Contains("no plan for the architecture 'NewForCausalLM': the checkpoint's own plan is used"));
+             Contains("no plan for the architecture 'NewForCausalLM': the checkpoint's own plan (base_model_tp_plan in "
+                      "config.json) is used"));
 }
 
 TEST_CASE("a checkpoint's own plan with a style that nobody knows is an error, not a reason for another plan") {
@@ -109,7 +110,7 @@ TEST_CASE("a model that nothing fits is an error with what can be done") {
   CHECK_THAT(
       ToText(plan.diagnostics()),
       Contains(
-          "error[MS0112]: no plan for the architecture 'XLNetLMHeadModel', and no block of its modules is recognized "
+          "error[MS0112]: no plan for the architecture 'XLNetLMHeadModel', and no block of the model is recognized "
           "unambiguously by names, shapes and config.json") &&
           Contains("--plan FILE") && Contains("--plan NAME, one of baichuan, ") && Contains("--mesh tp=1"));
 }

@@ -82,8 +82,9 @@ plan = {
 }
 )");
   REQUIRE(torch.findings.size() == 2);  // the summed gradient of q_norm, the experts
-  CHECK(torch.findings[0].ToText().find("no style sums the gradient of a replicated parameter") != std::string::npos);
-  CHECK(torch.findings[1].ToText().find("no style shards parameters by their names") != std::string::npos);
+  CHECK(torch.findings[0].ToText().find("no PyTorch style sums the gradient of a replicated parameter") !=
+        std::string::npos);
+  CHECK(torch.findings[1].ToText().find("no PyTorch style shards parameters by their names") != std::string::npos);
 }
 
 TEST_CASE("sequence parallelism has words in one of them") {
@@ -122,7 +123,7 @@ plan = {
   const ExportedPlan hf = ExportHuggingFace(compiled);
   CHECK(hf.text == "{\n  \"layers.*.norm\": \"sequence_parallel\"\n}\n");
   CHECK(std::ranges::count(hf.findings, Severity::kError, &Diagnostic::severity) == 6);
-  CHECK(ToText(hf.findings).find("no style has this input: shard(1) -> shared") != std::string::npos);
+  CHECK(ToText(hf.findings).find("no Hugging Face style has this input: shard(1) -> shared") != std::string::npos);
 }
 
 TEST_CASE("what neither can say is an error with the rule's line") {
@@ -144,12 +145,13 @@ TEST_CASE("what neither can say is an error with the rule's line") {
   CHECK(hf.text == "{\n  \"layers.*.experts.up\": \"grouped_gemm\",\n  \"layers.*.q\": \"rowwise_split_input\"\n}\n");
   const std::string said = ToText(hf.findings);
   INFO(said);
-  CHECK(said.find("plan.lua:3: error[MS0506]: 'layers.1.q' cannot be exported: 'layers.*.q' covers all layers, which "
-                  "differ: rowwise_split_input and colwise") != std::string::npos);
-  CHECK(said.find("plan.lua:5: error[MS0506]: 'layers.0.k' cannot be exported: 2 heads on 4 ranks, so each "
-                  "head is on several ranks") != std::string::npos);
-  CHECK(said.find("plan.lua:6: error[MS0506]: 'layers.0.gate_up' cannot be exported: weight = packed(0,[8,8,8])") !=
-        std::string::npos);
+  CHECK(said.find(
+            "plan.lua:3: error[MS0506]: 'layers.1.q' cannot be exported: the key 'layers.*.q' covers all layers, but "
+            "their styles differ: rowwise_split_input and colwise") != std::string::npos);
+  CHECK(said.find("plan.lua:5: error[MS0506]: 'layers.0.k' cannot be exported: 2 heads on 4 ranks, and no "
+                  "style replicates heads") != std::string::npos);
+  CHECK(said.find("plan.lua:6: error[MS0506]: 'layers.0.gate_up' cannot be exported: no style has weight = "
+                  "packed(0,[8,8,8])") != std::string::npos);
   CHECK(std::ranges::count(hf.findings, Severity::kError, &Diagnostic::severity) == 3);
 }
 

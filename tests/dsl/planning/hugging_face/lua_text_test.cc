@@ -64,7 +64,7 @@ TEST_CASE("a line of an imported plan comes from a line of the file") {
   REQUIRE(diagnostics.size() == 1);
   PointToOrigin(text, "plan.json", diagnostics);
   CHECK(diagnostics.front().ToText() ==
-        "plan.json:4: error[MS0103]: 'hugging_face' has no 'rowwize'\n"
+        "plan.json:4: error[MS0103]: 'hugging_face' has no field 'rowwize'\n"
         "    4 | \"a.o\": \"rowwize\"}\n"
         "      | ^^^^^\n"
         "    help: did you mean 'rowwise'?");
@@ -148,7 +148,7 @@ TEST_CASE("control bytes of a file reach the plan escaped, and no line of it is 
   CHECK(plan.text.find(R"lua(hf.at("a\x00\x0db", hf["col\x07"]),)lua") != std::string::npos);
   const Diagnostics said = EvaluatePlan(plan.text, "plan.json", {}).diagnostics();
   REQUIRE(said.size() == 1);
-  CHECK(said.front().message == "'hugging_face' has no 'col\a'");
+  CHECK(said.front().message == "'hugging_face' has no field 'col\a'");
 }
 
 TEST_CASE("where the base model stands") {

@@ -125,7 +125,7 @@ TEST_CASE("findings of a proof name the module, the line, and what to do") {
     CHECK(gradient->help.find("declare the parameter shared") != std::string::npos);
     const Diagnostic* unproven = Find(said, Finding::kUnproven);
     REQUIRE(unproven != nullptr);
-    CHECK(unproven->message == "mylib::rotate: no rule, 3 times");
+    CHECK(unproven->message == "could not be checked: mylib::rotate: no rule (3 times)");
   }
 }
 

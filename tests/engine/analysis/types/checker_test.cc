@@ -187,7 +187,7 @@ TEST_CASE("gradients have the types that duality says, and a whole value beside 
     const OperatorScope scope(one.checker);
     (void)at::linear(x, w);
     REQUIRE(one.checker.faults().size() == 1);
-    CHECK(one.checker.faults().front().message.find("declare the tensor shared") != std::string::npos);
+    CHECK(one.checker.faults().front().message.find("declare the replicated tensor shared") != std::string::npos);
     CHECK(one.checker.faults().front().suggested_fix == SuggestedFix::kShare);
   }
 }
@@ -287,7 +287,7 @@ TEST_CASE("a boundary's full size is learned where the shard is known already") 
   one.checker.Anchor(x, MeshAxis::kTp, Layout::Shard(-1), 7, "output 0");
   CHECK(one.checker.faults().empty());
   CHECK(one.checker.unproven().begin()->first ==
-        "output 0 is declared shard(-1): it is not known which elements each rank holds");
+        "output 0 is declared shard(-1), but it is not known which elements each rank holds");
   x.mean(1);
   REQUIRE(one.checker.faults().size() == 1);
   CHECK(one.checker.faults().front().message.starts_with("'mean' over uneven shards"));

@@ -120,8 +120,8 @@ TEST_CASE("key heads correspond to the queries of their group") {
 
 TEST_CASE("a map in words") {
   CHECK(MapOf(Layout::PackedEqually(0, 2), 8, 2)->ToString() ==
-        "rank 0 holds 0..1, 4..5, rank 1 holds 2..3, 6..7, of 8");
-  CHECK(MapOf(Layout::Shard(0), 4, 4)->ToString() == "rank 0 holds 0, rank 1 holds 1, ..., of 4");
+        "rank 0 holds 0..1, 4..5, rank 1 holds 2..3, 6..7, of 8 indices");
+  CHECK(MapOf(Layout::Shard(0), 4, 4)->ToString() == "rank 0 holds 0, rank 1 holds 1, ..., of 4 indices");
 }
 
 }  // namespace

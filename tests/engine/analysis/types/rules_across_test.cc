@@ -103,7 +103,7 @@ TEST_CASE("lists of tensors, one by one") {
        [] {
          return at::_foreach_add({Same({2}), Piece(0, {2})}, {Same({2}), Piece(0, {2})})[1];
        }},
-      {"terms and whole values", "fault: a partial tensor is added to a replicated one",
+      {"terms and whole values", "fault: a partial tensor is added to a replicated tensor",
        [] {
          return at::_foreach_add({Same({2}), Terms({2})}, {Same({2}), Same({2})})[1];
        }},
@@ -151,7 +151,7 @@ TEST_CASE("places") {
        [] {
          return at::zeros({5, 3}).index_add(0, Places({2}), Terms({2, 3}));
        }},
-      {"terms added to a value", "fault: a partial tensor is added to a replicated one",
+      {"terms added to a value", "fault: partial slices are added to a tensor",
        [] {
          return Same({5, 3}).index_add(0, Places({2}), Terms({2, 3}));
        }},
@@ -211,7 +211,7 @@ TEST_CASE("attention, norms and losses") {
        [] {
          return at::mse_loss(Uneven(0, {2, 3}), Uneven(0, {2, 3}), at::Reduction::Sum);
        }},
-      {"a number that differs between ranks", "fault: the program reads a number",
+      {"a number that differs between ranks", "fault: a number is read from a tensor",
        [] { return at::full({1}, Terms({1}).item<double>()); }},
   });
 }

@@ -27,7 +27,7 @@ TEST_CASE("a file above the limit of its kind is refused by its size, with both 
       REQUIRE_FALSE(read.ok());
       const Diagnostic& d = read.diagnostics().front();
       CHECK(d.finding == Finding::kFileUnreadable);
-      CHECK(d.message == "cannot read '" + path + "': it is too large for " + limit.name);
+      CHECK(d.message == "cannot read '" + path + "': the file is larger than the limit for " + limit.name);
       CHECK(d.declared == std::to_string(bytes) + " bytes");
       CHECK(d.required == "at most " + std::to_string(limit.most_bytes) + " bytes");
     }

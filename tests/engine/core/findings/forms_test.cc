@@ -107,15 +107,15 @@ TEST_CASE("JSON that is not a list of diagnostics is refused with the member") {
     return wrong;
   };
   CHECK(wrong_with("\"id\":\"MS0204\"", "\"id\":\"MS9999\"") == "there is no finding 'MS9999'");
-  CHECK(wrong_with("\"id\":\"MS0204\"", "\"id\":4") == "'id' is of kind integer, not a string");
+  CHECK(wrong_with("\"id\":\"MS0204\"", "\"id\":4") == "'id' is a value of type integer, required: string");
   CHECK(wrong_with("\"severity\":\"error\"", "\"severity\":\"fatal\"") == "there is no severity 'fatal'");
   CHECK(wrong_with("\"message\":", "\"massage\":") == "'message' is missing");
   CHECK(wrong_with("\"column\":7", "\"column\":-7") ==
-        "'column' is not a position: required is an integer from 0 to 2147483647");
-  CHECK(wrong_with("\"help\":", "\"halp\":") == "an object has members that a diagnostic does not have");
+        "'column' is not a position, required: an integer from 0 to 2147483647");
+  CHECK(wrong_with("\"help\":", "\"halp\":") == "a diagnostic or a location has an unknown member");
   std::string wrong;
   CHECK_FALSE(ReadDiagnosticsJson(JsonValue("text"), wrong));
-  CHECK(wrong == "diagnostics are of kind string, not a list");
+  CHECK(wrong == "the diagnostics are a value of type string, required: array");
 }
 
 TEST_CASE("GitHub's annotations: one line each, with what would end a property or a line escaped") {

@@ -206,9 +206,9 @@ TEST_CASE("manifests that cannot be") {
       {"\"tp\": \"shard(0)\"", "\"tp\": \"partial\"", "the placement \"partial\" does not shard a dim"},
       {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(0) \"", "the placement \"shard(0) \" does not shard a dim"},
       {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(0,heads=9223372036854775807)\"",
-       "not made of 9223372036854775807 heads"},
+       "not divisible into 9223372036854775807 heads"},
       {"\"tp\": \"shard(0)\"", "\"tp\": \"shard(0,owner=2)\"", "owner 2 is not one of the 2 ranks of the axis"},
-      {"\"tp\": \"shard(0)\"", "\"tp\": \"packed(0,[8,9])\"", "add up to 17, the dim has 16"},
+      {"\"tp\": \"shard(0)\"", "\"tp\": \"packed(0,[8,9])\"", "add up to 17, but the dim has 16 elements"},
       {"\"tp\": 2", "\"tp\": 2.0", "the size of mesh axis \"tp\" has the wrong type"},
       {"\"folders\": []", "\"folders\": [" + many_folders + "]", "the manifest lists too many directories"},
       {"\"stored\": \"config.json\"", "\"stored\": \"moonshard.json\"", "the file is stored as \"moonshard.json\""},
@@ -219,9 +219,9 @@ TEST_CASE("manifests that cannot be") {
       {"\"dtype\": \"F32\"", "\"dtype\": \"F33\"", "unknown dtype 'F33'"},
       {"\"layout\": 2", "\"layout\": 9", "there is no layout 9"},
       {"[0, 15]", "[0, 14]", "do not cover their full tensors"},
-      {"[0, 15]", "[0, 31]", "not within its tensor"},
+      {"[0, 15]", "[0, 31]", "are outside the tensor"},
       {"[0, 15]", "[0, 15, 3, 4]", "not in order"},
-      {"[0, 15]", "[0, 9223372036854775807]", "not within its tensor"},
+      {"[0, 15]", "[0, 9223372036854775807]", "are outside the tensor"},
   };
   for (const Row& row : rows) {
     INFO(row.from << " -> " << row.to);

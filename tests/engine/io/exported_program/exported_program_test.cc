@@ -173,7 +173,8 @@ TEST_CASE("what a program does not keep of its model is a warning of training") 
           .ValueOrThrow();
   const std::string text = ToText(NotKeptByTraining(program));
   INFO(text);
-  CHECK(text.find("the program does not have the backward that 'GELU' defines") != std::string::npos);
+  CHECK(text.find("the program does not have the backward that the autograd function 'GELU' defines") !=
+        std::string::npos);
   CHECK(text.find("the program does not update the buffer 'n'") != std::string::npos);
   CHECK(text.find("the program does not update the attribute 'count'") != std::string::npos);
   CHECK_FALSE(HasErrors(NotKeptByTraining(program)));
@@ -399,7 +400,7 @@ TEST_CASE("what is nested deeply is read to a depth and refused beyond it") {
   CHECK(graphs(1).empty());
   CHECK(graphs(4).empty());
   CHECK(graphs(16).empty());
-  CHECK(graphs(17) == "x.pt2: models/model.json:1: nested deeper than 127");
+  CHECK(graphs(17) == "x.pt2: models/model.json:1: objects and arrays are nested deeper than 127 levels");
 
   const auto nested = [](const std::string& edit, const std::string& front, const std::string& middle,
                          const std::string& back, size_t depth) {
@@ -417,7 +418,7 @@ TEST_CASE("what is nested deeply is read to a depth and refused beyond it") {
   CHECK(nested("record: guards/0/condition", "[\"not\",", "1", "]", 70) ==
         "x.pt2: extra/moonshard.json: 'guards': an expression is nested more than 64 deep");
   CHECK(nested("record: guards/0/condition", "[\"not\",", "1", "]", 100'000) ==
-        "x.pt2: extra/moonshard.json:1: nested deeper than 127");
+        "x.pt2: extra/moonshard.json:1: objects and arrays are nested deeper than 127 levels");
   const std::string recipe = "record: weights/tensors/embed.weight/0";
   CHECK(nested(recipe, R"({"dim":0,"index":0,"select":)", R"({"tensor":"a"})", "}", 60).empty());
   CHECK(nested(recipe, R"({"dim":0,"index":0,"select":)", R"({"tensor":"a"})", "}", 70) ==
@@ -426,7 +427,7 @@ TEST_CASE("what is nested deeply is read to a depth and refused beyond it") {
   CHECK(nested("model: NODES/1/inputs/1/arg", R"({"as_optional_tensor":)", R"({"as_tensor":{"name":"ids"}})", "}", 100)
             .empty());
   CHECK(nested("model: NODES/1/inputs/1/arg", R"({"as_optional_tensor":)", "{}", "}", 100) ==
-        "x.pt2: models/model.json: node 'embedding': an argument is not an object of one field");
+        "x.pt2: models/model.json: node 'embedding': an argument is not an object with exactly one field");
   std::string stack = "embed@0,embed,a.B";
   for (int i = 0; i < 1000; ++i) stack += ";embed@0,embed,a.B";
   CHECK(Refusal(ReadEntries(Edited("model: NODES/1/metadata/nn_module_stack = \"" + stack + "\""))) ==

@@ -146,7 +146,7 @@ TEST_CASE("a config is an object, read as it stands") {
   TestFolder folder;
   CHECK(ModelConfig::Read(folder.path()).diagnostics().at(0).finding == Finding::kFileNotFound);
   folder.Write("config.json", "[1]");
-  CHECK_THAT(ToText(ModelConfig::Read(folder.path()).diagnostics()), Catch::Contains("required: an object"));
+  CHECK_THAT(ToText(ModelConfig::Read(folder.path()).diagnostics()), Catch::Contains("required: a JSON object"));
   folder.Write("config.json",
                R"({"model_type": "llama", "architectures": ["A", "B"], "tie_word_embeddings": null, "x": null})");
   const ModelConfig config = ModelConfig::Read(folder.path()).ValueOrThrow();

@@ -102,7 +102,7 @@ TEST_CASE("an existing file is replaced only by a complete one") {
     const std::optional<Diagnostic> error = writer.value().Finish();
     REQUIRE(error);
     CHECK(error->finding == Finding::kWriteFailed);
-    CHECK_THAT(error->message, Catch::Contains("only 8 of the 16 bytes"));
+    CHECK_THAT(error->message, Catch::Contains("only 8 of the declared 16 bytes"));
   }
   SECTION("too many bytes") {
     Result<SafetensorsWriter> writer = SafetensorsWriter::Create(folder / "a", {{"t", DType::kU8, {16}}});

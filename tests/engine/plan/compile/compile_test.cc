@@ -136,7 +136,9 @@ TEST_CASE("a masked lookup needs rows of its own on every rank") {
   CHECK(found(Layout::Shard(0, 8)).find("MS0306") == std::string::npos);
   for (const Layout& layout : {Layout::Shard(0, 2), Layout::Shard(1), Layout::Packed(0, {{4}, {4}})}) {
     INFO(found(layout));
-    CHECK(found(layout).find("the masked lookup of 'embed' needs rows that no other rank has") != std::string::npos);
+    CHECK(found(layout).find(
+              "'embed' has lookup = \"masked\", but tp does not shard the weight into one interval of rows") !=
+          std::string::npos);
     CHECK(found(layout).find("p.lua:2") != std::string::npos);
   }
 }

@@ -80,8 +80,8 @@ TEST_CASE("modules that one of the models lacks") {
   const PlanDifference more = Compare(before, after);
   REQUIRE(more.modules.size() == 1);
   CHECK(more.modules[0].path == "extra");
-  CHECK(more.modules[0].parts == std::vector<Part>{{"module", "", "there"}});
-  CHECK(Compare(after, before).modules[0].parts == std::vector<Part>{{"module", "there", ""}});
+  CHECK(more.modules[0].parts == std::vector<Part>{{"module", "", "present"}});
+  CHECK(Compare(after, before).modules[0].parts == std::vector<Part>{{"module", "present", ""}});
 }
 
 TEST_CASE("modules that are units or recomputed in one plan only") {

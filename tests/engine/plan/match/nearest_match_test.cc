@@ -46,26 +46,27 @@ TEST_CASE("mistakes that people make with patterns") {
   CHECK_THAT(Nearest(R"(model\.layers\.\d+)"), EndsWith(R"(re[[model\.layers\.\d+]])"));
   CHECK_THAT(Nearest("model.layers.2.mlp.up_proj"), EndsWith(DidYouMean("model.layers.0.mlp.up_proj", "1 module")));
   CHECK(Nearest("transformer.h.*.attn.c_attn") ==
-        "the model has, for example: model.layers.0.mlp.gate_proj, model.layers.0.mlp.up_proj, lm_head");
+        "modules of the model are, for example: model.layers.0.mlp.gate_proj, model.layers.0.mlp.up_proj, lm_head");
 }
 
 TEST_CASE("a pattern of a section that matches nothing: the numbered modules of the model") {
   const ModulePattern blocks{.pattern = "transformer.h.*"};
   const std::vector<std::string_view> paths = {"", "blocks", "blocks.0", "blocks.1", "blocks.0.fc", "head"};
   CHECK(NearestMatchText(paths, blocks) == "the model's numbered modules are blocks.*");
-  CHECK(NearestMatchText({"", "fc", "head"}, blocks) == "the model has, for example: fc, head");
+  CHECK(NearestMatchText({"", "fc", "head"}, blocks) == "modules of the model are, for example: fc, head");
 }
 
 TEST_CASE("a block owns no parameters: its modules are named, not taken all at once") {
   CHECK(Nearest("model.layers.*.mlp") ==
-        "the module there owns no parameters itself; it contains gate_proj, up_proj, as in "
+        "the module at this path owns no parameters itself; it contains gate_proj, up_proj, as in "
         "\"model.layers.*.mlp.gate_proj\"");
   CHECK(Nearest("model.layers.7.mlp").find("gate_proj, up_proj") == std::string::npos);
 }
 
 TEST_CASE("a layout is for parameters") {
   CHECK(Nearest("lm_head", true) ==
-        "'lm_head' is a module, which takes a style: colwise {}, replicated {}; a layout is given to a parameter: "
+        "'lm_head' is a module: declare a style for the module, such as colwise {} or replicated {}, or a layout for a "
+        "parameter: "
         "\"lm_head.weight\"");
   CHECK(Nearest("lm_head.wieght", true) ==
         "nearest path: lm_head.weight; " + DidYouMean("lm_head.weight", "1 parameter"));

@@ -125,12 +125,14 @@ TEST_CASE("what is no plan is refused with the member's name") {
   CHECK(said("\"api\":1", "\"api\":1,\"extra\":1") == "not a plan: the object has unknown members");
   CHECK(said("\"api\":1", "\"api\":9999999999") == "not a plan: api: the number is out of range");
   CHECK(said("\"syntax\":2", "\"syntax\":3") == "not a plan: rules: syntax: the number is out of range");
-  CHECK(said("\"level\":2", "\"level\":-2") == "not a plan: rules: the level is negative");
+  CHECK(said("\"level\":2", "\"level\":-2") == "not a plan: rules: the level of the rule is negative");
   CHECK(said("\"lookup\":1", "\"lookup\":true") ==
         "not a plan: rules: style: lookup: found boolean, expected an integer");
   CHECK(said("\"owner\":3", "\"owner\":-3").find("a number of the layout is out of range") != std::string::npos);
   CHECK(said("\"size\":64", "\"size\":0").find("only some parts have a size") != std::string::npos);
-  CHECK(said("\"ids\":2", "\"ids\":1").find("a position of the route is out of range") != std::string::npos);
+  CHECK(said("\"ids\":2", "\"ids\":1")
+            .find("the positions of ids and weights in the route must be different numbers from 0 to 1023") !=
+        std::string::npos);
   CHECK(said("\"name\":\"full\"", "\"name\":\"\xe2\x82\xac\"") ==
         "not a plan: name: a string has a code point above 255");
   CHECK(Read("null").diagnostics().front().message == "not a plan: found null, expected an object");

@@ -42,7 +42,7 @@ const std::vector<Case>& Cases() {
        [](AxisGroup& g, bool odd) {
          AllReduce(g, at::ones({2, odd ? 4 : 3}));
        },
-       {"all_reduce (forward, call 0) of Float [2, 3]", "of Float [2, 4]", "model.layers.0 (plan.lua:3)"}},
+       {"all_reduce (forward, collective 0) of Float [2, 3]", "of Float [2, 4]", "model.layers.0 (plan.lua:3)"}},
       {"number of dims",
        [](AxisGroup& g, bool odd) {
          AllReduce(g, odd ? at::ones({6}) : at::ones({6, 1}));
@@ -64,7 +64,7 @@ const std::vector<Case>& Cases() {
        {"model.layers.0 (plan.lua:3)", "model.layers.1 (plan.lua:4)"}},
       {"a shard that is not this rank's",
        [](AxisGroup& g, bool odd) { AllGather(g, at::ones({2}), odd ? 7 : -1); },
-       {"a shard of size 7, which is not the size of this rank's shard"}},
+       {"a shard of size 7, which is not the size that the layout gives this rank"}},
       {"inputs",
        [](AxisGroup& g, bool odd) {
          g.StartCheckInputs(CollectiveLabel(odd ? "Float [2, 9], none" : "Float [2, 8], none"), Layer());

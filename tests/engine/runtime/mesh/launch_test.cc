@@ -161,7 +161,7 @@ TEST_CASE("what cannot be used is said, all of it at once") {
       {"negative", With(kTorchrun, "RANK", "-1"), "tp=4", 1, "RANK = -1"},
       {"port", With(kTorchrun, "MASTER_PORT", "70000"), "tp=4", 1, "65535"},
       {"outside", With(kTorchrun, "RANK", "4"), "tp=4", 1, "rank 4 of 4"},
-      {"other world", kTorchrun, "dp=4,tp=2", 1, "axes whose product is 4"},
+      {"other world", kTorchrun, "dp=4,tp=2", 1, "axes whose sizes have the product 4"},
       {"empty", With(kTorchrun, "WORLD_SIZE", ""), "tp=4", 1, "WORLD_SIZE is missing"},
   };
   for (const Bad& bad : cases) {

@@ -237,11 +237,11 @@ TEST_CASE("rules that cannot be meant are errors") {
     rules = kForeign;
     rules.renamed.emplace_back("^layer_\\d+", "layer_0");
     text = error(rules);
-    Expect(Contains(text, "become 'layer_0.up.weight'"), text);
+    Expect(Contains(text, "have the name 'layer_0.up.weight' after NameRules::renamed"), text);
     rules = kForeign;
     rules.transposed = {};
     text = error(rules);
-    Expect(Contains(text, "its dims are swapped: add 'layer_0.up.weight' to NameRules::transposed"), text);
+    Expect(Contains(text, "the stored dims are swapped: add 'layer_0.up.weight' to NameRules::transposed"), text);
     rules.transposed = {"**.{up,down}.weight", "head.weight"};
     text = error(rules);
     Expect(Contains(text, "remove 'head.weight' from NameRules::transposed"), text);

@@ -103,7 +103,7 @@ TEST_CASE("shapes, dtypes and numbers that no loss is defined for are said all a
     const std::string text = ErrorOf(Finding::kBadInput, [&] {
       CrossEntropy(vocabulary, mine.to(at::kInt), targets.to(at::kDouble).view({6}), wrong);
     });
-    for (const char* part : {"dtype", "shape", "not token ids", "label smoothing", "z-loss", "[2, 3]"}) {
+    for (const char* part : {"dtype", "shape", "a dtype of token ids", "label smoothing", "z-loss", "[2, 3]"}) {
       ExpectSays(text, part);
     }
     ExpectSays(ErrorOf(Finding::kBadInput, [&] { CrossEntropy(vocabulary, mine, {}); }), "there are no targets");
@@ -119,7 +119,8 @@ TEST_CASE("shapes, dtypes and numbers that no loss is defined for are said all a
     };
     ExpectSays(head(hidden, weight.t(), {}, 1), "do not fit together");
     const std::string all = head(hidden.to(at::kFloat), weight, at::zeros({9}, at::kDouble), 0);
-    for (const char* part : {"the bias does not fit", "different dtypes", "the chunk is empty"}) {
+    for (const char* part :
+         {"the shape of the bias does not fit", "different dtypes", "HeadOptions::chunk is below 1"}) {
       ExpectSays(all, part);
     }
   });

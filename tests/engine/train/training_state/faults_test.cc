@@ -390,7 +390,8 @@ TEST_CASE("one run saves to a directory at a time") {
     (void)third.Steps();  // all ranks are here
     Expect(third.NewestWhole() == 1, "a step under another one's name is none");
     const std::string error = ErrorOf([&] { third.Load(trainer.state, 4); });
-    Expect(error.find("holds a different step than its name") != std::string::npos, "refused: " + error);
+    Expect(error.find("holds a different step than the directory name states") != std::string::npos,
+           "refused: " + error);
   });
 }
 

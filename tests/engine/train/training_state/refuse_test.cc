@@ -122,7 +122,7 @@ TEST_CASE("what cannot be saved is refused on every rank, and leaves nothing") {
        {"MS0502", "the state of the optimizer"}},
       {"a learning rate that is no number",
        [](Trainer& t, int64_t) { t.optimizer->param_groups()[0].options().set_lr(std::nan("")); },
-       {"MS0506", "'lr' of the optimizer is not finite"}},
+       {"MS0506", "the value 'lr' of the optimizer is not finite"}},
       {"a text that is not UTF-8", [](Trainer& t, int64_t) { t.state.host["x"] = "\xFF"; }, {"MS0508", "UTF-8"}},
       {"a parameter that is whole",
        [](Trainer& t, int64_t) {
@@ -158,7 +158,7 @@ TEST_CASE("what cannot be saved is refused on every rank, and leaves nothing") {
       TrainingCheckpoints::Open(scratch / "run", mesh).Save(trainer.state, 1);
     });
     REQUIRE(failures.size() == 2);
-    CHECK_THAT(failures[0].text, Contains("MS0506") && Contains("'rows' of the optimizer cannot be saved"));
+    CHECK_THAT(failures[0].text, Contains("MS0506") && Contains("the optimizer state 'rows' cannot be saved"));
   }
   SECTION("ranks that save different steps") {
     const ScratchFolder scratch;
@@ -235,7 +235,7 @@ TEST_CASE("a checkpoint that does not fit is refused before the model is touched
       TrainingCheckpoints::Open(scratch / "nothing", mesh).Load(trainer.state);
     });
     REQUIRE(failures.size() == 2);
-    CHECK_THAT(failures[0].text, Contains("MS0401") && Contains("has no saved step"));
+    CHECK_THAT(failures[0].text, Contains("MS0401") && Contains("has no file 'latest'"));
   }
 }
 
