@@ -106,7 +106,10 @@ bool IsCausalLm(const ExportedProgram& program) {
     return kind.second == 1 &&
            (kind.first == "ids" || kind.first == "labels" || kind.first == "mask" || kind.first == "positions");
   });
-  const auto is_logits = [](const ProgramOutput& output) { return output.name == "logits"; };
+  // A classifier of sequences has logits of rows.
+  const auto is_logits = [](const ProgramOutput& output) {
+    return output.name == "logits" && output.shape.size() == 3;
+  };
   return one_each && count["ids"] == 1 && std::any_of(program.outputs.begin(), program.outputs.end(), is_logits);
 }
 

@@ -56,7 +56,7 @@ Result<DecoderSpec> ReadDecoderSpec(const JsonValue& config, const std::string& 
 Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_name = "config.json");
 
 // Returns whether a program is a causal language model: the graph uses one input of ids, at most one input each of
-// mask, positions and labels, and no other input, and the program has an output "logits".
+// mask, positions and labels, and no other input, and the program has an output "logits" of three dims.
 bool IsCausalLm(const ExportedProgram& program);
 
 // Returns an exported program as a CausalLm. `forward` passes each argument to the program input of the same kind,

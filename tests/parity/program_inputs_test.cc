@@ -76,6 +76,11 @@ TEST_CASE("inputs of a directory of programs") {
   for (const ProgramInput& input : program->inputs()) names.push_back(input.name + (input.value < 0 ? "?" : ""));
   CHECK(names == std::vector<std::string>{"input_ids", "labels", "attention_mask?", "position_ids?"});
   CHECK(IsCausalLm(program->exported()));
+  ExportedProgram classifier = program->exported();
+  for (ProgramOutput& output : classifier.outputs) {
+    if (output.name == "logits") output.shape.pop_back();
+  }
+  CHECK_FALSE(IsCausalLm(classifier));
 }
 
 TEST_CASE("inputs that no program of a directory takes") {

@@ -105,7 +105,8 @@ int RunShard(const ShardVerb& verb) {
   std::optional<CompiledPlan> plan;
   if (folder) {
     if (IsProgramPath(verb.model.model)) {
-      Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "a program has no weights to shard");
+      Diagnostic d =
+          MakeDiagnostic(Finding::kBadArgument, "shard reads weights from a model directory, not from a program");
       d.path = verb.model.model;
       d.required = "the directory with the weights as MODEL, and the program in --program";
       found.push_back(std::move(d));

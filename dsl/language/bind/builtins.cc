@@ -702,9 +702,8 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "boolean",
      .fallback = "false",
      .example = "true",
-     .doc =
-         "whether a rule may apply this style to a parameter by the parameter's path; then only the layouts in params "
-         "apply, without redistributions"},
+     .doc = "true: a rule may also name the path of a parameter; for that parameter only the layouts in params apply, "
+            "without redistributions"},
     {.table = "style",
      .key = "heads",
      .type = "integer",

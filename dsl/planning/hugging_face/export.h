@@ -1,11 +1,14 @@
-// Export: writes a compiled plan in the form of another system, for the same model. A module whose layouts or
-// redistributions the form cannot express is reported and omitted, so an exported plan with findings is not equivalent
-// to the original.
+// Export: writes a compiled plan in the form of another system, for the same model:
 //
 //   hf      the JSON (and Python) dict of a Hugging Face tp_plan: keys with * for numbers, and names of styles
 //   torch   Python source with the dict that torch.distributed.tensor.parallel.parallelize_module takes
 //
-// Stage before: compile (role.h).
+// A module whose layouts or redistributions the form cannot express is reported. In `torch` the module has no entry. In
+// `hf` some entries can remain: entries of parameters that have keys of their own, entries of redistributions, and a
+// key with * that the module shares with the same module of other layers and that has the style of another layer. So an
+// exported plan with findings is not equivalent to the original.
+//
+// Stages before: compile, role.h.
 #pragma once
 
 #include <string>
@@ -16,8 +19,8 @@ namespace moonshard {
 
 struct ExportedPlan {
   std::string text;
-  // kNotSupported, one per rule and reason: an error for an omitted module, a warning for a module whose exported rule
-  // has a weaker meaning.
+  // kNotSupported, one per rule and reason: an error for a module that cannot be exported, a warning for a module
+  // whose exported style does not always do the same as the style of the plan.
   Diagnostics findings;
 };
 

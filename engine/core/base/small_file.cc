@@ -20,7 +20,7 @@ constexpr std::array kLimits = {
     SmallFileLimit{SmallFile::kConfig, "a config.json", 8 * kMiB},
     SmallFileLimit{SmallFile::kIndex, "an index of safetensors files", 256 * kMiB},
     SmallFileLimit{SmallFile::kManifest, "the manifest of a sharded checkpoint", 1024 * kMiB},
-    SmallFileLimit{SmallFile::kProgramIndex, "the index of an exported program", 8 * kMiB},
+    SmallFileLimit{SmallFile::kProgramIndex, "the index of a directory of exported programs", 8 * kMiB},
     SmallFileLimit{SmallFile::kProgramEntry, "a JSON entry of an exported program", 1024 * kMiB},
     SmallFileLimit{SmallFile::kNote, "the record of a rank about a saved step", 256 * kMiB},
     SmallFileLimit{SmallFile::kRandomStates, "a file of random states", 1024 * kMiB},

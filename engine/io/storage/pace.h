@@ -14,7 +14,8 @@ class Pace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Records that `bytes` bytes were transferred from `begin` until now. The rate is computed for about 8 MiB at a time.
+  // Records that `bytes` bytes were transferred from `begin` until now. The rate is computed whenever at
+  // least 8 MiB were transferred since the last rate.
   void Add(uint64_t bytes, Clock::time_point begin) {
     bytes_ += bytes;
     seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();

@@ -26,6 +26,11 @@ Diagnostic ProgramError(Finding finding, std::string message, std::string path) 
 
 std::string DirectoryOf(const std::string& file) { return file.substr(0, file.rfind('/')); }
 
+at::Tensor NumberAsTensor(const c10::IValue& value) {
+  const c10::ScalarType type = value.isBool() ? c10::kBool : (value.isInt() ? c10::kLong : c10::kDouble);
+  return at::scalar_tensor(value.toScalar(), at::TensorOptions().dtype(type));
+}
+
 std::string TextOf(const std::vector<std::pair<int64_t, int64_t>>& ranges) {
   std::vector<std::string> parts;
   for (const auto& [first, last] : ranges) {
@@ -520,7 +525,7 @@ ProgramOutputs Program::forward(std::vector<at::Tensor> inputs) {
   inputs.clear();
   std::vector<at::Tensor> tensors;
   for (c10::IValue& value : Call(graph.root, std::move(values), c10::GradMode::is_enabled()))
-    tensors.push_back(std::move(value).toTensor());
+    tensors.push_back(value.isTensor() ? std::move(value).toTensor() : NumberAsTensor(value));
   std::vector<std::string> names;
   for (const ProgramOutput& output : exported_->outputs) names.push_back(output.name);
   return {std::move(names), std::move(tensors)};

@@ -36,7 +36,8 @@
 
 namespace moonshard {
 
-// The results of a call of a program: tensors with the names of the model's outputs, in the order of the outputs.
+// The results of a call of a program: tensors with the names of the model's outputs, in the order of the outputs. A
+// result that is a number is a tensor without dims: int64, float64 or bool.
 class ProgramOutputs {
  public:
   ProgramOutputs(std::vector<std::string> names, std::vector<at::Tensor> tensors)

@@ -414,10 +414,13 @@ void AddAlternatives(const Sequence& sequence, Pattern& pattern) {
 
 void CheckComponents(std::string_view text) {
   if (text.empty()) return;
-  const size_t empty = text.find("..");
   // Two dots are allowed in a number range only.
-  if (empty != std::string_view::npos && text.rfind('{', empty) == std::string_view::npos) {
-    throw ParseError{"two dots with no component between them", empty};
+  int depth = 0;
+  for (size_t i = 0; i + 1 < text.size(); ++i) {
+    depth += text[i] == '{' ? 1 : (text[i] == '}' ? -1 : 0);
+    if (depth <= 0 && text[i] == '.' && text[i + 1] == '.') {
+      throw ParseError{"two dots with no component between them", i};
+    }
   }
   if (text.front() == '.' || text.back() == '.') throw ParseError{"a dot at the start or at the end", 0};
 }

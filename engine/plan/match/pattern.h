@@ -4,7 +4,8 @@
 //   *            one path component, or part of one        model.layers.*.mlp     *_proj
 //   **           any number of components, including none  model.**.q_proj
 //   ?  [0-3]     one character of a component; [!ab]: one character except a and b
-//   {q,k,v}_proj alternatives, which may contain dots and other pattern syntax, but not "**" alone
+//   {q,k,v}_proj alternatives, which may contain dots and other pattern syntax; an alternative may be just "**" only
+//                if the braces are the full pattern
 //   {0..15}      the numbers 0 to 15
 //   numbered"layers.*.mlp"  * matches one number, any other character itself (PatternSyntax::kNumbered, below)
 //   re"..."      a raw RE2 expression (PatternSyntax::kRegex), anchored at both ends
@@ -27,16 +28,16 @@ namespace moonshard {
 
 struct Pattern {
   std::string regex;  // without anchors: use it with a full match
-  // Whether the pattern can match one path and not another path of the same path class (module_tree.h): the two paths
-  // differ only in numbers.
+  // false: the pattern matches all paths of a path class (module_tree.h: paths that differ only in numbers), or none of
+  // them. true: the pattern may match only some of the paths; always true for kRegex.
   bool depends_on_numbers = false;
-  // If true: the number of leading components of a path that decide, together with the path class, whether the path
-  // matches: 2 for "layers.{0..3}.experts.*.w". kAllComponents if the number is not known.
   static constexpr size_t kAllComponents = SIZE_MAX;
+  // If depends_on_numbers: how many leading components of a path decide, together with the path class, whether the path
+  // matches; 2 for "layers.{0..3}.experts.*.w". kAllComponents if the number is not known.
   size_t deciding_components = kAllComponents;
   // The position, from 1, of the first component that is a range of numbers ({0..15}) and has the same position in
-  // every matching path; 0: there is none. A path that matches the pattern matches the alternative with this
-  // component's number, and no other alternative of the range.
+  // every matching path; 0: there is none. If a path matches the pattern, the path's component at this position is a
+  // number of the range, and the path matches the alternative with that number and no other alternative of the range.
   size_t range_component = 0;
   int range_group = -1;  // Alternative::group of the range; -1: none
   // One per brace alternative: its text, and the full pattern as RE2 with only that alternative in its braces. An
@@ -67,8 +68,9 @@ inline constexpr size_t kMostAlternativeBytes = size_t{4} << 20;
 Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, const SourceSpan& source = {});
 
 // A numbered pattern is a key of a Hugging Face tp_plan and matches names as in transformers. From left to right,
-// transformers replaces every component of a name that is a number between two dots (or between a dot and the end) by
-// `*`, and looks up the result as a plain key. So `*` in a key matches one number, every other character is literal,
+// transformers replaces a component of a name that is a number between two dots (or between a dot and the end) by `*`.
+// A replacement uses up both dots, so a number directly behind a replaced number stays. The result is looked up as a
+// plain key. So `*` in a key matches one number, every other character is literal,
 // and some keys are never found:
 //
 //   layers.*.mlp      layers.0.mlp, layers.17.mlp; not layers.first.mlp

@@ -1,7 +1,8 @@
-// SavedState: the data of a TrainingState that is saved: the names, dtypes, full shapes and placements of the tensors,
-// which are the same on every rank, and this rank's shards of the tensors. A rank with an empty shard of a parameter
-// may have no optimizer state for it while other ranks do, so the ranks agree on the optimizer state that is saved
-// (Settle). Part of training_checkpoints.h.
+// SavedState: what a save takes from the model and the optimizer of a TrainingState. The same on every rank: the names,
+// dtypes, full shapes and placements of the tensors, and the options and numbers of the optimizer. Different on each
+// rank: its shards of the tensors. A rank with an empty shard of a parameter may have no optimizer state for the
+// parameter while other ranks do, so the ranks agree on the optimizer state that is saved (Settle). Part of
+// training_checkpoints.h.
 // Stages after: LayOut (checkpoint/lay_out.h), step_writer.h.
 #pragma once
 
@@ -41,13 +42,15 @@ class SavedState {
   // The description of this rank's optimizer state that Settle needs from every rank: names, dtypes and numbers,
   // without tensors; small. Null without an optimizer.
   const JsonValue& declared() const { return declared_; }
-  // Determines the optimizer state that is saved from the descriptions of all ranks in rank order. Throws PlanError:
+  // Determines, from the descriptions of all ranks in rank order, which optimizer state is saved. Throws PlanError:
   // kRanksDisagree.
   static JsonValue Settle(const AppliedPlan& model, const std::vector<JsonValue>& declared);
 
   struct Tensors {
     std::vector<PlacedTensor> placed;  // parameters and buffers by path, then the optimizer's state
-    std::vector<at::Tensor> shards;    // shards[i] is this rank's shard of placed[i], without a copy
+    // shards[i] is this rank's shard of placed[i]. It shares the memory of the model or the optimizer. Only two kinds
+    // of optimizer state are new tensors: numbers, and empty shards of state that this rank's optimizer does not have.
+    std::vector<at::Tensor> shards;
   };
   // Returns the tensors to save; `settled` is the result of Settle.
   Tensors TensorsOf(const JsonValue& settled) const;

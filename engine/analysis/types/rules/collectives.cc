@@ -30,8 +30,8 @@ AxisTypes AllGather(Operands& o) {
   if (type.is_shard() && type.dim == 0 && type.lead == 1) return {AxisType::Full()};
   if (type.is_shard())
     return {o.Fault(type.dim == 0
-                        ? std::string("an all-gather concatenates along dim 0, but a view flattened dim 0 from an "
-                                      "unsharded dim and a sharded dim")
+                        ? std::string("an all-gather concatenates along dim 0, but a view made dim 0 by flattening an "
+                                      "unsharded dim and a sharded dim behind it")
                         : Phrase("an all-gather concatenates along dim 0, but the shards are along dim ", type.dim))};
   return {o.Fault(Phrase("an all-gather of a tensor that is not sharded: the tensor is ", type))};
 }

@@ -33,7 +33,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  #
 
 from expressions import evaluate, symbols_in, to_json, to_python  # noqa: E402
 from initial_values import buffer_values, initial_values, reset  # noqa: E402
-from tracing import Trace, dtype_name, input_names, shape_of, trace, without_values  # noqa: E402
+from tracing import ExportError, Trace, dtype_name, input_names, shape_of, trace, without_values  # noqa: E402
 
 FORMAT = 1
 LONGEST = 4096  # the largest size of an input dim that `valid` covers
@@ -189,10 +189,6 @@ def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, not
                 f"Tracing with {sum(map(len, cut.values()))} symbolic dims of parameters{how} failed: {first[0]}"
             )
     raise AssertionError("one trace has no symbolic dims of parameters")
-
-
-class ExportError(ValueError):
-    """The model cannot be exported as it is: where, and why."""
 
 
 def _of_values(error: Exception) -> ExportError | None:

@@ -371,6 +371,8 @@ class _Calls:
         args: tuple,
         kwargs: dict[str, Any],
     ) -> None:
+        if torch.compiler.is_dynamo_compiling():  # a branch of torch.cond, which is refused afterwards
+            return
         call = {"module": path, "call": self._counts.get(path, 0), "inputs": []}
         self._counts[path] = call["call"] + 1
         self.calls.append(call)
@@ -386,6 +388,8 @@ class _Calls:
                 call["inputs"].append([name, self._value(value)])
 
     def _leave(self, _module, _args, result: Any) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            return
         self._open.pop()["outputs"] = self._value(result)
         sizes.restore(*self._numbers.pop())
 
@@ -487,7 +491,9 @@ class _Whole(torch.nn.Module):
         self._assigned(_changed(before, _attributes(self.module)))
         named = dict(_named_results(result))
         self._outputs(list(named))
-        return tuple(named.values())
+        given = {id(leaf) for leaf in pytree.tree_leaves((inputs, parameters))}
+        # torch.export refuses a result that is an input.
+        return tuple(torch.ops.aten.alias(one) if id(one) in given else one for one in named.values())
 
 
 def _attributes(module: torch.nn.Module) -> dict[tuple[str, str], Any]:
@@ -553,6 +559,7 @@ def trace(
     with conditions.recording(), calls.recording():
         program = torch.export.export(whole, (inputs, parameters), strict=False,
                                       dynamic_shapes={"inputs": shapes, "parameters": dims})  # fmt: skip
+    _refuse_operators(program)
     _restore_parameters(program, parameters)
     _strip_prefix(program, "module")
     _rename_inputs(program, inputs)
@@ -560,8 +567,28 @@ def trace(
     _replace_operators(program)
     env = _shape_env(program)
     found = conditions.finished(program, env) if env else []
-    return Trace(program, outputs, calls.finished(program), found, _symbols(program, env, found),
+    return Trace(program, outputs, calls.finished(program), found, _symbols(program, env, found, inputs),
                  sorted(conditions.functions), assigned)  # fmt: skip
+
+
+class ExportError(ValueError):
+    """The model cannot be exported as it is: where, and why."""
+
+
+_MODES = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
+
+def _refuse_operators(program: ExportedProgram) -> None:
+    """Higher-order operators other than those that only switch a mode: branches, loops, custom kernels."""
+    for graph_module in program.graph_module.modules():
+        for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
+            operator = node.target
+            if not isinstance(operator, torch._ops.HigherOrderOperator) or operator.name() in _MODES:
+                continue
+            path, kind = [("", ""), *node.meta.get("nn_module_stack", {}).values()][-1]
+            path = path.partition("@")[0].removeprefix("module").removeprefix(".")
+            place = f"module '{path}' ({kind})" if path else f"the model's own forward {kind}".strip()
+            raise ExportError(f"the higher-order operator torch.{operator.name()} is not supported; it is called in {place}")
 
 
 def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
@@ -696,14 +723,18 @@ def _replace_operators(program: ExportedProgram) -> None:
 _OWN = {"transformers::grouped_mm_fallback": torch.ops.aten._grouped_mm.default}
 
 
-def _symbols(program: ExportedProgram, env: ShapeEnv | None, guards: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _symbols(
+    program: ExportedProgram, env: ShapeEnv | None, guards: list[dict[str, Any]], inputs: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
     """The source of each symbol: the first dim of an input, else of a tensor, that equals the symbol."""
     found: dict[str, dict[str, Any]] = {}
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     specs = program.graph_signature.input_specs
+    user = [spec.arg.name for spec in specs if spec.kind == InputKind.USER_INPUT]
+    names = dict(zip(user, input_names(inputs), strict=True))
     for spec in sorted(specs, key=lambda spec: spec.kind != InputKind.USER_INPUT):
         value = getattr(nodes.get(spec.arg.name), "meta", {}).get("val")
-        own = {"tensor": spec.target} if spec.kind != InputKind.USER_INPUT else {"input": spec.arg.name}
+        own = {"tensor": spec.target} if spec.kind != InputKind.USER_INPUT else {"input": names[spec.arg.name]}
         if isinstance(value, torch.SymInt) and isinstance(to_json(value), str):
             found.setdefault(to_json(value), {**own, "dim": None, "example": value.node.hint})
         for dim, size in enumerate(getattr(value, "shape", ())):

@@ -67,6 +67,7 @@ TEST_CASE("patterns that cannot be read say why and where") {
       {"a.b}", "'}' without its opening brace (at character 4)"},
       {"a[b", "'[' without its ']' (at character 2)"},
       {"a..b", "two dots with no component between them (at character 2)"},
+      {"a.{0..1}..b", "two dots with no component between them (at character 9)"},
       {"a.", "a dot at the start or at the end"},
       {"a.**b", "'**' matches full components and must be alone between dots"},
       {"a.***", "'**' matches full components and must be alone between dots"},
