@@ -398,7 +398,8 @@ def summary(path: pathlib.Path) -> str:
     for row in sorted(rows, key=lambda row: (tasks.index(row["class"]), row["type"])):
         what = _exceptions(row)
         if what:
-            reason = WHY.get(row["type"]) or row.get("reason", "").replace("|", "/")
+            own = row.get("reason", "").replace("|", "/")
+            reason = own if row["result"] == "no small model" else WHY.get(row["type"]) or own
             out.append(f"| {row['class']} | {row['type']} | {'; '.join(what)} | {reason} |")
     little = [f"{row['type']} {row['share']}" for row in rows if row["share"] and float(row["share"]) < LITTLE]
     out += ["", f"Less than {LITTLE:.0%} of parameters in sharded tensors, the rest replicated: " + ", ".join(little or ["none"])]

@@ -237,7 +237,7 @@ TEST_CASE("the lock of a run on another machine holds while it is counted up, an
     CHECK(now != before);  // it is counted up
     CHECK(now.size() == before.size());
     // Taken over meanwhile: this process was stopped for too long.
-    scratch.Write(kRunLockFile, ForeignLock("1"));
+    fs::rename(scratch.Write("taken", ForeignLock("1")), lock);  // another file, as a process takes a lock over
     const Failure lost = run.MayWrite(1);
     REQUIRE(lost);
     CHECK(lost->finding == Finding::kRunTaken);
