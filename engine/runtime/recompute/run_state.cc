@@ -44,6 +44,7 @@ RunState::RunState(const std::vector<c10::Device>& devices, std::shared_ptr<Rand
   for (c10::DeviceType device : kAutocastDevices) {
     autocast_.push_back({device, at::autocast::is_autocast_enabled(device), at::autocast::get_autocast_dtype(device)});
   }
+  weight_cache_ = at::autocast::is_autocast_cache_enabled();
 }
 
 RunState RunState::Now(const std::vector<at::Tensor>& tensors, std::shared_ptr<RandomStreams> streams) {
@@ -69,9 +70,15 @@ void RunState::Restore() const {
     at::autocast::set_autocast_enabled(autocast.device, autocast.enabled);
     at::autocast::set_autocast_dtype(autocast.device, autocast.dtype);
   }
+  at::autocast::set_autocast_cache_enabled(weight_cache_);
 }
 
-RunStateScope::RunStateScope(const RunState& state) : before_(state.devices(), state.streams_) { state.Restore(); }
+RunStateScope::RunStateScope(const RunState& state) : before_(state.devices(), state.streams_) {
+  state.Restore();
+  // The owner of the forward's autocast scope clears its cache of cast weights at the end of that scope; nobody would
+  // clear what a second run stores, and the run of the next step would read weights of this step.
+  at::autocast::set_autocast_cache_enabled(false);
+}
 
 RunStateScope::~RunStateScope() { before_.Restore(); }
 

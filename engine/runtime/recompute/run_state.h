@@ -40,11 +40,13 @@ class RunState {
 
   std::vector<Generator> generators_;
   std::vector<Autocast> autocast_;
+  bool weight_cache_;
   std::shared_ptr<RandomStreams> streams_;
   RandomStreams::State of_streams_;
 };
 
-// Makes `state` the current state until the end of the scope, which restores the state before the scope.
+// Makes `state` the current state until the end of the scope, which restores the state before the scope. In the scope
+// autocast does not use its cache of cast weights.
 class RunStateScope {
  public:
   explicit RunStateScope(const RunState& state);

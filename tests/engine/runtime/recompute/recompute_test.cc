@@ -13,6 +13,7 @@
 
 #include "engine/plan/compile/cost.h"
 #include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/nn/autocast.h"
 #include "tests/engine/runtime/fsdp/net.h"
 #include "tests/support/ranks.h"
 
@@ -123,6 +124,27 @@ TEST_CASE("random numbers and autocast are as they were") {
     CHECK(seen.requires_grad());
     CHECK(at::equal(torch::rand({3}), expected));  // and go on as if nothing had been drawn
     CHECK(x.grad().defined());
+  }
+}
+
+TEST_CASE("a second run under autocast has the weights of its step") {
+  at::Tensor x = torch::randn({4, 4}), weight = torch::randn({4, 4}).requires_grad_(), seen;
+  const auto inside = [&](std::vector<at::Tensor> in) {
+    seen = at::matmul(in[0], weight);
+    return std::vector<at::Tensor>{seen};
+  };
+  for (int step = 0; step < 3; ++step) {
+    at::Tensor input = x.clone().requires_grad_(), y;
+    {
+      const nn::Autocast autocast(at::kCPU, at::kBFloat16);
+      y = Recompute(inside, {input})[0];
+    }
+    const at::Tensor first = seen.detach();
+    y.to(at::kFloat).sum().backward();
+    CHECK(at::equal(seen.detach(), first));
+    CHECK(at::autocast::is_autocast_cache_enabled());
+    const at::NoGradGuard no_grad;
+    weight.add_(1);
   }
 }
 
