@@ -70,5 +70,29 @@ TEST_CASE("a program exported in training draws in training, and keeps the stati
                                        "instance_norm.running_var"});  // and not those of `frozen`
 }
 
+TEST_CASE("a model with other operators in evaluation has an archive for each mode") {
+  const std::filesystem::path drawing = SourcePath("tests/parity/own_modules/drawing");
+  const NamedTensors inputs = ReadTensors(drawing / "inputs.safetensors");
+  const at::Tensor expected = ReadTensors(drawing / "expected.safetensors").at("made");
+  const auto program = Program::Open(drawing);
+  for (int turn = 0; turn < 2; ++turn) {  // the checked sizes of one mode are not those of the other
+    program->train();
+    const at::Tensor made = program->forward(inputs)["made"].detach();
+    CHECK_FALSE(at::equal(program->forward(inputs)["made"].detach(), made));
+    program->eval();
+    CHECK(RelativeError(program->forward(inputs)["made"].detach(), expected) <= 1e-6);
+  }
+  // Dropout that the model never switches off.
+  const at::Tensor noisy = program->forward(inputs)["noisy"].detach();
+  const at::Tensor kept = noisy.ne(0);
+  CHECK(RelativeError(noisy.masked_select(kept), 2 * expected.masked_select(kept)) <= 1e-6);
+  CHECK(kept.sum().item<int64_t>() < kept.numel());
+
+  const auto only = Program::Open(drawing / "default.pt2");
+  only->forward(inputs);
+  only->eval();
+  CHECK_THROWS_WITH(only->forward(inputs), Catch::Matchers::Contains("the program is only for training"));
+}
+
 }  // namespace
 }  // namespace moonshard::test

@@ -249,6 +249,7 @@ struct ExportedProgram {
   std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> valid;  // by symbol: ranges of valid sizes
   std::vector<NotKept> not_kept;
   bool trains = true;               // exported in training mode
+  bool evaluates = true;            // the graph is also that of evaluation mode, with its dropout and statistics off
   bool autocast_regions = false;    // the graph switches autocast off where the model does
   std::string dtype;                // of the model's computation, "bfloat16"; "": not recorded
   std::optional<JsonValue> config;  // config.json of the model

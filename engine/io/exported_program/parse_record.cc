@@ -167,6 +167,8 @@ class RecordParser {
         program_.dtype = dtype->AsString();
       }
       program_.trains = train == nullptr || !train->is_bool() || train->AsBool();
+      const JsonValue* evaluates = options->Find("evaluates");
+      program_.evaluates = evaluates == nullptr || !evaluates->is_bool() || evaluates->AsBool();
       const JsonValue* autocast = options->Find("autocast_regions");
       program_.autocast_regions = autocast != nullptr && autocast->is_bool() && autocast->AsBool();
     }

@@ -339,7 +339,7 @@ class BodyCompiler {
         instruction.operands.push_back({Operand::Kind::kTraining, false, false, 0});
       } else {
         instruction.operands.push_back(Make(*found->second, formal.type().get()));
-        if (formal.name() == "dropout_p" && found->second->kind == Kind::kFloat) {
+        if (OfBothModes() && formal.name() == "dropout_p" && found->second->kind == Kind::kFloat) {
           text_ += "D";
           instruction.operands.back().kind = Operand::Kind::kDropout;
         }
@@ -359,11 +359,14 @@ class BodyCompiler {
 
   using Given = std::unordered_map<std::string, const ProgramArgument*>;
 
-  // What was exported in training follows the mode of the module from then on: dropouts and recurrent layers (`train`),
-  // rrelu and batch norm (`training`), instance norm (`use_input_stats`). What was off in the export stays off: the
-  // model decided so. A norm without running statistics takes those of its input in either mode.
-  static bool FollowsMode(const std::string& name, const ProgramArgument& argument, const Given& given) {
-    if (argument.kind != Kind::kBool || argument.integer == 0) return false;
+  bool OfBothModes() const { return program_.trains && program_.evaluates; }
+
+  // In a graph that is that of both modes, what was on in training follows the mode of the module: dropouts and
+  // recurrent layers (`train`), rrelu and batch norm (`training`), instance norm (`use_input_stats`). What was off in
+  // the export stays off: the model decided so. A norm without running statistics takes those of its input in either
+  // mode.
+  bool FollowsMode(const std::string& name, const ProgramArgument& argument, const Given& given) const {
+    if (!OfBothModes() || argument.kind != Kind::kBool || argument.integer == 0) return false;
     if (name != "train" && name != "training" && name != "use_input_stats") return false;
     const auto mean = given.find("running_mean");
     return mean == given.end() || mean->second->kind != Kind::kNone;
@@ -371,7 +374,8 @@ class BodyCompiler {
 
   // Batch norm counts its batches in training alone; the traced graph has the addition and not the condition.
   bool CountsBatches(const ProgramNode& node, const Instruction& instruction) const {
-    if (node.target != "aten::add_" || instruction.operands[0].kind != Operand::Kind::kParameter) return false;
+    if (!OfBothModes() || node.target != "aten::add_" || instruction.operands[0].kind != Operand::Kind::kParameter)
+      return false;
     return body_.parameters[instruction.operands[0].index].ends_with(".num_batches_tracked");
   }
 

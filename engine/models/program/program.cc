@@ -419,6 +419,20 @@ bool Program::Takes(const Graph& graph, const std::vector<at::Tensor>& inputs) c
   return true;
 }
 
+bool Program::IsOfMode(const Graph& graph) const {
+  if (!is_training()) return graph.exported->evaluates || !graph.exported->trains;
+  return graph.exported->trains || std::ranges::none_of(graphs_, [](const Graph& one) { return one.exported->trains; });
+}
+
+Diagnostic Program::NotForEvaluation() const {
+  Diagnostic d = ProgramError(Finding::kNotSupported, "the program is only for training", exported_->file);
+  d.declared = "a module in evaluation mode, in which the original model computes something else";
+  d.required = "an archive that was exported in evaluation mode";
+  d.help =
+      "export the model to a directory, which then has an archive for each mode, or with --eval for evaluation only";
+  return d;
+}
+
 Diagnostic Program::NoGraphTakes(const std::vector<at::Tensor>& inputs) const {
   std::vector<std::string> given;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -442,7 +456,7 @@ Diagnostic Program::NoGraphTakes(const std::vector<at::Tensor>& inputs) const {
 
 // Each set of sizes is looked at once: a training step compares a few integers.
 const Program::Graph& Program::GraphFor(const std::vector<at::Tensor>& inputs) {
-  std::vector<int64_t> key;
+  std::vector<int64_t> key = {is_training() ? 1 : 0};
   for (const at::Tensor& input : inputs) {
     key.push_back(input.defined() ? input.dim() : -1);
     if (input.defined()) key.insert(key.end(), input.sizes().begin(), input.sizes().end());
@@ -456,8 +470,11 @@ const Program::Graph& Program::GraphFor(const std::vector<at::Tensor>& inputs) {
   if (const auto known = checked_.find(key); known != checked_.end()) return graphs_[known->second];
   std::optional<Diagnostics> first;
   size_t taking = 0;
+  if (std::ranges::none_of(graphs_, [&](const Graph& graph) { return IsOfMode(graph); })) {
+    throw PlanError({NotForEvaluation()});
+  }
   for (size_t i = 0; i < graphs_.size(); ++i) {
-    if (!Takes(graphs_[i], inputs)) continue;
+    if (!IsOfMode(graphs_[i]) || !Takes(graphs_[i], inputs)) continue;
     ++taking;
     Diagnostics errors = CheckSizes(graphs_[i], inputs);
     if (errors.empty()) {
@@ -481,7 +498,7 @@ Diagnostic Program::NoGraphHolds(const std::vector<at::Tensor>& inputs) const {
   std::vector<std::pair<int64_t, int64_t>> lengths;
   size_t taking = 0;
   for (const Graph& graph : graphs_) {
-    if (!Takes(graph, inputs)) continue;
+    if (!IsOfMode(graph) || !Takes(graph, inputs)) continue;
     ++taking;
     lengths.insert(lengths.end(), graph.exported->lengths.begin(), graph.exported->lengths.end());
   }

@@ -74,7 +74,8 @@ class Program : public ProgramModule {
 
   // Runs the program. `inputs`: one tensor for each of inputs(), in order; an undefined tensor is an input that is not
   // given. Throws PlanError: kBadInput for a wrong number of inputs, a wrong shape, or a set of inputs that no archive
-  // takes; kProgramGuard for sizes that violate a guard, with the valid sizes; NoAutocastRegions under autocast.
+  // takes; kProgramGuard for sizes that violate a guard, with the valid sizes; NoAutocastRegions under autocast;
+  // kNotSupported in evaluation mode if the archives are only for training (ExportedProgram::evaluates).
   ProgramOutputs forward(std::vector<at::Tensor> inputs);
   template <class... Tensors>
   requires(sizeof...(Tensors) > 0 && (std::convertible_to<const Tensors&, at::Tensor> && ...)) ProgramOutputs
@@ -119,11 +120,17 @@ class Program : public ProgramModule {
 
   void AddGraph(std::shared_ptr<const ExportedProgram> exported, int32_t root);
   std::vector<std::string> InputNames() const;
+  // Whether the graph is that of the module's mode. A program of which no archive was exported in training runs these
+  // archives in both modes.
+  bool IsOfMode(const Graph& graph) const;
+  // The error (kNotSupported) of an evaluation for which no archive was exported.
+  Diagnostic NotForEvaluation() const;
   // Whether the graph has all inputs that are given, and all inputs that the graph uses are given.
   bool Takes(const Graph& graph, const std::vector<at::Tensor>& inputs) const;
   // The error (kBadInput) of a set of inputs that no graph takes.
   Diagnostic NoGraphTakes(const std::vector<at::Tensor>& inputs) const;
-  // Returns the first graph that takes these inputs and is valid for their sizes. Throws PlanError if there is none.
+  // Returns the first graph of the module's mode that takes these inputs and is valid for their sizes. Throws PlanError if
+  // there is none.
   const Graph& GraphFor(const std::vector<at::Tensor>& inputs);
   // Returns the errors of these sizes; empty if the graph is valid for them.
   Diagnostics CheckSizes(const Graph& graph, const std::vector<at::Tensor>& inputs) const;

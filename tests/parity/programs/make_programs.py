@@ -8,12 +8,13 @@ Each folder OUT/CASE holds config.json, model.safetensors, program.pt2 (engine/m
 of the loss. Weights are random, norms and biases too. Everything is float32 on the CPU, computed by the eager model with the
 attention that was exported. The case `dtypes`
 is a program exported in bfloat16, with what transformers computes of it in each dtype; `modes` a module of one's own whose
-operators compute otherwise in training, with its weights in the archives; `sizes` one that computes with its sizes;
+operators compute otherwise in training, with its weights in the archives; `drawing` one that has other operators in
+evaluation, as a directory of two archives; `sizes` one that computes with its sizes;
 `lengths` recurrence and attention of torch.nn. OUT/llama/inputs is a directory of programs for different sets of inputs,
 with files for each set.
 
 OUT/deepseek_v3/program_float64.pt2 is exported in float64, which grouped_mm does not take, for curves of training.
-The cases `modes`, `sizes` and `lengths` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
+The cases `modes`, `drawing`, `sizes` and `lengths` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
 """
 
 import json
@@ -238,6 +239,22 @@ class Modes(torch.nn.Module):
         return {"logits": logits, "loss": loss}
 
 
+class Drawing(torch.nn.Module):
+    """Stochastic depth, whose graph in evaluation has other operators, and dropout that is on in both modes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(8, 16)
+        self.down = torch.nn.Linear(16, 8)
+
+    def forward(self, x):
+        h = self.up(x)
+        if self.training:
+            h = h * (torch.rand(x.shape[0], 1) < 0.5)
+        made = self.down(h)
+        return {"made": made, "noisy": torch.nn.functional.dropout(made, 0.5)}
+
+
 class Pair(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -327,6 +344,16 @@ def make_sizes(folder: pathlib.Path) -> None:
     print("sizes", made.sum().item(), flush=True)
 
 
+def make_drawing(folder: pathlib.Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    module, x = Drawing(), torch.randn(64, 8)
+    export_program.export(module, (x,), out=folder, weights=True)
+    save_file({"x": x}, folder / "inputs.safetensors")
+    save_file({"made": module.eval()(x)["made"].detach().contiguous()}, folder / "expected.safetensors")
+    print("drawing", flush=True)
+
+
 def make_modes(folder: pathlib.Path) -> None:
     """A module of one's own, exported in training and in evaluation; expected: evaluation, and the statistics of one step."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -401,7 +428,7 @@ def make_reference(out: pathlib.Path, name: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "sizes", "lengths", *(f"reference/{name}" for name in REFERENCE)):
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "drawing", "sizes", "lengths", *(f"reference/{name}" for name in REFERENCE)):
         try:
             if case == "sizes":
                 make_sizes(OWN_MODULES / "sizes" if out == HERE else out / "sizes")
@@ -409,6 +436,8 @@ def main() -> None:
                 make_lengths(OWN_MODULES / "lengths" if out == HERE else out / "lengths")
             elif case == "dtypes":
                 make_dtypes(DTYPES_HERE if out == HERE else out / "dtypes")
+            elif case == "drawing":
+                make_drawing(OWN_MODULES / "drawing" if out == HERE else out / "drawing")
             elif case == "modes":
                 make_modes(OWN_MODULES / "modes" if out == HERE else out / "modes")
             elif case in CASES:

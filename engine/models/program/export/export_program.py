@@ -19,6 +19,7 @@ import pathlib
 import re
 import sys
 import tempfile
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -31,9 +32,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from torch.export.graph_signature import InputKind  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # noqa: E402
 
+import modes  # noqa: E402
 from expressions import evaluate, symbols_in, to_json, to_python  # noqa: E402
 from initial_values import buffer_values, initial_values, reset  # noqa: E402
-from tracing import ExportError, Trace, dtype_name, input_names, shape_of, trace, without_values  # noqa: E402
+from tracing import (  # noqa: E402
+    ExportError,
+    Trace,
+    dtype_name,
+    in_torch,
+    input_names,
+    shape_of,
+    trace,
+    without_values,
+)
 
 FORMAT = 1
 LONGEST = 4096  # the largest size of an input dim that `valid` covers
@@ -79,7 +90,8 @@ def export(
     extra: Mapping[str, Any] | None = None,
     initialise: Callable[[str, torch.nn.Module], None] = reset,
 ) -> Exported:
-    """Exports `module(*args, **kwargs)` and, with `out`, writes the archive.
+    """Exports `module(*args, **kwargs)` and, with `out`, writes the archive, or a directory of archives if `out` does not
+    end in .pt2: one in the given mode, and one for evaluation if the module computes something else in it.
 
     dynamic_shapes   as in torch.export, by argument name; default: the first two dims of each tensor are dynamic
     shardable        dims of parameters that plans may shard, by name; True: those of `shardable_dims`; False: none. If
@@ -105,7 +117,11 @@ def export(
     try:
         module.train(train)
         notes: list[str] = []
-        traced = _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes)
+        traced, how = _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes)
+        differs = _differs_in_evaluation(module, inputs, fixed, dynamic_shapes, how, traced) if train else None
+        if differs:
+            notes.append(f"In evaluation mode the model computes something else ({differs}): this program is for training; "
+                         "the program for evaluation is exported with --eval, or in a directory of archives")  # fmt: skip
         description = {**_describe(module, traced, inputs, kinds, notes), **(extra or {})}
         keep = without_values(module)
         for name, value in {**buffers, **initial_values(module, initialise)}.items():
@@ -116,13 +132,40 @@ def export(
         for one, mode in modes:
             one.training = mode
     dtypes = {dtype_name(one.dtype) for one in module.parameters() if one.is_floating_point()}
-    own = {"dtype": dtypes.pop()} if len(dtypes) == 1 else {}
+    own: dict[str, Any] = {"dtype": dtypes.pop()} if len(dtypes) == 1 else {}
+    if differs:
+        own["evaluates"] = False
     description["options"] = {"train": train, "weights": weights, "autocast_regions": True, **own, **description.get("options", {}),
                               "example": _example(inputs)}  # fmt: skip
     result = Exported(traced.program, description)
-    if out is not None:
+    if out is None:
+        return result
+    if pathlib.Path(out).suffix == ".pt2":
         result.save(out)
+        return result
+    folder = pathlib.Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    result.save(folder / "default.pt2")
+    programs = [_entry("default.pt2", result)]
+    if not own.get("evaluates", True):
+        evaluation = export(module, args, kwargs, folder / "evaluation.pt2", dynamic_shapes=dynamic_shapes, shardable=shardable,
+                            train=False, weights=weights, constants=constants, kinds=kinds, extra=extra,
+                            initialise=initialise)  # fmt: skip
+        programs.append(_entry("evaluation.pt2", evaluation))
+    _write_index(folder, programs)
     return result
+
+
+def _entry(file: str, exported: Exported) -> dict[str, Any]:
+    """The entry of an archive in the index of its directory."""
+    inputs = exported.description["inputs"]
+    example = exported.description["options"]["example"].get(inputs[0]["name"], []) if inputs else []
+    return {"file": file, "inputs": [one["name"] for one in inputs], "example": next(iter(example[1:]), 1),
+            "ranges": _lengths(exported.description)}  # fmt: skip
+
+
+def _write_index(folder: pathlib.Path, programs: list[dict[str, Any]]) -> None:
+    (folder / "index.json").write_text(json.dumps({"format": FORMAT, "programs": programs}, indent=1) + "\n")
 
 
 def shardable_dims(module: torch.nn.Module) -> dict[str, set[int]]:
@@ -162,8 +205,9 @@ def _example(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
     return {name: list(leaf.shape) for name, leaf in zip(input_names(dict(inputs)), leaves) if hasattr(leaf, "shape")}
 
 
-def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes: list[str]) -> Trace:
-    """Traces with all shardable dims symbolic; if that fails, with fewer: without dims of norms, then without any."""
+def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, notes: list[str]) -> tuple[Trace, tuple]:
+    """Traces with all shardable dims symbolic; if that fails, with fewer: without dims of norms, then without any. The
+    second result is (cut, follow) of the trace."""
     if shardable is False:
         tries = [({}, False)]
     elif shardable is True:
@@ -179,7 +223,7 @@ def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, not
             traced = trace(module, inputs, dynamic_shapes, cut, fixed, follow)
             if isinstance(shardable, Mapping):
                 notes += _fixed_dims(traced, shardable)
-            return traced
+            return traced, (cut, follow)
         except Exception as error:
             if not cut:
                 raise (_of_values(error) or error) from error
@@ -191,11 +235,26 @@ def _trace_with_fewer_dims(module, inputs, fixed, dynamic_shapes, shardable, not
     raise AssertionError("one trace has no symbolic dims of parameters")
 
 
+def _differs_in_evaluation(module, inputs, fixed, dynamic_shapes, how: tuple, traced: Trace) -> str | None:
+    """The first thing that the module computes in evaluation mode and a reader cannot derive from its graph in training."""
+    module.eval()
+    try:
+        return modes.difference(traced.program, trace(module, inputs, dynamic_shapes, how[0], fixed, how[1]).program)
+    except Exception as error:
+        return f"no trace of it: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+    finally:
+        module.train()
+
+
 def _of_values(error: Exception) -> ExportError | None:
     """Where the model computes a size or a branch from the values of a tensor, if that is what stopped the trace."""
     if not isinstance(error, GuardOnDataDependentSymNode):
         return None
     calls = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', str(error).rpartition("raised this error:")[2])
+    if not calls:
+        own = str(pathlib.Path(__file__).parent)
+        calls = [(one.filename, one.lineno, one.line) for one in traceback.extract_tb(error.__traceback__)
+                 if not in_torch(one.filename) and not one.filename.startswith(own)]  # fmt: skip
     place = "{}:{}: `{}`".format(*calls[-1]) if calls else str(error).strip().splitlines()[0]
     return ExportError(f"the model takes a branch or a size from the values of a tensor, and a graph has neither: {place}")
 
@@ -622,8 +681,15 @@ def _export_all(given: argparse.Namespace, options: Options) -> int:
                 print(f"{given.out / file}: not written: {str(error).strip().splitlines()[0]}")
                 continue
             agree &= good
-            programs.append({"file": file, "inputs": names, "example": length, "ranges": _lengths(exported.description)})
-    (given.out / "index.json").write_text(json.dumps({"format": FORMAT, "programs": programs}, indent=1) + "\n")
+            programs.append(_entry(file, exported))
+            if exported.description["options"].get("evaluates", True):
+                continue
+            file = file.removesuffix(".pt2") + ".evaluation.pt2"
+            how = dataclasses.replace(options, sequence=length, inputs=names, train=False)
+            exported, good = _export_one(given, how, given.out / file)
+            agree &= good
+            programs.append(_entry(file, exported))
+    _write_index(given.out, programs)
     return 0 if agree else 1
 
 
@@ -638,8 +704,8 @@ def _input_sets(model: pathlib.Path, options: Options) -> list[list[str]]:
 
 def _lengths(description: Mapping[str, Any]) -> list[list[int]]:
     """The valid sequence lengths of the main input."""
-    size = next(iter(description["inputs"][0]["shape"][1:]), 1)
-    return description["valid"][size]["ranges"] if isinstance(size, str) else [[size, size]]
+    size = next(iter(description["inputs"][0].get("shape", [])[1:]), 1) if description["inputs"] else 1
+    return description["valid"][size]["ranges"] if size in description["valid"] else [[size, size]]
 
 
 def _export_one(given: argparse.Namespace, options: Options, out: pathlib.Path) -> tuple[Exported, bool]:

@@ -1,6 +1,7 @@
 """Hugging Face models for export: built from their config without weights, with example inputs for their forward."""
 
 import contextlib
+import copy
 import inspect
 import json
 import pathlib
@@ -64,17 +65,34 @@ def build(
         options["experts_implementation"] = experts
     if trust_remote_code:
         options["trust_remote_code"] = True
+    make = cls.from_config if not issubclass(cls, PreTrainedModel) else cls._from_config
     if folder is not None:
         model = cls.from_pretrained(folder, config=config, **options)
+        with torch.device("meta"), initialization.meta_device_safe_creation_ops():
+            made = dict(make(copy.deepcopy(config), **options).named_parameters())
+        for name, parameter in model.named_parameters():
+            # from_pretrained makes parameters trainable that the constructor freezes.
+            parameter.requires_grad_(name not in made or made[name].requires_grad)
     else:
-        make = cls.from_config if not issubclass(cls, PreTrainedModel) else cls._from_config
         model = _kept_types(make(config, **options), dtype)
+    _as_buffers(model)
     if getattr(model.config, "apply_spec_augment", False):
         model.config.apply_spec_augment = False  # draws its masks with numpy
         model.without_spec_augment = True
     if not experts and getattr(model.config, "_experts_implementation", None) == "grouped_mm" and not _aligned(model):
         model.set_experts_implementation("batched_mm")
     return model
+
+
+def _as_buffers(model: PreTrainedModel) -> None:
+    """Makes non-persistent buffers of frozen parameters that the model computes and checkpoints do not have."""
+    parameters = dict(model.named_parameters())
+    for name in getattr(model, "_keys_to_ignore_on_save", None) or ():
+        if name in parameters and not parameters[name].requires_grad:
+            path, _, leaf = name.rpartition(".")
+            module = model.get_submodule(path)
+            del module._parameters[leaf]
+            module.register_buffer(leaf, parameters[name].data, persistent=False)
 
 
 def _aligned(model: PreTrainedModel) -> bool:
@@ -351,12 +369,12 @@ def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
 # --- Inputs -----------------------------------------------------------------------------------------------------------
 def default_inputs(model: PreTrainedModel) -> list[str]:
     """The default inputs: the main input, the other input of a two-tower model (CLIP), decoder ids if the model has a
-    decoder, and labels if the model computes a loss from labels."""
+    decoder, and labels if the model computes a loss from labels. A classifier of rows makes the decoder ids itself."""
     takes = inspect.signature(model.forward).parameters
     names = [model.main_input_name]
     if "pixel_values" in takes and names == ["input_ids"] and type(model).__name__.endswith("Model"):
         names.append("pixel_values")
-    if model.config.is_encoder_decoder and "decoder_input_ids" in takes:
+    if model.config.is_encoder_decoder and "decoder_input_ids" in takes and _labels_of(model) != "rows":
         names.append("decoder_input_ids")
     return [*names, "labels"] if "labels" in takes and _labels_of(model) else names
 
@@ -369,7 +387,7 @@ def input_sets(model: PreTrainedModel) -> list[list[str]]:
     if names[0] != "input_ids":
         return [names]
     more = [["attention_mask"]] if "attention_mask" in takes else []
-    if model.config.is_encoder_decoder:
+    if "decoder_input_ids" in names:
         more += [[*one, "decoder_attention_mask"] for one in more if "decoder_attention_mask" in takes]
     elif "position_ids" in takes and not hasattr(getattr(model, "model", None), "get_rope_index"):
         more += [["position_ids"], *([*one, "position_ids"] for one in more)]
@@ -412,6 +430,8 @@ def example_inputs(
         own, dims = None, {0: Dim.AUTO, 1: Dim.AUTO}
         if name == "input_ids":
             own = ids(sequence)
+            if config.is_encoder_decoder and _labels_of(model) == "rows" and config.eos_token_id is not None:
+                own[:, -1] = config.eos_token_id  # such a model classifies this token
         elif name == "labels" and _labels_of(model) == "rows":
             own, dims = classes(batch), {0: Dim.AUTO}
         elif name == "labels" and type(model).__name__.endswith("ForTokenClassification"):

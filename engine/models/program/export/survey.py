@@ -20,12 +20,16 @@ sizes of the second dim; reason: errors and notes.
 """
 
 import argparse
+import contextlib
 import copy
+import dataclasses
 import importlib.metadata
 import json
+import multiprocessing
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -94,6 +98,7 @@ OWN: dict[str, dict[str, Any]] = {
                             "rope_parameters": {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2]},
         "full_attention": None}},
+    "layoutlmv3": {"coordinate_size": 8, "shape_size": 16}, "lilt": {"hidden_size": 96}, "mistral4": {"head_dim": 24},
     "xmod": {"default_language": "en_XX"},
     "whisper": {"max_source_positions": 32}, "audio-spectrogram-transformer": {"max_length": 128},
     "wav2vec2-bert": {"vocab_size": 64}, "wav2vec2-conformer": {"vocab_size": 64},
@@ -109,13 +114,21 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 # Inputs besides the usual ones.
-INPUTS: dict[str, list[str]] = {
+INPUTS: dict[str | tuple[str, str], list[str]] = {
     "git": ["input_ids", "pixel_values", "labels"],
     # Their encoders index the mask, also if there is none.
     **{name: ["input_ids", "attention_mask", "decoder_input_ids", "labels"] for name in ("longt5", "switch_transformers")},
     **{name: ["input_features", "attention_mask"] for name in ("parakeet_ctc", "lasr_ctc")},
     **{name: ["input_features", "attention_mask", "decoder_input_ids", "labels"] for name in ("canary", "cohere_asr")},
+    # Their loss takes a branch on the values of the labels.
+    **{("SequenceClassification", name): ["input_ids"] for name in ("deberta", "deberta-v2")},
 }
+
+
+def _options(task: str, model_type: str) -> Any:
+    from export_program import Options
+
+    return Options(inputs=INPUTS.get((task, model_type), INPUTS.get(model_type)))
 
 
 def class_of(model_type: str, auto: str) -> Any:
@@ -138,6 +151,12 @@ def small_config(model_type: str, auto: str = "AutoModelForCausalLM") -> Any:
     config.architectures = [model.__name__]
     if auto == "AutoModelForMaskedLM" and getattr(config, "is_decoder", False):
         config.is_decoder = False
+    if auto == "AutoModelForSequenceClassification":  # decoders classify the last token of a row that is no padding
+        for one in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+            if one is not None and getattr(one, "pad_token_id", 0) is None:
+                one.pad_token_id = 0
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 1
     return config
 
 
@@ -181,48 +200,57 @@ def survey_one(task: str, model_type: str, engine: str | None = None, keep: str 
     import transformers
 
     import hugging_face
-    from export_program import Options, check_model, export_model
+    from export_program import check_model, export_model
 
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     auto = "AutoModelFor" + task
     row: dict[str, Any] = {"class": task, "type": model_type}
-    try:
-        config = small_config(model_type, auto)
-        hugging_face.model_class(config)._from_config(small_config(model_type, auto))
-    except Exception as error:
-        return {**row, "result": "no small model", "reason": _reason(error)}
-    try:
-        options = Options(inputs=INPUTS.get(model_type))
-        exported = export_model(config, options)
-    except Exception as error:
-        return {**row, "result": "not exported", "reason": _reason(error)}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(keep or temporary) / task / model_type
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            model = hugging_face.build(small_config(model_type, auto), torch.float32)
+            hugging_face.randomise(model)
+            model.save_pretrained(folder)
+        except Exception as error:
+            return {**row, "result": "no small model", "reason": _reason(error)}
+        try:
+            options = _options(task, model_type)
+            exported = export_model(folder, options)
+        except Exception as error:
+            return {**row, "result": "not exported", "reason": _reason(error)}
+        row |= _described(exported)
+        try:
+            worst = max(one.worst for one in check_model(folder, options, exported))
+        except Exception as error:
+            return {**row, "result": "does not run", "reason": _reason(error)}
+        row["result"] = _number(worst)
+        if not engine:
+            return row
+        try:
+            _expect(folder, exported, options)
+            found = survey_engine(engine, folder)
+        except Exception as error:
+            found = {"engine": "does not run", "reason": _reason(error)}
+    reasons = [one for one in (row["reason"], found.pop("reason", "")) if one]
+    return {**row, **found, "reason": "; ".join(reasons)}
+
+
+def _described(exported: Any) -> dict[str, Any]:
     description = exported.description
     parameters = [one for one in description["tensors"].values() if one["kind"] == "parameter"]
-    row |= {
+    return {
         "nodes": sum(1 for _ in exported.program.graph.nodes),
         "symbolic": f"{sum('symbolic' in one for one in parameters)}/{len(parameters)}",
         "operators": [n for n in description["operators"] if not n.startswith(("aten::", "number::"))
                       and n != "higher_order::wrap_with_set_grad_enabled"],
         "lengths": next((one["ranges"][:4] for one in description["valid"].values()
                          if one["dim"] == 1 and one["ranges"] != [[1, one["tried"]]]), []),
-        "reason": "; ".join([*description["notes"], *map(": ".join, description["weights"]["unsupported"].items())]),
+        "reason": "; ".join([*description["notes"],
+                             *(f"{name}: {one['reason']}" for name, one in description["weights"]["unsupported"].items())]),
     }  # fmt: skip
-    try:
-        worst = max(one.worst for one in check_model(small_config(model_type, auto), options, exported))
-    except Exception as error:
-        return {**row, "result": "does not run", "reason": _reason(error)}
-    row["result"] = _number(worst)
-    if engine:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                found = survey_engine(model_type, engine, pathlib.Path(keep or folder) / task / model_type, auto)
-            except Exception as error:
-                found = {"engine": "does not run", "reason": _reason(error)}
-        reasons = [one for one in (row["reason"], found.pop("reason", "")) if one]
-        row |= {**found, "reason": "; ".join(reasons)}
-    return row
 
 
 def _number(difference: float) -> str:
@@ -230,15 +258,10 @@ def _number(difference: float) -> str:
 
 
 # --- In the engine ----------------------------------------------------------------------------------------------------
-def survey_engine(
-    model_type: str, engine: str, folder: pathlib.Path, auto: str = "AutoModelForCausalLM"
-) -> dict[str, Any]:
-    """Writes a checkpoint, its program and the results of transformers to `folder`, unless they exist, and compares the
-    results of the engine with them."""
+def survey_engine(engine: str, folder: pathlib.Path) -> dict[str, Any]:
+    """Compares the results of the engine with those in `folder` (`_expect`)."""
     from safetensors.torch import load_file
 
-    if not (folder / "expected.safetensors").exists():
-        _expect(model_type, folder, auto)
     expected = load_file(folder / "expected.safetensors")
     program = ["--program", str(folder / "program.pt2")]
     row: dict[str, Any] = {}
@@ -263,22 +286,18 @@ def survey_engine(
     return row
 
 
-def _expect(model_type: str, folder: pathlib.Path, auto: str) -> None:
-    """Writes the reference of the engine. The file of the expected results is written last."""
+def _expect(folder: pathlib.Path, exported: Any, options: Any) -> None:
+    """Writes the program, inputs, and the results of transformers to `folder`, which has a checkpoint. The results are those
+    in evaluation mode, because the engine draws other random numbers."""
     import torch
     from safetensors.torch import save_file
 
     import hugging_face
-    from export_program import Options, _field, broken_guards, export_model
+    from export_program import _field, broken_guards, export_model
 
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(0)
-    if not (folder / "config.json").exists():
-        model = hugging_face.build(small_config(model_type, auto), torch.float32)
-        hugging_face.randomise(model)
-        model.save_pretrained(folder)
-    options = Options(inputs=INPUTS.get(model_type), train=False)  # the engine draws other random numbers for dropout
-    exported = export_model(folder, options, folder / "program.pt2")
+    if not exported.description["options"].get("evaluates", True):
+        exported = export_model(folder, dataclasses.replace(options, train=False))
+    exported.save(folder / "program.pt2")
     config = hugging_face.load_config(folder)
     real = hugging_face.build(config, torch.float32, folder=folder).eval()
     names = [one["name"] for one in exported.description["inputs"]]
@@ -470,33 +489,38 @@ def main() -> None:
     parser.add_argument("--engine", metavar="MOONSHARD", help="the moonshard program, to run the exports too")
     parser.add_argument("--keep", metavar="FOLDER", help="directory in which to keep the models that the engine ran")
     parser.add_argument("--summary", action="store_true")
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--update", action="store_true", help="keep the rows of OUT.tsv that are not made anew")
     parser.add_argument("--config", nargs=2, metavar=("TYPE", "FOLDER"))
     given = parser.parse_args()
-    if given.one:
-        print(json.dumps(survey_one(*given.one, given.engine, given.keep)))
-        return
     if given.summary:
         print(summary(given.out))
         return
     if given.config:
         small_config(given.config[0], "AutoModelFor" + given.tasks[0]).save_pretrained(given.config[1])
         return
+    import torch  # noqa: F401  imported once, for all children
     import transformers
 
+    import export_program  # noqa: F401
+    import hugging_face  # noqa: F401
+
+    known = {task: getattr(transformers, "AutoModelFor" + task)._model_mapping._model_mapping for task in given.tasks}
+    rows = [(task, one) for task in given.tasks for one in given.types or known[task] if one in known[task]]
+    kept = []
+    if given.update and given.out.exists():
+        lines = given.out.read_text().splitlines()
+        kept = [line for line in lines[1:] if line[0] != "#" and tuple(line.split("\t")[:2]) not in rows]
     with given.out.open("w") as table:
-        print(*COLUMNS, sep="\t", file=table, flush=True)
-        print(_versions(), file=table, flush=True)
-        known = {task: getattr(transformers, "AutoModelFor" + task)._model_mapping._model_mapping for task in given.tasks}
-        for task, model_type in [(task, one) for task in given.tasks for one in given.types or known[task]]:
+        print(*COLUMNS, sep="\t", file=table)
+        print(_versions(), *kept, sep="\n", file=table, flush=True)
+        for task, model_type in rows:
             row = _run(task, model_type, given)
             cells = (row.get(column, "") for column in COLUMNS)
-            print(
-                *(cell if isinstance(cell, str) else json.dumps(cell) for cell in cells),
-                sep="\t",
-                file=table,
-                flush=True,
-            )
+            print(*map(_cell, cells), sep="\t", file=table, flush=True)
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _versions() -> str:
@@ -504,22 +528,32 @@ def _versions() -> str:
 
 
 def _run(task: str, model_type: str, given: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", task, model_type]
-    command += ["--engine", given.engine] if given.engine else []
-    command += ["--keep", given.keep] if given.keep else []
+    """One row, made by a child process, which has imported everything and may crash."""
+    row = {"class": task, "type": model_type}
+    receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=_send_row, args=(sender, task, model_type, given))
+    child.start()
+    sender.close()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=given.timeout)
-    except subprocess.TimeoutExpired:
-        return {"class": task, "type": model_type, "result": "not exported", "reason": f"not done after {given.timeout} s"}
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        return {
-            "class": task,
-            "type": model_type,
-            "result": "crashed",
-            "reason": " ".join(done.stderr.strip().splitlines()[-1:])[:300],
-        }
-    return json.loads(lines[-1])
+        if not receiver.poll(given.timeout):
+            return {**row, "result": "not exported", "reason": f"not done after {given.timeout} s"}
+        return receiver.recv()
+    except EOFError:
+        child.join()
+        return {**row, "result": "crashed", "reason": f"exit code {child.exitcode}"}
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.join()
+
+
+def _send_row(sender: Any, task: str, model_type: str, given: argparse.Namespace) -> None:
+    os.setpgid(0, 0)  # so that its own children end with it
+    try:
+        row = survey_one(task, model_type, given.engine, given.keep)
+    except Exception as error:
+        row = {"class": task, "type": model_type, "result": "crashed", "reason": _reason(error)}
+    sender.send(row)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import linecache
+import operator
 import pathlib
 import re
 import sys
@@ -278,7 +279,7 @@ def _always(condition: sympy.Basic) -> bool:
         return False
 
 
-def _in_torch(filename: str) -> str | None:
+def in_torch(filename: str) -> str | None:
     """The path inside torch, or None for code that is not torch's."""
     return filename[len(str(_TORCH)) + 1 :] if filename.startswith(f"{_TORCH}/") else None
 
@@ -287,7 +288,7 @@ def _of_model() -> bool:
     """Whether the code that reads a size is code of the model, and not the shape function of an operator."""
     frame, asked_by = sys._getframe(2), None
     while frame is not None:
-        name = _in_torch(frame.f_code.co_filename)
+        name = in_torch(frame.f_code.co_filename)
         if name is None or name.startswith(_LIBRARY):
             of_operator = asked_by is not None and asked_by.co_name in _OF_OPERATORS
             return not of_operator and frame.f_code.co_filename != __file__ and frame.f_code.co_name not in _ASSERTING
@@ -301,7 +302,7 @@ def _model_frame() -> types.FrameType | None:
     """The innermost frame that is not torch's."""
     frame = sys._getframe(2)
     while frame is not None and (
-        _in_torch(frame.f_code.co_filename) is not None or frame.f_code.co_filename == __file__
+        in_torch(frame.f_code.co_filename) is not None or frame.f_code.co_filename == __file__
     ):
         frame = frame.f_back
     return frame
@@ -565,6 +566,7 @@ def trace(
     _rename_inputs(program, inputs)
     _recall(program, inputs)
     _replace_operators(program)
+    _remove_assertions(program)
     env = _shape_env(program)
     found = conditions.finished(program, env) if env else []
     return Trace(program, outputs, calls.finished(program), found, _symbols(program, env, found, inputs),
@@ -582,13 +584,13 @@ def _refuse_operators(program: ExportedProgram) -> None:
     """Higher-order operators other than those that only switch a mode: branches, loops, custom kernels."""
     for graph_module in program.graph_module.modules():
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
-            operator = node.target
-            if not isinstance(operator, torch._ops.HigherOrderOperator) or operator.name() in _MODES:
+            operation = node.target
+            if not isinstance(operation, torch._ops.HigherOrderOperator) or operation.name() in _MODES:
                 continue
             path, kind = [("", ""), *node.meta.get("nn_module_stack", {}).values()][-1]
             path = path.partition("@")[0].removeprefix("module").removeprefix(".")
             place = f"module '{path}' ({kind})" if path else f"the model's own forward {kind}".strip()
-            raise ExportError(f"the higher-order operator torch.{operator.name()} is not supported; it is called in {place}")
+            raise ExportError(f"the higher-order operator torch.{operation.name()} is not supported; it is called in {place}")
 
 
 def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
@@ -718,6 +720,26 @@ def _replace_operators(program: ExportedProgram) -> None:
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
             if isinstance(node.target, torch._ops.OpOverload):
                 node.target = _OWN.get(node.target._schema.name, node.target)
+
+
+def _remove_assertions(program: ExportedProgram) -> None:
+    """Removes what torch asserts about sizes that depend on values, with the nodes that compute only these assertions.
+    Operators check the sizes of their operands, and torch asserts more than they need: that no such size is 1."""
+    for graph_module in program.graph_module.modules():
+        graph = getattr(graph_module, "graph", None)
+        only_asserted: set[torch.fx.Node] = set()
+        found = graph is not None
+        while found:
+            found = [node for node in reversed(graph.nodes) if not node.users and (
+                node.target is torch.ops.aten._assert_scalar.default or node in only_asserted
+                or node.target is operator.getitem and node.args[0] in only_asserted)]  # fmt: skip
+            for node in found:
+                only_asserted.update(one for one in node.all_input_nodes if _is_pure(one))
+                graph.erase_node(node)
+
+
+def _is_pure(node: torch.fx.Node) -> bool:
+    return node.op == "call_function" and not (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable)
 
 
 _OWN = {"transformers::grouped_mm_fallback": torch.ops.aten._grouped_mm.default}
