@@ -88,7 +88,7 @@ Diagnostic NotTaken(const Program& program, const std::string& name, const std::
   d.path = program.exported().file;
   d.required = required;
   d.help = "export the model with --inputs input_ids " + name +
-           " labels, or export it to a directory, which has a program for each set of inputs";
+           " labels, or export it to a directory, which has a program for each usual set of inputs";
   return d;
 }
 

@@ -296,7 +296,8 @@ class Launcher {
     if (!first_failed_) return 0;
     const Rank& rank = ranks_[*first_failed_];
     if (halted_)
-      Fail("rank " + std::to_string(*halted_) + " was halted by a signal while the other ranks waited for it");
+      Fail("rank " + std::to_string(*halted_) +
+           " was suspended by a signal (SIGSTOP or a debugger) when the launcher stopped the ranks");
     if (*first_failed_ != 0) {
       // If all ranks report the same (a wrong plan), rank 0 has reported it.
       if (!rank.text.empty() && rank.text != ranks_[0].text) {

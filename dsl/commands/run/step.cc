@@ -154,9 +154,9 @@ std::map<std::string, at::Tensor> TakeNamed(const std::map<std::string, at::Tens
     if (std::ranges::find(names, name) != names.end()) continue;
     errors.push_back(
         BadStepInput("the program does not take '" + name + "'", path, "only the inputs " + Join(names, ", ")));
-    errors.back().help =
-        "export the model with these inputs in --inputs, or export it to a directory, which has a program for each set "
-        "of inputs";
+    const bool usual = name == "attention_mask" || name == "position_ids" || name == "token_type_ids";
+    errors.back().help = "to use '" + name + "', export the model with '" + name + "' in --inputs" +
+                         (usual ? ", or to a directory, which has a program for each usual set of inputs" : "");
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
   return out;
@@ -196,7 +196,7 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
   if (ids && !others.empty()) {
     errors.push_back(BadStepInput("the input file has names that are no inputs of the model: " + JoinFirst(others, 8),
                                   path, "only " + Join(known, ", ")));
-    if (model.program) errors.back().help = "export the model with these inputs in --inputs";
+    if (model.program) errors.back().help = "to use them, export the model with them in --inputs";
   }
   const std::optional<at::Tensor> labels = take("labels", false);
   inputs.attention_mask = take("attention_mask", false);

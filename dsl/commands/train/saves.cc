@@ -106,11 +106,15 @@ std::optional<int64_t> Saves::StepToResume() {
   if (latest) return latest;
   const std::optional<int64_t> whole = checkpoints_->NewestWhole();
   if (!whole) {
-    Diagnostic d = MakeDiagnostic(Finding::kCorruptData, "none of the steps " + Names(steps) + " is complete");
+    Diagnostic d = MakeDiagnostic(Finding::kCorruptData,
+                                  "none of the steps " + Names(steps) +
+                                      " is valid: in each, a file is missing, unreadable or differs from its hash, or "
+                                      "the manifest has another step number than the name of the directory");
     d.path = verb_.save;
+    d.help = "restore the files of a step from a copy, or use another directory";
     throw PlanError({d});
   }
-  report_.PrintFindings("no file 'latest' names a step; the newest complete step of " + Names(steps) + " is " +
+  report_.PrintFindings("no file 'latest' names a step; the newest valid step of " + Names(steps) + " is " +
                         std::to_string(*whole));
   return whole;
 }

@@ -21,10 +21,10 @@ class Saves {
   Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, const ModelConfig& config,
         const WeightRecipes& recipes, torch::optim::Optimizer& optimizer, Batches& data, Report& report);
 
-  // Loads the checkpoint that the file `latest` names, else the newest complete one, whether it was saved on this mesh
+  // Loads the checkpoint that the file `latest` names, else the newest valid one, whether it was saved on this mesh
   // or another. Returns its step, or nullopt if there is none. Throws kBadInput if config.json or the data differ from
   // the saved run and --accept-changes does not name the difference, and if the directory has a run but --resume is not
-  // given; kCorruptData if no step is complete; kNotSupported if the optimizer was saved with another value of amsgrad.
+  // given; kCorruptData if no step is valid; kNotSupported if the optimizer was saved with another value of amsgrad.
   // The options of the optimizer are taken from the command line; differences from the saved options are reported.
   std::optional<int64_t> Resume();
   // Saves in the background. If the write fails (kWriteFailed), the next call of Begin or End reports it as a warning

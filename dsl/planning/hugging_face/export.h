@@ -1,12 +1,13 @@
 // Export: writes a compiled plan in the form of another system, for the same model:
 //
-//   hf      the JSON (and Python) dict of a Hugging Face tp_plan: keys with * for numbers, and names of styles
+//   hf      a JSON object, also a valid Python dict, of a Hugging Face tp_plan: keys with * for numbers, and names of styles
 //   torch   Python source with the dict that torch.distributed.tensor.parallel.parallelize_module takes
 //
-// A module whose layouts or redistributions the form cannot express is reported. In `torch` the module has no entry. In
-// `hf` some entries can remain: entries of parameters that have keys of their own, entries of redistributions, and a
-// key with * that the module shares with the same module of other layers and that has the style of another layer. So an
-// exported plan with findings is not equivalent to the original.
+// Only layouts on tp are exported: fsdp and ddp are omitted without a finding. A module whose tp layouts or
+// redistributions the form cannot express is reported. In `torch` the module has no entry. In `hf`, entries that apply
+// to the module can remain: those of its parameters with keys of their own, those of its redistributions, and the entry
+// of a key with *, if another layer has set the style of that key. So an exported plan with findings is not equivalent to
+// the original.
 //
 // Stages before: compile, role.h.
 #pragma once

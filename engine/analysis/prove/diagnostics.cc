@@ -136,9 +136,8 @@ Diagnostic OfSize(const TypeFault& fault) {
   d.declared = fault.got;
   d.required = fault.declared + ", as at tp=1";
   d.help =
-      "the forward uses the size of a shard as the full size (h.size(-1)), or a full size for a shard (a number of "
-      "heads from the config); take sizes from the tensor that is reshaped, pass -1 for the number of heads, and take "
-      "constants of the model from the config";
+      "if the forward uses the size of a shard where it needs the full size (y / y.size(-1)), take the number from the "
+      "config; if it uses a full size to reshape a shard (the number of heads in the config), pass -1 for that dim";
   return d;
 }
 

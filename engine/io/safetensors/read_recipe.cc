@@ -261,7 +261,8 @@ std::optional<RecipeTensor> MadeBy(const WeightRecipe& recipe, const RecipeSourc
   }
   const bool joins = recipe.kind == Kind::kStack || recipe.kind == Kind::kConcatenate;
   if (recipe.parts.empty() || (!joins && recipe.parts.size() > 1)) {
-    why = "a recipe has " + std::to_string(recipe.parts.size()) + " inputs";
+    why = "an operation of the recipe has " + std::to_string(recipe.parts.size()) + " inputs; " +
+          (joins ? "it needs at least one" : "it takes exactly one");
     return std::nullopt;
   }
   std::vector<Shape> parts;

@@ -28,8 +28,8 @@ namespace moonshard {
 
 struct Pattern {
   std::string regex;  // without anchors: use it with a full match
-  // false: the pattern matches all paths of a path class (module_tree.h: paths that differ only in numbers), or none of
-  // them. true: the pattern may match only some of the paths; always true for kRegex.
+  // false: the pattern matches all paths of a path class (module_tree.h: paths that differ only in components that are
+  // numbers), or none of them. true: the pattern may match only some of the paths; always true for kRegex.
   bool depends_on_numbers = false;
   static constexpr size_t kAllComponents = SIZE_MAX;
   // If depends_on_numbers: how many leading components of a path decide, together with the path class, whether the path

@@ -49,8 +49,11 @@ void DeferredValues::Check() {
         "'" + entry.path +
             "' was built without values (DeferInit or the meta device), and was neither loaded nor initialised");
     d.path = entry.path;
-    d.required = entry.is_buffer ? "a checkpoint, or an archive (--weights of the exporter), that contains this buffer"
-                                 : "LoadCheckpoint or Initialize before the model is called";
+    d.required =
+        entry.is_buffer
+            ? "a checkpoint that contains this buffer, a program exported with --weights, or Initialize with a rule "
+              "for buffers"
+            : "LoadCheckpoint or Initialize before the model is called";
     missing.push_back(std::move(d));
   }
   if (count > kMost) missing.front().message += "; the same is true of " + std::to_string(count - 1) + " other tensors";

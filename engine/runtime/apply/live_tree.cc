@@ -63,14 +63,20 @@ class Reader {
       d.path = path;
       d.declared = "two tensors: forward uses the member, optimizers and plans use the registered tensor";
       d.required = "the same tensor as member and as registered tensor";
-      d.help =
-          nn::KindOf(module) == "Linear"
-              ? "call TieWeight(tensor) of this moonshard::nn::Linear instead of the assignment"
-              : "do not assign to the member. To share one tensor: if the other layer is a "
-                "moonshard::nn::Linear, call its TieWeight(" +
-                    name +
-                    "); in a class of your own, pass the tensor to the constructor and register it there: " + name +
-                    " = register_parameter(\"" + name + "\", given)";
+      if (name != "weight") {
+        d.help =
+            "do not assign to the member; in a class of your own, pass the tensor to the constructor and register it "
+            "there: " +
+            name + " = register_parameter(\"" + name + "\", given)";
+      } else if (nn::KindOf(module) == "Linear") {
+        d.help = "call TieWeight(tensor) of this moonshard::nn::Linear instead of the assignment";
+      } else {
+        d.help =
+            "do not assign to the member. To share one tensor: if the other layer is a moonshard::nn::Linear, call its "
+            "TieWeight(weight); in a class of your own, pass the tensor to the constructor and register it there: "
+            "weight "
+            "= register_parameter(\"weight\", given)";
+      }
       diagnostics_.push_back(std::move(d));
     }
     const auto parent = by_path_.find(path.empty() ? "?" : std::string(ParentOf(path)));

@@ -46,7 +46,15 @@ Diagnostic RanksMissing(const std::string& what, const std::string& why) {
   Diagnostic d = MakeDiagnostic(Finding::kRankLost, "not all ranks joined the exchange '" + what + "'");
   d.declared = why;
   d.required = "every rank of the mesh takes part";
-  d.help = "look at the output of the other ranks: one of them failed first";
+  d.help = "look at the output of the ranks that did not join: they failed, hang, or need more time than the timeout";
+  return d;
+}
+
+Diagnostic StoreLost(const std::string& what, const std::string& why) {
+  Diagnostic d = MakeDiagnostic(Finding::kRankLost, "the exchange '" + what + "' between the ranks failed");
+  d.declared = "the store of the ranks is not available: " + why;
+  d.required = "a store, which exists until every rank has ended";
+  d.help = "look at the output of the other ranks: the rank that holds the store (rank 0) probably failed first";
   return d;
 }
 
@@ -211,7 +219,7 @@ JsonValue StoreGroup::GatherAndBroadcast(const std::string& what, const JsonValu
   } catch (const InternalError&) {
     throw;
   } catch (const std::exception& error) {
-    lost_ = {RanksMissing(what, "the store of the ranks is not available: " + ErrorText(error))};
+    lost_ = {StoreLost(what, ErrorText(error))};
   }
   if (!lost_.empty()) throw PlanError(lost_);
   if (answer.contains("errors")) {

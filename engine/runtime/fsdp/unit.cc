@@ -55,8 +55,10 @@ void Unit::CheckShards() const {
     Diagnostic d = MakeDiagnostic(Finding::kUnshardedFunction,
                                   "'" + parameters_[i].path + "' does not hold this rank's shard any more");
     d.path = parameters_[i].path;
-    d.declared = "a tensor of another size, set after Parallelize, for example by torch::load or set_data";
-    d.required = "this rank's rows of the parameter, which belongs to " + LabelOf(options_);
+    d.declared =
+        c10::str(parameters_[i].tensor.sizes()) + ", set after Parallelize, for example by torch::load or set_data";
+    d.required = c10::str(at::IntArrayRef(shard_shapes_[i])) + ", this rank's shard; the parameter belongs to fsdp " +
+                 LabelOf(options_);
     d.help = "load before Parallelize, or use LoadCheckpoint(model, checkpoint), which reads this rank's shards";
     changed.push_back(std::move(d));
   }

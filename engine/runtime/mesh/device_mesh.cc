@@ -240,11 +240,11 @@ void CheckMembers(const std::vector<std::shared_ptr<MeshGroup>>& groups, int64_t
   });
   if (!anyone) return;
   Fail(Finding::kBadMesh, "the groups do not form the axes of a mesh",
-       wrong ? "the group " + wrong->second + " (mesh ranks, computed from the coordinates in the groups)"
+       wrong ? "this rank's group is " + wrong->second + " (mesh ranks)"
              : "a group of another rank, which the error of that rank names",
        wrong ? "the group " + wrong->first->name : "groups that form a grid",
-       "the coordinate of a rank along an axis is its rank in the group of that axis; the ranks of one group differ in "
-       "that coordinate only");
+       "a mesh rank follows from the rank's coordinates: the coordinate along an axis is the rank in the group of that "
+       "axis, and the ranks of a group differ in that coordinate only");
 }
 
 }  // namespace

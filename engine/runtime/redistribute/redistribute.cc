@@ -72,7 +72,8 @@ struct RedistributionSpec {
 namespace {
 
 constexpr const char* kRows =
-    "replicate -> shared, replicate -> shard(d), shard(d) -> shared, shard(d) -> replicate, shard(a) -> shard(b), "
+    "replicate -> shared, replicate -> shard(d), shard(d) -> shared, shard(d) -> replicate, "
+    "shard(a) -> shard(b) of another dim, "
     "partial -> replicate, partial -> shared, partial -> shard(d), replicate -> shared_last(n), shared -> partial";
 
 Diagnostic NoSuchRedistribution(const Layout& from, const Layout& to, const std::string& label) {
@@ -81,6 +82,18 @@ Diagnostic NoSuchRedistribution(const Layout& from, const Layout& to, const std:
   d.path = label;
   d.declared = from.ToText() + " -> " + to.ToText();
   d.required = std::string("one of: ") + kRows;
+  return d;
+}
+
+Diagnostic SameDim(const RedistributionSpec& spec, int64_t dims) {
+  const std::string from = spec.from.ToText();
+  const std::string to = spec.to.ToText();
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNoSuchRedistribution,
+                     from + " and " + to + " are the same dim of a tensor of " + std::to_string(dims) + " dims");
+  d.path = spec.label.text();
+  d.declared = from + " -> " + to;
+  d.required = "two different dims, or the same layout on both sides";
   return d;
 }
 
@@ -250,8 +263,7 @@ at::Tensor Forward(const RedistributionSpec& spec, at::Tensor x, ForwardContext&
       // A copy: a view would keep the full tensor alive and share its version counter.
       return context.to->Take(x, context.to_dim, spec.group->rank(), false).clone(at::MemoryFormat::Contiguous);
     case RedistributionRow::kShardToShard:
-      if (context.from_dim == context.to_dim)
-        throw PlanError({NoSuchRedistribution(spec.from, spec.to, spec.label.text())});
+      if (context.from_dim == context.to_dim) throw PlanError({SameDim(spec, x.dim())});
       return collectives.AllToAll(x, *context.from, context.from_dim, *context.to, context.to_dim, false, false);
   }
   return x;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
@@ -16,6 +17,7 @@
 #include "engine/core/base/text.h"
 #include "engine/io/safetensors/read_recipe.h"
 #include "engine/io/safetensors/reader.h"
+#include "engine/layout/module_tree.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/match/pattern.h"
 #include "engine/runtime/apply/local_shard.h"
@@ -80,6 +82,17 @@ class Renamer {
   std::vector<std::pair<std::unique_ptr<RE2>, std::string>> rules_;
 };
 
+// "h.*.attn.c_proj.weight" for "h.3.attn.c_proj.weight".
+std::string PatternOfClass(const std::string& path) {
+  std::string pattern = PathClassOf(path);
+  for (size_t at = 0; at < pattern.size(); ++at) {
+    const bool begins = at == 0 || pattern[at - 1] == '.';
+    const bool ends = at + 1 == pattern.size() || pattern[at + 1] == '.';
+    if (begins && ends && pattern[at] == '0') pattern[at] = '*';
+  }
+  return pattern;
+}
+
 // Which parameters are stored with their dims swapped. A pattern without effect is an error: a square weight would be
 // loaded as it is, and nothing would show it.
 std::set<std::string> TransposedPaths(const AppliedPlan& model, const NameRules& names, Diagnostics& errors) {
@@ -99,9 +112,11 @@ std::set<std::string> TransposedPaths(const AppliedPlan& model, const NameRules&
                                   "NameRules::transposed: no two-dimensional parameter matches '" + text + "'");
     d.severity = Severity::kError;
     d.required = "a pattern that matches parameters of two dims, which are stored transposed";
-    std::vector<std::string> paths;
-    for (const LiveParameter& parameter : model.parameters()) paths.push_back(parameter.path);
-    d.help = DidYouMean(text, paths, 0);
+    std::set<std::string> patterns;
+    for (const LiveParameter& parameter : model.parameters()) {
+      if (parameter.shape.size() == 2) patterns.insert(PatternOfClass(parameter.path));
+    }
+    d.help = DidYouMean(text, std::vector<std::string>(patterns.begin(), patterns.end()), 0);
     errors.push_back(std::move(d));
   }
   return out;
@@ -127,6 +142,12 @@ std::string HelpForType(c10::ScalarType from, c10::ScalarType to) {
   if (Converts(from, to)) return "";
   return "values of " + NameOf(from) + " are not converted to " + NameOf(to) +
          (c10::isFloatingType(to) ? ": if the checkpoint is quantized, dequantize it first" : "");
+}
+
+// For a source whose values cannot be read: a tensor without values, or a dtype that LibTorch does not have.
+std::string HelpWithoutType(const std::string& type) {
+  return "values of " + type +
+         " cannot be loaded: the tensor is on the meta device, or the checkpoint is quantized; dequantize it first";
 }
 
 Diagnostic MissingTensor(const LiveParameter& parameter, const std::map<std::string, size_t>& by_name,
@@ -195,9 +216,9 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
     d.path = source.file;
     d.declared = source.type + " " + ShapeToString(source.shape);
     d.required = ShapeToString(required);
-    if (source.shape == required && source.dtype) {
-      d.required = NameOf(type) + " " + d.required;
-      d.help = HelpForType(*source.dtype, type);
+    if (source.shape == required) {
+      d.required = NameOf(type) + " " + d.required + (source.dtype ? "" : ", with values");
+      d.help = source.dtype ? HelpForType(*source.dtype, type) : HelpWithoutType(source.type);
     } else if (source.shape.size() == 2 && required.size() == 2 && source.shape[0] == required[1] &&
                source.shape[1] == required[0]) {
       d.help = swapped ? "the stored dims are not swapped: remove '" + parameter.path + "' from NameRules::transposed"
@@ -276,14 +297,17 @@ std::vector<RecipeMatch> MatchRecipes(const AppliedPlan& model, const Checkpoint
       matches.push_back({&parameter, recipe, type});
       continue;
     }
-    Diagnostic d = MakeDiagnostic(Finding::kTensorMismatch, "the tensors from which '" + parameter.path +
-                                                                "' is made do not match the model's tensor");
+    Diagnostic d =
+        MakeDiagnostic(Finding::kTensorMismatch, "the recipe of '" + parameter.path +
+                                                     (made ? "' makes a tensor that does not match the model's tensor"
+                                                           : "' cannot be applied to the tensors of the checkpoint"));
     d.path = checkpoint.path();
-    d.declared = made ? std::string(ToString(made->dtype)) + " " + ShapeToString(made->shape) : why;
-    d.required = ShapeToString(parameter.shape);
-    if (type != kNone && made->shape == parameter.shape) {
+    d.declared =
+        made ? "the recipe makes " + std::string(ToString(made->dtype)) + " " + ShapeToString(made->shape) : why;
+    if (made) d.required = ShapeToString(parameter.shape);
+    if (made && made->shape == parameter.shape) {
       d.required = NameOf(own) + " " + d.required;
-      d.help = HelpForType(type, own);
+      d.help = type != kNone ? HelpForType(type, own) : HelpWithoutType(ToString(made->dtype));
     }
     errors.push_back(std::move(d));
   }

@@ -47,7 +47,8 @@ class SavedState {
   static JsonValue Settle(const AppliedPlan& model, const std::vector<JsonValue>& declared);
 
   struct Tensors {
-    std::vector<PlacedTensor> placed;  // parameters and buffers by path, then the optimizer's state
+    // Parameters and buffers in the order of the model, named by their paths, then the optimizer's state.
+    std::vector<PlacedTensor> placed;
     // shards[i] is this rank's shard of placed[i]. It shares the memory of the model or the optimizer. Only two kinds
     // of optimizer state are new tensors: numbers, and empty shards of state that this rank's optimizer does not have.
     std::vector<at::Tensor> shards;

@@ -159,7 +159,7 @@ TEST_CASE("blocks that are recognized by their structure are sharded where no pl
   CHECK(ChoosePlan("", inputs).ok());
   inputs.options["sequence_parallel"] = true;
   CHECK_THAT(ToText(ChoosePlan("", inputs).diagnostics()),
-             Contains("no sequence parallelism: model.layers: the use of scaling in a layer is unknown"));
+             Contains("cannot shard the tokens: model.layers: the use of scaling in a layer is unknown"));
 }
 
 TEST_CASE("the default plan cuts only blocks that it knows wholly") {

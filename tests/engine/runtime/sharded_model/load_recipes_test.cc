@@ -326,8 +326,8 @@ TEST_CASE("what does not fit has no shape but a reason") {
   const int64_t huge = int64_t{1} << 32;
   CHECK(shape(Made(Kind::kReshape, {a}, 0, 0, 0, {huge, huge})) ==
         "the shape [4294967296, 4294967296] has another number of elements (first tensor: shape [4, 6])");
-  CHECK(shape(Made(Kind::kStack, {})) == "a recipe has 0 inputs");
-  CHECK(shape(Made(Kind::kSlice, {a, a})) == "a recipe has 2 inputs");
+  CHECK(shape(Made(Kind::kStack, {})) == "an operation of the recipe has 0 inputs; it needs at least one");
+  CHECK(shape(Made(Kind::kSlice, {a, a})) == "an operation of the recipe has 2 inputs; it takes exactly one");
   CHECK(shape(Made(Kind::kStack, {Made(Kind::kSelect, {a}, 5)})) == "there is no dim 5 (first tensor: shape [4, 6])");
   CHECK_FALSE(HasSources(Made(Kind::kStack, {a, Source("c")}), source));
   WeightRecipe computes = Made(Kind::kUnsupported, {a, b});
@@ -403,7 +403,7 @@ TEST_CASE("a sharded model loads what recipes make, of the shards' bytes or in f
     } catch (const PlanError& error) {
       text = error.what();
     }
-    Expect(text.find("the tensors from which 'layer_0.up.weight' is made do not match the model's tensor") !=
+    Expect(text.find("the recipe of 'layer_0.up.weight' cannot be applied to the tensors of the checkpoint") !=
                std::string::npos,
            text);
     // A conversion that computes holds where its tensors are there, and then nothing is loaded in its place.
