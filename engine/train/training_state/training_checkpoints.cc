@@ -390,6 +390,11 @@ LoadedStep TrainingCheckpoints::Load(TrainingState& state) {
   Diagnostic d =
       MakeDiagnostic(Finding::kFileNotFound, "'" + folder() + "' has no file 'latest', which names the step to load");
   d.path = folder();
+  const std::vector<int64_t> steps = Steps();
+  d.help = steps.empty() ? "the directory has no complete step; save one, or load from another directory"
+                         : "the newest complete step is " + std::to_string(steps.back()) + ": load step " +
+                               std::to_string(steps.back()) + " by its number, or write the name of its directory ('" +
+                               StepDirectoryName(steps.back()) + "') to the file 'latest'";
   throw PlanError({d});
 }
 

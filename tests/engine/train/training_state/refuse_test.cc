@@ -229,13 +229,23 @@ TEST_CASE("a checkpoint that does not fit is refused before the model is touched
       Expect(loaded.findings.size() == 1 && loaded.findings[0].severity == Severity::kWarning, "a warning");
     });
   }
+  SECTION("a directory whose file 'latest' is lost") {
+    std::filesystem::remove(std::filesystem::path(scratch / "run") / "latest");
+    const std::vector<RankFailure> failures = RunRanksFailing("dp=2", [&](DeviceMesh& mesh) {
+      Trainer trainer({"dp=2"}, mesh);
+      TrainingCheckpoints::Open(scratch / "run", mesh).Load(trainer.state);
+    });
+    REQUIRE(failures.size() == 2);
+    CHECK_THAT(failures[0].text, Contains("MS0401") && Contains("load step 2 by its number"));
+  }
   SECTION("a directory without a step") {
     const std::vector<RankFailure> failures = RunRanksFailing("dp=2", [&](DeviceMesh& mesh) {
       Trainer trainer({"dp=2"}, mesh);
       TrainingCheckpoints::Open(scratch / "nothing", mesh).Load(trainer.state);
     });
     REQUIRE(failures.size() == 2);
-    CHECK_THAT(failures[0].text, Contains("MS0401") && Contains("has no file 'latest'"));
+    CHECK_THAT(failures[0].text, Contains("MS0401") && Contains("has no file 'latest'") &&
+                                     Contains("help: the directory has no complete step"));
   }
 }
 
