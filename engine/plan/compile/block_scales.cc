@@ -124,7 +124,9 @@ Placement PlacementOfScales(const Parameter& scales, const Parameter& weight, co
                  std::to_string(mesh.size(axis)) + " ranks; " + scales.name + " " + ShapeToString(scales.shape);
     d.required = block == 0 ? "a number of scales that divides the dim into blocks of one size"
                             : "shards that begin and end at multiples of " + std::to_string(block);
-    d.help = "another number of ranks; or replicated {} for these modules; or a layout in params for '" + scales.name +
+    // The shapes are those of the checkpoint, whatever the number of ranks is.
+    d.help = std::string(block == 0 ? "" : "another number of ranks; or ") +
+             "replicated {} for these modules; or a layout in params for '" + scales.name +
              "' that gives each rank the scales of its shard";
     diagnostics.push_back(std::move(d));
   }
