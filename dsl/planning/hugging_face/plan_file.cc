@@ -136,8 +136,14 @@ class PlanFileReader {
     }
     HuggingFaceTable table{name.name, name.of_base, name.experts, {}};
     for (const Literal::Entry& rule : dict.entries) {
-      if (!rule.value.is_text() || rule.value.text.empty() || rule.key.empty()) {
-        problems_.push_back(BadPlan("the style of '" + rule.key + "' is " + rule.value.KindName(), rule.where,
+      if (rule.key.empty()) {
+        problems_.push_back(BadPlan("a key of " + std::string(name.name) + " is empty", rule.where,
+                                    "the path of a module, as in \"layers.*.self_attn.q_proj\""));
+        continue;
+      }
+      if (!rule.value.is_text() || rule.value.text.empty()) {
+        const std::string style = rule.value.is_text() ? "empty" : rule.value.KindName();
+        problems_.push_back(BadPlan("the style of '" + rule.key + "' is " + style, rule.where,
                                     "the name of a style, as in \"colwise\""));
         continue;
       }

@@ -87,7 +87,8 @@ TEST_CASE("what is said of a text that is no plan") {
       {"{\"a\": \"\\q\"}", "f:1: error[MS0405]", "the escape \\q"},
       {"{\"tp_plan\": [\"a\"]}", "f:1: error[MS0405]", "tp_plan is a list"},
       {"{\"tp_plan\":\n{\"a\": 3}}", "f:2: error[MS0405]", "the style of 'a' is a number"},
-      {"{\"tp_plan\":\n{\"a\": \"\"}}", "f:2: error[MS0405]", "the style of 'a' is a string"},
+      {"{\"tp_plan\":\n{\"a\": \"\"}}", "f:2: error[MS0405]", "the style of 'a' is empty"},
+      {"{\"tp_plan\":\n{\"\": \"colwise\"}}", "f:2: error[MS0405]", "a key of tp_plan is empty"},
       {"class X:\n  tp_plan = {\n    'a': colwise}\n", "f:3: error[MS0405]", "'colwise' is not a literal"},
       {"{\"tp_plan\": " + std::string(200, '[') + "}", "f:1: error[MS0405]", "more than 100 levels"},
   }));
