@@ -120,10 +120,10 @@ class Exporter {
 
   ExportedPlan Run() {
     for (size_t m = 0; m < plan_.tree->modules().size(); ++m) Add(m);
+    ReportSharers();
     JsonValue::Object table;
     for (const auto& [key, entry] : entries_) {
-      if (entry.style.empty()) continue;
-      table[key] = entry.style;
+      if (!entry.style.empty() && !left_out_.contains(entry.of)) table[key] = entry.style;
     }
     return {WriteJson(table, 2) + "\n", findings_.Take()};
   }
@@ -131,7 +131,7 @@ class Exporter {
  private:
   struct Entry {
     std::string style;
-    bool said = false;
+    std::string of;  // the key of the module, which the keys of its parameters begin with
   };
 
   void Add(size_t m) {
@@ -141,7 +141,7 @@ class Exporter {
     Name name;
     // What the layouts do not fully determine is a Hugging Face style by its name.
     if (!plan_.LayoutsOf(m).missing.empty()) {
-      for (const Role::Bare& bare : role.bare) Enter(m, module.path + "." + bare.name, OfBare(role, bare));
+      EnterBare(m, role);
       Enter(m, module.path, {plan_.LayoutsOf(m).style, ""});
       return;
     }
@@ -164,9 +164,7 @@ class Exporter {
         break;
       case Role::Kind::kRedistributions: name = Redistributions(role); break;
       case Role::Kind::kBare:
-        for (const Role::Bare& bare : role.bare) {
-          Enter(m, (module.path.empty() ? "" : module.path + ".") + bare.name, OfBare(role, bare));
-        }
+        EnterBare(m, role);
         name = Redistributions(role);
         break;
       case Role::Kind::kOther: name.why = role.why; break;
@@ -174,32 +172,53 @@ class Exporter {
     if (has_parameters || !name.style.empty() || !name.why.empty()) Enter(m, module.path, name);
   }
 
+  void EnterBare(size_t m, const Role& role) {
+    const std::string& path = plan_.tree->modules()[m].path;
+    for (const Role::Bare& bare : role.bare) Enter(m, (path.empty() ? "" : path + ".") + bare.name, OfBare(role, bare));
+  }
+
   // A key with stars covers the modules of all layers, also the replicated ones: an entry without a style keeps the
   // key, so that a layer with a style and one without are found to differ. Each key is reported once.
   void Enter(size_t m, const std::string& path, const Name& name) {
+    const std::string& module = plan_.tree->modules()[m].path;
+    const std::string of = NumberedKeyOf(module);
     if (!name.why.empty()) {
       findings_.LeaveOut(m, name.why);
+      left_out_.try_emplace(of, "the key '" + of + "' covers all layers, and '" + module + "' cannot be exported");
       return;
     }
+    if (!name.style.empty()) styled_.insert(m);
     const std::string key = NumberedKeyOf(path);
-    const auto [found, fresh] = entries_.try_emplace(key, Entry{name.style, false});
-    if (fresh || found->second.style == name.style || found->second.said) return;
-    found->second.said = true;
-    findings_.LeaveOut(m, "the key '" + key + "' covers all layers, but their styles differ: " +
-                              (found->second.style.empty() ? "replicated" : found->second.style) + " and " +
-                              (name.style.empty() ? "replicated" : name.style));
+    const auto [found, fresh] = entries_.try_emplace(key, Entry{name.style, of});
+    if (fresh || found->second.style == name.style) return;
+    const auto text = [](const std::string& style) { return style.empty() ? "replicated" : style; };
+    const std::string why = "the key '" + key +
+                            "' covers all layers, but their styles differ: " + text(found->second.style) + " and " +
+                            text(name.style);
+    if (left_out_.try_emplace(of, why).second) findings_.LeaveOut(m, why);
+  }
+
+  // A module without some of its entries would be another module (an all-reduce of what is not sharded), and a key
+  // names the modules of all layers: where one of them cannot be exported, none of them has an entry.
+  void ReportSharers() {
+    for (const size_t m : styled_) {
+      const auto found = left_out_.find(NumberedKeyOf(plan_.tree->modules()[m].path));
+      if (found != left_out_.end() && !findings_.LeavesOut(m)) findings_.LeaveOut(m, found->second);
+    }
   }
 
   const CompiledPlan& plan_;
   ExportFindings findings_;
   std::map<std::string, Entry> entries_;
+  std::map<std::string, std::string> left_out_;  // keys of modules, with the reason for modules that share the key
+  std::set<size_t> styled_;                      // modules of which an entry has a style
 };
 
 }  // namespace
 
 // From a compiled plan, not from its rules: the keys of a tp_plan are paths with * for numbers, so modules are grouped
-// by their path with numbers replaced, and each group needs one style. A group whose members differ cannot be expressed
-// and is reported.
+// by their path with numbers replaced, and each group needs one style. A group whose members differ cannot be
+// expressed: it is reported and has no entries.
 ExportedPlan ExportHuggingFace(const CompiledPlan& plan) { return Exporter(plan).Run(); }
 
 }  // namespace moonshard

@@ -13,7 +13,12 @@ class ExportFindings {
   explicit ExportFindings(const CompiledPlan& plan) : plan_(plan) {}
 
   // Adds an error: the module is omitted from the exported plan.
-  void LeaveOut(size_t module, const std::string& why) { Say(module, why, Severity::kError); }
+  void LeaveOut(size_t module, const std::string& why) {
+    left_out_.insert(module);
+    Say(module, why, Severity::kError);
+  }
+  // Whether LeaveOut was called for the module.
+  bool LeavesOut(size_t module) const { return left_out_.contains(module); }
   // Adds a warning: the module is exported, but the exported style does not always do the same as the plan's style.
   void Warn(size_t module, const std::string& why) { Say(module, why, Severity::kWarning); }
   Diagnostics Take() { return std::move(findings_); }
@@ -24,6 +29,7 @@ class ExportFindings {
   const CompiledPlan& plan_;
   Diagnostics findings_;
   std::set<std::pair<int32_t, std::string>> said_;
+  std::set<size_t> left_out_;
 };
 
 }  // namespace moonshard

@@ -142,7 +142,7 @@ TEST_CASE("what neither can say is an error with the rule's line") {
                         "    \"layers.1.q\": ColwiseParallel(),\n"
                         "    \"layers.2.q\": ColwiseParallel(),\n") != std::string::npos);
   const ExportedPlan hf = ExportHuggingFace(compiled);
-  CHECK(hf.text == "{\n  \"layers.*.experts.up\": \"grouped_gemm\",\n  \"layers.*.q\": \"rowwise_split_input\"\n}\n");
+  CHECK(hf.text == "{\n  \"layers.*.experts.up\": \"grouped_gemm\"\n}\n");
   const std::string said = ToText(hf.findings);
   INFO(said);
   CHECK(said.find(
@@ -152,7 +152,48 @@ TEST_CASE("what neither can say is an error with the rule's line") {
                   "style replicates heads") != std::string::npos);
   CHECK(said.find("plan.lua:6: error[MS0506]: 'layers.0.gate_up' cannot be exported: no style has weight = "
                   "packed(0,[8,8,8])") != std::string::npos);
-  CHECK(std::ranges::count(hf.findings, Severity::kError, &Diagnostic::severity) == 3);
+  CHECK(
+      said.find("plan.lua:4: error[MS0506]: 'layers.0.q' cannot be exported: the key 'layers.*.q' covers all layers") !=
+      std::string::npos);
+  CHECK(std::ranges::count(hf.findings, Severity::kError, &Diagnostic::severity) == 4);
+}
+
+TEST_CASE("a module of which one entry cannot be exported has none") {
+  const auto experts = [](const std::string& rules) {
+    const ExportedPlan hf =
+        ExportHuggingFace(Compile("layers.{0..2}.experts Experts up:float32[4, 24, 16] down:float32[4, 16, 12]\n"
+                                  "layers.{0..2}.router Linear weight:float32[4, 16]\n",
+                                  R"(local hf <const> = require "hugging_face"
+return plan {
+  at("layers.*.router", replicated()),
+  at("layers.*.experts", hf.moe_tp_experts),
+)" + rules + "}",
+                                  "tp=2"));
+    return hf.text + ToText(hf.findings);
+  };
+  SECTION("its all-reduce would sum what is not sharded") {
+    const std::string got = experts(R"(
+  at("layers.*.experts.up", packed(1, 3)),
+  at("layers.*.experts.down", shard(2)),
+)");
+    INFO(got);
+    CHECK(got.starts_with("{}\n"));
+    CHECK(got.find("'layers.0.experts' cannot be exported: no Hugging Face style shards packed(1,[8,8,8])") !=
+          std::string::npos);
+  }
+  SECTION("nor has the same module of other layers") {
+    const std::string got = experts(R"(
+  at("layers.{0,2}.experts.up", packed(1, 2)),
+  at("layers.1.experts.up", packed(1, 3)),
+  at("layers.*.experts.down", shard(2)),
+)");
+    INFO(got);
+    CHECK(got.starts_with("{}\n"));
+    CHECK(got.find("'layers.1.experts' cannot be exported: no Hugging Face style shards packed(1,[8,8,8])") !=
+          std::string::npos);
+    CHECK(got.find("'layers.0.experts' cannot be exported: the key 'layers.*.experts' covers all layers, and "
+                   "'layers.1.experts' cannot be exported") != std::string::npos);
+  }
 }
 
 }  // namespace
