@@ -33,7 +33,9 @@ bool AddPatterns(lua_State* L, int index, std::vector<ModulePattern>& patterns) 
 
 size_t HeldBy(const std::vector<ModulePattern>& patterns) {
   size_t held = 0;
-  for (const ModulePattern& pattern : patterns) held += sizeof(pattern) + pattern.pattern.size();
+  for (const ModulePattern& pattern : patterns) {
+    held += sizeof(pattern) + pattern.pattern.size() + pattern.source.file.size() + pattern.source.text.size();
+  }
   return held;
 }
 
@@ -162,7 +164,7 @@ int Section(lua_State* L, const char* builtin) {
   SectionReader reader(L, builtin);
   if (!reader.Read()) return PushPoison(L);
   DataParallel section = reader.Take();
-  const size_t held = sizeof(DataParallel) + HeldBy(section.wrap);
+  const size_t held = sizeof(DataParallel) + HeldBy(section.wrap) + HeldBy(section.ignored);
   Userdata<DataParallel>::Push(L, std::move(section), held);
   return 1;
 }
