@@ -113,6 +113,7 @@ Answer RunOption(CommandCall& call) {
     return SetOption(workspace, call.arguments.substr(0, equals), call.arguments.substr(equals + 1));
   }
   Table table("options", {"option", "value", "default", "declared at"});
+  table.value_columns = {"value", "default"};
   std::vector<std::string> names;
   for (const auto& [name, option] : workspace.record().options) {
     names.push_back(name);

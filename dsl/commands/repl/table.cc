@@ -50,8 +50,11 @@ std::string TextOf(const JsonValue& cell) {
 // A cell as text.
 std::string ShownText(const Table& table, size_t row, size_t column) {
   const JsonValue& cell = table.rows[row][column];
-  const bool bytes = std::ranges::find(table.byte_columns, table.columns[column]) != table.byte_columns.end();
-  return bytes && cell.is_int() ? BytesText(cell.AsInt()) : Visible(TextOf(cell));
+  const auto among = [&](const std::vector<std::string>& columns) {
+    return std::ranges::find(columns, table.columns[column]) != columns.end();
+  };
+  if (cell.is_string() && cell.AsString().empty() && among(table.value_columns)) return "\"\"";
+  return among(table.byte_columns) && cell.is_int() ? BytesText(cell.AsInt()) : Visible(TextOf(cell));
 }
 
 std::string Padded(const std::string& text, size_t width, bool right) {

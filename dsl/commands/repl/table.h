@@ -16,6 +16,7 @@ struct Table {
   std::vector<std::string> columns;          // every row has one cell per column
   std::vector<std::vector<JsonValue>> rows;  // null: an empty cell
   std::vector<std::string> byte_columns;     // columns whose numbers are bytes: "3.50 GiB" as text, a number in JSON
+  std::vector<std::string> value_columns;    // columns of values, whose empty texts are shown as "" and not as nothing
   // The table is a record: one row with properties of one thing, written as "name  value" lines and as one JSON object.
   bool record = false;
 

@@ -26,6 +26,15 @@ TEST_CASE("one table in every form") {
         "| \xc3\xa9t\xc3\xa9         |          |\n");
 }
 
+TEST_CASE("an empty text is a value where the column has values") {
+  Table table("options", {"option", "value"});
+  table.rows = {{"fused", ""}, {"unset", nullptr}};
+  table.value_columns = {"value"};
+  CHECK(Render({table}, OutputMode::kTable) == "option  value\n------  -----\nfused   \"\"\nunset\n");
+  CHECK(Render({table}, OutputMode::kJson) ==
+        "[{\"option\":\"fused\",\"value\":\"\"},{\"option\":\"unset\",\"value\":null}]\n");
+}
+
 TEST_CASE("facts are lines for people and one object for programs") {
   const Table facts = Table::Facts("x", {{"path", "a.b"}, {"empty", ""}, {"n", 3}});
   CHECK(Render({facts}, OutputMode::kTable) == "path   a.b\nn      3\n");
