@@ -85,7 +85,7 @@ function strategies.frozen_towers(how)
     for _, prefix in ipairs { "", "model." } do
       local path <const> = prefix .. name
       if how == "ignored" and there(path) then table.insert(towers.ignore, path) end
-      for _, list in ipairs { "layers", "blocks", "encoder.layers", "encoder.layer" } do
+      for _, list in ipairs { "layers", "blocks", "encoder.layers", "encoder.layer", "vision_model.encoder.layers" } do
         local layers <const> = path .. "." .. list .. ".*"
         if how == "layers" and there(layers) then table.insert(towers.wrap, layers) end
       end
@@ -194,12 +194,13 @@ function strategies.hunyuan(o)
   return sections(recomputing(o, how), o.layers or "transformer_blocks.*", "bfloat16")
 end
 
--- BAGEL: the layers of its language model.
+-- BAGEL: the layers of its language model, under their names in the checkpoint or below `model`.
 ---@param o? strategy_options
 ---@return table
 function strategies.bagel(o)
   o = takes("bagel", o, kOptions)
-  return sections(o, o.layers or "language_model.model.layers.*")
+  local inner <const> = "language_model.model.layers.*"
+  return sections(o, o.layers or (there("model." .. inner) and "model." .. inner or inner))
 end
 
 local kChosen <const> = {
@@ -210,6 +211,7 @@ local kChosen <const> = {
   WanTransformer3DModel = "wan",
   HunyuanVideo15Transformer3DModel = "hunyuan",
   BagelForUnifiedMultimodal = "bagel",
+  BagelForConditionalGeneration = "bagel",
 }
 
 -- The strategy of the model class; strategies.default for other classes.
