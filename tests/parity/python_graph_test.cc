@@ -63,18 +63,19 @@ std::vector<std::vector<std::string>> Pythons(const std::filesystem::path& torch
 }
 
 struct PythonRun {
-  std::optional<Outcome> done;  // of run_graph.py; nothing where no Python has the torch
+  std::optional<Outcome> done;  // of the script; nothing where no Python has the torch
   std::string why_not;
 };
 
-PythonRun RunInPython(const std::vector<std::filesystem::path>& folders, const ScratchFolder& scratch) {
+// Runs a script of programs/ with the folder of the torch and then `arguments`.
+PythonRun RunInPython(const char* script, const std::vector<std::string>& arguments, const ScratchFolder& scratch) {
   const std::filesystem::path torch = TorchFolder();
   PythonRun out;
   for (std::vector<std::string> words : Pythons(torch)) {
     const std::string program = words.front();
     words.erase(words.begin());
-    words.insert(words.end(), {(kGraphs / "run_graph.py").string(), torch.string(), scratch.path()});
-    for (const std::filesystem::path& folder : folders) words.push_back(folder.string());
+    words.insert(words.end(), {(kGraphs / script).string(), torch.string()});
+    words.insert(words.end(), arguments.begin(), arguments.end());
     constexpr double kSeconds = 240;  // alone on a core it takes less than a tenth
     // torch makes this folder when it is imported, in the temporary folder unless told.
     const std::string cache = "TORCHINDUCTOR_CACHE_DIR=" + scratch / "inductor";
@@ -148,10 +149,23 @@ std::string OtherBits(const NamedTensors& engine, const NamedTensors& python) {
   return out.str();
 }
 
+TEST_CASE("a guard that cannot be evaluated leaves no valid size in the exporter's summary") {
+  const ScratchFolder scratch;
+  const PythonRun python = RunInPython("check_valid.py", {}, scratch);
+  if (!python.done) {
+    Skip(python.why_not);
+    return;
+  }
+  INFO(python.done->ToText());
+  CHECK(python.done->code == 0);
+}
+
 TEST_CASE("a program computes what Python's torch computes of its graph, to the bit") {
   const std::vector<std::filesystem::path> folders = ProgramFolders();
   const ScratchFolder scratch;
-  const PythonRun python = RunInPython(folders, scratch);
+  std::vector<std::string> arguments = {scratch.path()};
+  for (const std::filesystem::path& folder : folders) arguments.push_back(folder.string());
+  const PythonRun python = RunInPython("run_graph.py", arguments, scratch);
   if (!python.done) {
     Skip(python.why_not);
     return;

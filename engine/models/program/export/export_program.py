@@ -33,7 +33,7 @@ from torch.export.graph_signature import InputKind  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # noqa: E402
 
 import modes  # noqa: E402
-from expressions import evaluate, symbols_in, to_json, to_python  # noqa: E402
+from expressions import evaluate, has_value, symbols_in, to_json, to_python  # noqa: E402
 from initial_values import buffer_values, initial_values, reset  # noqa: E402
 from tracing import (  # noqa: E402
     ExportError,
@@ -281,6 +281,9 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
     not_kept = [{"kind": "backward", "name": name} for name in traced.functions]
     not_kept += [{"kind": kind, "name": name} for kind, name in traced.assigned]
     notes += [_NOT_KEPT[one["kind"]].format(one["name"]) for one in not_kept]
+    values = {name for name, one in traced.symbols.items() if "example" in one}
+    notes += [f"No size is valid: the condition '{one['text']}' cannot be evaluated ({one['place']})"
+              for one in guards if not has_value(one["condition"], values)]  # fmt: skip
     custom = sorted(
         {name for name in _operators(traced) if not name.startswith(("aten::", "higher_order::", "number::"))}
     )
@@ -399,14 +402,20 @@ def _operators(traced: Trace) -> dict[str, int]:
 
 
 def _valid(traced: Trace) -> dict[str, dict[str, Any]]:
-    """For each symbol of an input, the sizes for which the guards hold if all other symbols are as in the example."""
+    """For each symbol of an input, the sizes for which the guards hold if all other symbols are as in the example.
+
+    A guard that cannot be evaluated holds for no size: a reader refuses all of them.
+    """
     example = {name: one["example"] for name, one in traced.symbols.items() if "example" in one}
+    evaluable = all(has_value(guard["condition"], example) for guard in traced.guards)
     found = {}
     for name, one in traced.symbols.items():
         if "input" not in one:
             continue
-        conditions = [g["condition"] for g in traced.guards if name in symbols_in(g["condition"])
-                      and symbols_in(g["condition"]) <= set(example)]  # fmt: skip
+        if not evaluable:
+            found[name] = {"input": one["input"], "dim": one["dim"], "ranges": [], "tried": LONGEST}
+            continue
+        conditions = [g["condition"] for g in traced.guards if name in symbols_in(g["condition"])]
         source = " and ".join(map(to_python, conditions)) or "True"
         others = ", ".join(f"{key}={value}" for key, value in example.items() if key != name)
         holds = eval(f"lambda {name}{', ' if others else ''}{others}: {source}")
@@ -597,8 +606,8 @@ def broken_guards(description: Mapping[str, Any], inputs: Mapping[str, torch.Ten
                 values[size] = given
             elif size != given:
                 broken.append(f"{one['name']}: dim {dim} must have size {size}, not {given}")
-    known = [guard for guard in description["guards"] if symbols_in(guard["condition"]) <= set(values)]
-    return broken + [guard["text"] for guard in known if not evaluate(guard["condition"], values)]
+    return broken + [guard["text"] for guard in description["guards"]
+                     if not has_value(guard["condition"], values) or not evaluate(guard["condition"], values)]  # fmt: skip
 
 
 # --- Command line -----------------------------------------------------------------------------------------------------

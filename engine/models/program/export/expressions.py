@@ -1,6 +1,6 @@
 """Sizes and conditions as JSON (the expressions of README.md), converted from torch's sympy expressions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import sympy
@@ -70,15 +70,22 @@ def symbols_in(expression: Expression) -> set[str]:
     return set()
 
 
+def has_value(expression: Expression, symbols: Collection[str]) -> bool:
+    """Whether the expression has a value if these symbols have values: a `text` has none."""
+    if isinstance(expression, list):
+        return not _is_text(expression) and all(has_value(one, symbols) for one in expression[1:])
+    return not isinstance(expression, str) or expression in symbols
+
+
 def to_python(expression: Expression) -> str:
-    """The expression as Python source in the names of its symbols; `True` if the expression cannot be evaluated."""
+    """The expression as Python source in the names of its symbols. It must not contain a `text`."""
     if isinstance(expression, list):
         if _is_text(expression):
-            return "True"
+            raise ValueError(f"the expression cannot be evaluated: {expression[1]}")
         return _PYTHON[expression[0]](*map(to_python, expression[1:]))
     return expression if isinstance(expression, str) else repr(expression)
 
 
 def evaluate(expression: Expression, values: Mapping[str, int]) -> Any:
-    """The value of an expression, given the values of its symbols."""
+    """The value of an expression that has one (`has_value`), given the values of its symbols."""
     return eval(to_python(expression), {"__builtins__": {"min": min, "max": max}}, dict(values))
