@@ -34,7 +34,7 @@ constexpr const char* kLatest = "latest";
 // a step into that of another.
 std::string Named(int64_t step) { return StepDirectoryName(step) + " " + HashToText(HashOf(StepDirectoryName(step))); }
 
-// The directory and all above it.
+// The directory and all above it, each with its name synced: a step is of no use if the name of the run is lost.
 Failure MakeDirectories(Storage& storage, const std::string& path) {
   std::error_code ignored;
   if (path.empty() || fs::is_directory(path, ignored)) return std::nullopt;
@@ -42,7 +42,8 @@ Failure MakeDirectories(Storage& storage, const std::string& path) {
   if (above != path) {
     if (Failure failed = MakeDirectories(storage, above)) return failed;
   }
-  return storage.MakeDirectory(path);
+  if (Failure failed = storage.MakeDirectory(path)) return failed;
+  return storage.SyncDirectory(above);
 }
 
 }  // namespace

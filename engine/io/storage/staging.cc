@@ -60,6 +60,15 @@ std::string WithoutSlash(std::string path) {
   return path;
 }
 
+// Adds the directories below a directory.
+Failure AddDirectoriesBelow(const std::string& directory, std::set<std::string>& out) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
+    if (fs::is_directory(at->symlink_status(error))) out.insert(at->path().string());
+  }
+  return error ? Failure(StagingRefused(directory, error.message())) : std::nullopt;
+}
+
 // Whether it is a directory without a link in it: nothing here makes one, and what is written through it lands
 // elsewhere.
 bool IsOfFilesAndDirectories(const std::string& directory) {
@@ -355,14 +364,14 @@ Failure StagingDirectory::Record(const std::string& key, const std::vector<uint6
 // the file and not about the descriptor that wrote it; by then most of it is on disk (StartWriteBack in storage.cc).
 Failure StagingDirectory::Commit(const std::vector<std::string>& files) {
   Check(journal_ != nullptr, "Commit was called twice");
-  std::set<std::string> directories = {directory_};
   for (const std::string& name : files) {
     const std::string path = PathOf(name);
-    for (std::string up = DirectoryOf(path); up != directory_; up = DirectoryOf(up)) directories.insert(up);
     Result<std::unique_ptr<WritableFile>> file = storage_->OpenForWriting(path);
     if (!file.ok()) return file.diagnostics().front();
     if (Failure failed = file.value()->Sync()) return failed;
   }
+  std::set<std::string> directories = {directory_};
+  if (Failure failed = AddDirectoriesBelow(directory_, directories)) return failed;  // also those without files
   for (const std::string& path : directories) {
     if (Failure failed = storage_->SyncDirectory(path)) return failed;
   }

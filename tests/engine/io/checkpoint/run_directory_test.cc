@@ -299,6 +299,18 @@ TEST_CASE("a directory that has the name of a step and is none is not a place fo
   CHECK(run.LastGoodBefore(8) == 2);
 }
 
+TEST_CASE("a new run directory survives a power failure, with all directories above it") {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    const ScratchFolder scratch;
+    Random random(seed);
+    FaultyStorage faulty;
+    RunDirectory run(scratch / "runs/today/run");
+    REQUIRE_FALSE(run.Lock(faulty));
+    faulty.LosePower(random);
+    CHECK(fs::is_directory(run.folder()));
+  }
+}
+
 TEST_CASE("pruning that is stopped at any call leaves whole steps and nothing that looks like one") {
   for (int64_t at = 0;; ++at) {
     const ScratchFolder scratch;

@@ -108,6 +108,20 @@ TEST_CASE("a file that is replaced is the old one or the new one, wherever the p
   }
 }
 
+TEST_CASE("directories without files survive a power failure after Commit") {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    const ScratchFolder scratch;
+    Random random(seed);
+    FaultyStorage faulty;
+    StagingDirectory staging = StagingDirectory::Open(scratch / "out", {.storage = &faulty}).ValueOrThrow();
+    for (const char* name : {"a", "a/b", "a/b/c"}) REQUIRE_FALSE(faulty.MakeDirectory(staging.PathOf(name)));
+    REQUIRE_FALSE(WriteFile(faulty, staging.PathOf("file"), "text"));
+    REQUIRE_FALSE(staging.Commit({"file"}));
+    faulty.LosePower(random);
+    CHECK(std::filesystem::is_directory(scratch / "out/a/b/c"));
+  }
+}
+
 TEST_CASE("a disk that is full is an error that names the file, and leaves the old one alone") {
   for (const FileWriter& writer : FileWriters()) {
     for (int64_t at = 0;; ++at) {
