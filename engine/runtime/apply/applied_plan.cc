@@ -292,6 +292,7 @@ class Applier {
           s_.gradient_sum->Add(parameter.tensor, group, sum.dim, elements.begin, elements.length);
         }
       }
+      s_.gradient_sum->SetPath(parameter.tensor, parameter.path);
       if (!in_units.contains(parameter.ref)) s_.gradient_sum->Scale(parameter.tensor, s_.plan.gradient_scale);
     }
     SumInBuckets(s_.plan, s_.parameters, s_.groups, *s_.gradient_sum);

@@ -43,6 +43,7 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
     at::Tensor unsynced;                          // of earlier backwards under SetSums(false)
     double scale = 1;
     bool manual = false;  // its gradient comes from AccumulateGrad
+    std::string path;     // in errors; may be empty
   };
   // A part of a parameter's gradient that is summed over one group.
   struct Term {
@@ -145,8 +146,14 @@ void GradientSum::State::AddToGrad(size_t index, at::Tensor sum) {
 
 at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
   if (gradient.layout() != at::kStrided) {
-    throw PlanError(
-        {MakeDiagnostic(Finding::kNotSupported, "a sparse gradient of a parameter cannot be summed over ranks")});
+    const std::string& path = parameters[index].path;
+    Diagnostic d = MakeDiagnostic(
+        Finding::kNotSupported,
+        "the sparse gradient of " + (path.empty() ? "a parameter" : "'" + path + "'") + " cannot be summed over ranks");
+    d.path = path;
+    d.required = "a dense gradient";
+    d.help = "build the module without sparse gradients: torch::nn::EmbeddingOptions::sparse(false)";
+    throw PlanError({d});
   }
   end->Schedule();
   const at::NoGradGuard no_grad;
@@ -280,6 +287,11 @@ void GradientSum::SetBuckets(const std::vector<Bucket>& buckets, std::vector<std
 void GradientSum::Scale(const at::Tensor& parameter, double factor) {
   if (!Sums(parameter)) return;
   state_->parameters[state_->Find(parameter)].scale = factor;
+}
+
+void GradientSum::SetPath(const at::Tensor& parameter, std::string path) {
+  if (!Sums(parameter)) return;
+  state_->parameters[state_->Find(parameter)].path = std::move(path);
 }
 
 void GradientSum::SetManual(const at::Tensor& parameter) { state_->parameters[state_->Find(parameter)].manual = true; }

@@ -63,6 +63,10 @@ class GradientSum {
   // for the parameter. Does nothing for a parameter that is not summed.
   void Scale(const at::Tensor& parameter, double factor);
 
+  // Names the parameter in errors. Call it after the calls of Add for the parameter. Does nothing for a parameter that
+  // is not summed.
+  void SetPath(const at::Tensor& parameter, std::string path);
+
   // Declares that the gradient of `parameter` comes from AccumulateGrad instead of from autograd (fsdp computes it).
   // Call it before any Add for the parameter.
   void SetManual(const at::Tensor& parameter);

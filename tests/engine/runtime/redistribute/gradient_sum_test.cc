@@ -184,6 +184,22 @@ TEST_CASE("a gradient that several parameters get stays theirs") {
   });
 }
 
+TEST_CASE("a sparse gradient is an error that names its parameter") {
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    Rig rig(mesh);
+    const at::Tensor table = at::rand({4, 2}).set_requires_grad(true);
+    rig.sum.Add(table, rig.group);
+    rig.sum.SetPath(table, "embed.weight");
+    std::string error;
+    try {
+      Backward(at::embedding(table, at::zeros({3}, at::kLong), -1, false, /*sparse=*/true).sum());
+    } catch (const PlanError& thrown) {
+      error = thrown.what();
+    }
+    Expect(error.find("the sparse gradient of 'embed.weight' cannot be summed over ranks") != std::string::npos, error);
+  });
+}
+
 TEST_CASE("parameters outlive the sum") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
     const at::Tensor p = Leaf();
