@@ -114,13 +114,14 @@ Diagnostic OfBoundary(const TypeFault& fault) {
   return d;
 }
 
+// A region is not of the plan: it requires a layout, and the tensor has the one that the plan gave it.
 Diagnostic OfRegion(const TypeFault& fault) {
   Diagnostic d =
       MakeDiagnostic(Finding::kLayoutNotAsDeclared,
                      (fault.what == "the loss" ? fault.what : "the input of '" + fault.what + "' " + In(fault) + ",") +
                          " is " + fault.got + ", but must be " + fault.declared + Alike(fault));
-  d.declared = fault.declared;
-  d.required = fault.got;
+  d.declared = fault.got;
+  d.required = fault.declared;
   d.help = Since(fault);
   if (fault.what == "the loss") d.help = "compute the loss from replicated values, or with a vocabulary-parallel loss";
   if (fault.what == "the sum of gradients")

@@ -106,6 +106,22 @@ TEST_CASE("findings of a proof name the module, the line, and what to do") {
     CHECK(d->declared == "replicate");
     CHECK(d->required == "partial");
   }
+  SECTION("a region that gets another layout than it requires") {
+    const Setup setup{std::filesystem::path(SourcePath("tests/parity/llama_gqa")), 2, false, false};
+    const ShardedModel sharded = Load(setup, DeviceMesh::Recording(MeshShape::Parse("tp=2").ValueOrThrow()));
+    TypeFault fault;
+    fault.kind = TypeFault::Kind::kRegion;
+    fault.what = "the loss";
+    fault.declared = "replicate";
+    fault.got = "partial";
+    Proof proof;
+    proof.faults.push_back(fault);
+    const Diagnostics said = ToDiagnostics(proof, sharded.applied->plan());
+    REQUIRE(said.size() >= 1);
+    CHECK(said.front().message == "the loss is partial, but must be replicate");
+    CHECK(said.front().declared == "partial");
+    CHECK(said.front().required == "replicate");
+  }
   SECTION("kWrongGradient and kUnproven") {
     const Setup setup{std::filesystem::path(SourcePath("tests/parity/llama_gqa")), 2, false, false};
     const ShardedModel sharded = Load(setup, DeviceMesh::Recording(MeshShape::Parse("tp=2").ValueOrThrow()));
