@@ -449,7 +449,13 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
   operands.SetRanks(axes_[axis].ranks);
   if (entry.collective && AxisOfGroup(call) < 0)
     return {operands.Unproven("the process group is not declared as a mesh axis (TypeOptions::groups)")};
-  if (entry.collective && static_cast<size_t>(AxisOfGroup(call)) != axis) return {operands.type(operands.size() - 1)};
+  if (entry.collective && static_cast<size_t>(AxisOfGroup(call)) != axis) {
+    // In place, each tensor keeps its layout on this axis; else the result has that of the input, the last operand.
+    if (operands.products() == 1) return {operands.type(operands.size() - 1)};
+    AxisTypes kept;
+    for (size_t i = 0; i < operands.products(); ++i) kept.push_back(operands.type(i));
+    return kept;
+  }
   if (entry.rule != nullptr) return (*entry.rule)(operands);
   if (operands.size() > 0 && !entry.random && operands.All(TypeKind::kReplicate)) return {AxisType::Replicate()};
   return {operands.Unproven("no rule")};

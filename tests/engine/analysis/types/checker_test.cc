@@ -304,6 +304,13 @@ class Alone final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor&, at::Tensor&, const c10d::AllgatherOptions&) override {
     return c10::make_intrusive<Done>();
   }
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor&, at::Tensor&,
+                                                      const c10d::ReduceScatterOptions&) override {
+    return c10::make_intrusive<Done>();
+  }
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>&, const c10d::BroadcastOptions&) override {
+    return c10::make_intrusive<Done>();
+  }
 
  private:
   class Done final : public c10d::Work {
@@ -347,6 +354,83 @@ TEST_CASE("collectives that a program calls itself") {
     OneAxis one;
     CHECK(one.Of([&] { return sum(OneAxis::Terms({2})); }).starts_with("unproven: c10d::allreduce_"));
   }
+}
+
+struct ReducedCase {
+  const char* what;
+  c10d::ReduceOp::RedOpType by;
+  const char* expected;
+  std::function<at::Tensor()> make;
+};
+
+// An all-reduce is right or wrong by its operator.
+TEST_CASE("the operator of an all-reduce that a program calls itself") {
+  using c10d::ReduceOp;
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(0, 2);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, c10::make_intrusive<Alone>());
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  const auto terms = [] { return OneAxis::Terms({2}); };
+  const auto means = [] { return OneAxis::As(at::rand({2}), AxisType::Partial(/*mean=*/true)); };
+  const auto same = [] { return OneAxis::Same({2}); };
+  const auto own = [] { return OneAxis::As(at::rand({2}), AxisType::Of(TypeKind::kVarying)); };
+  const std::vector<ReducedCase> cases = {
+      {"an average of terms", ReduceOp::AVG, "fault: an all-reduce averages a partial tensor", terms},
+      {"the maximum of terms", ReduceOp::MAX, "fault: an all-reduce of a partial tensor with an operator", terms},
+      {"an average of means", ReduceOp::AVG, "shared", means},
+      {"a sum of means", ReduceOp::SUM, "fault: an all-reduce sums a partial mean", means},
+      {"an average of what is whole", ReduceOp::AVG, "shared", same},
+      {"the minimum of what is whole", ReduceOp::MIN, "shared", same},
+      {"a product of what is whole", ReduceOp::PRODUCT, "fault: an all-reduce combines the equal values", same},
+      {"the maximum of each rank's own", ReduceOp::MAX, "shared", own},
+      {"the maximum of shards", ReduceOp::MAX, "fault: an all-reduce combines shards",
+       [] { return OneAxis::Piece(0, {2}); }},
+  };
+  for (const ReducedCase& one : cases) {
+    INFO(one.what);
+    OneAxis axis;
+    axis.checker.SetGroup(group.get(), MeshAxis::kTp);
+    const std::string got = axis.Of([&] {
+      std::vector<at::Tensor> tensors{one.make()};
+      c10d::AllreduceOptions options;
+      options.reduceOp = one.by;
+      group->allreduce(tensors, options)->wait();
+      return tensors.front();
+    });
+    CHECK(got.substr(0, std::string(one.expected).size()) == one.expected);
+  }
+}
+
+TEST_CASE("other collectives that a program calls itself") {
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(0, 2);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM, c10::make_intrusive<Alone>());
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  const auto type_of = [&](const std::function<at::Tensor()>& body) {
+    OneAxis one;
+    one.checker.SetGroup(group.get(), MeshAxis::kTp);
+    return one.Of(body);
+  };
+  const auto gather = [&](at::Tensor in) {
+    at::Tensor out = at::empty({2 * in.size(0)});
+    group->_allgather_base(out, in)->wait();
+    return out;
+  };
+  CHECK(type_of([&] { return gather(OneAxis::Piece(0, {4})); }) == "shared");
+  CHECK(type_of([&] {
+          return gather(OneAxis::As(at::rand({4}), TypeOfLayout(Layout::PackedEqually(0, 2), {4}, 8, 2, 0)));
+        }).starts_with("fault: an all-gather concatenates the shards in the order of the ranks"));
+  CHECK(type_of([&] {
+          std::vector<at::Tensor> tensors{OneAxis::Piece(0, {4})};
+          group->broadcast(tensors)->wait();
+          return tensors.front();
+        }).starts_with("fault: a broadcast replaces the tensors of all ranks"));
+  CHECK(type_of([&] {
+          at::Tensor in = OneAxis::Terms({4});
+          at::Tensor out = at::empty({2});
+          c10d::ReduceScatterOptions options;
+          options.reduceOp = c10d::ReduceOp::AVG;
+          group->_reduce_scatter_base(out, in, options)->wait();
+          return out;
+        }).starts_with("fault: a reduce-scatter averages a partial tensor"));
 }
 
 TEST_CASE("a rule of one's own wins") {
