@@ -46,8 +46,8 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
   if (a.is_shard() && b.is_shard()) {
     if (a.dim == inner && b.dim == row) {
       if (a.lead != b.lead) return o.Fault("the contracted dim is sharded in different ways in the two operands");
-      AxisType summed = a;
-      if (!MeetMaps(o, summed, b)) return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
+      AxisType summed = b;
+      if (!MeetMaps(o, summed, a)) return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
       return AxisType::Partial();
     }
     if (a.dim == b.dim && a.dim < batch) {
@@ -82,11 +82,13 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
 AxisTypes MatMul(Operands& o) { return {Product(o, o.type(0), o.type(1), 0)}; }
 AxisTypes BatchMatMul(Operands& o) { return {Product(o, o.type(0), o.type(1), 1)}; }
 
-// bias + a b.
+// beta bias + alpha a b.
 AxisTypes AddMatMul(Operands& o) {
   const AxisType product = Product(o, o.type(1), o.type(2), o.name() == "baddbmm" ? 1 : 0);
   if (!product.is_known()) return {product};
-  if (product.is_partial() && o.type(0).is_replicate()) {
+  const c10::IValue& beta = o.argument(o.Named("beta"));
+  if (beta.isScalar() && beta.toScalar().equal(0)) return {product};  // the bias is not read
+  if (product.is_partial() && o.type(0).is_replicate() && !o.type(0).zero) {
     return {o.Fault(
         "the bias is added to a partial tensor and would be counted once per rank; add the bias after the reduction",
         SuggestedFix::kAddBiasAfter)};
@@ -95,21 +97,10 @@ AxisTypes AddMatMul(Operands& o) {
   return {Meet(o, terms, o.made_dims(), Dependence::kLinear)};
 }
 
-// [row, inner] x [inner], [inner] x [inner].
+// [row, inner] x [inner], [inner] x [inner]: the vectors are a matrix of one column, and of one row.
 AxisTypes MatVec(Operands& o) {
-  const AxisType& a = o.type(0);
-  const AxisType& b = o.type(1);
-  if (a.is_shard() && b.is_replicate() && o.name() == "mv" && a.dim == 0) return {a};
-  if (a.is_shard() && b.is_shard() && a.dim == o.dims(0) - 1 && a.lead == b.lead) {
-    AxisType summed = a;
-    if (MeetMaps(o, summed, b)) return {AxisType::Partial()};
-    return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
-  }
-  if (a.is_replicate() && b.is_replicate()) return {AxisType::Replicate()};
-  if (a.is_partial() != b.is_partial() && (a.is_partial() ? b : a).is_replicate()) return {a.is_partial() ? a : b};
-  return {o.Fault(
-      "the contracted dim must be sharded in the same way in both operands, or be full in both operands with at most "
-      "one partial operand")};
+  const c10::SmallVector<int64_t, 1> as_row = {1};
+  return {Product(o, o.dims(0) == 1 ? MapDims(o.type(0), as_row) : o.type(0), o.type(1), 0)};
 }
 
 // _grouped_mm(a, b, offs, ...): rows come in groups, one after the other, and group g ends before row offs[g].

@@ -300,6 +300,64 @@ TEST_CASE("products of matrices") {
   });
 }
 
+// What differs between ranks without a layout.
+at::Tensor Own(at::IntArrayRef sizes) { return OneAxis::As(at::rand(sizes), AxisType::Of(TypeKind::kVarying)); }
+
+TEST_CASE("products with vectors") {
+  Run({
+      {"rows", "shard(0)",
+       [] {
+         return at::mv(Piece(0, {2, 3}), Same({3}));
+       }},
+      {"inner", "partial",
+       [] {
+         return at::mv(Piece(1, {2, 3}), Piece(0, {3}));
+       }},
+      {"inner on one side", "fault: the contracted dim is sharded in the left operand",
+       [] {
+         return at::mv(Piece(1, {2, 3}), Same({3}));
+       }},
+      {"a sum over shards", "partial",
+       [] {
+         return at::mv(Piece(1, {2, 3}), at::ones({3}));
+       }},
+      {"terms", "partial",
+       [] {
+         return at::mv(Terms({2, 3}), Same({3}));
+       }},
+      {"each rank's own matrix", "varying",
+       [] {
+         return at::mv(Own({2, 3}), Same({3}));
+       }},
+      {"each rank's own vector and shards", "varying",
+       [] {
+         return at::mv(Piece(0, {2, 3}), Own({3}));
+       }},
+      {"vectors in shards", "partial", [] { return at::dot(Piece(0, {3}), Piece(0, {3})); }},
+      {"vectors of which one is in shards", "fault: the contracted dim is sharded in the right operand",
+       [] { return at::dot(Same({3}), Piece(0, {3})); }},
+      {"each rank's own vectors", "varying", [] { return at::dot(Own({3}), Own({3})); }},
+      {"terms of vectors", "fault: two partial tensors are multiplied", [] { return at::dot(Terms({3}), Terms({3})); }},
+  });
+}
+
+TEST_CASE("a bias that adds nothing to a product") {
+  Run({
+      {"is not read", "partial",
+       [] {
+         return at::addmm(Same({4}), Piece(1, {2, 3}), Piece(0, {3, 4}), 0);
+       }},
+      {"is zero", "partial",
+       [] {
+         return at::addmm(at::zeros({4}), Piece(1, {2, 3}), Piece(0, {3, 4}));
+       }},
+      {"is not read, by its columns", "shard(1)",
+       [] {
+         return at::addmm(Same({4}), Same({2, 3}), Piece(1, {3, 4}), 0);
+       }},
+  });
+}
+
 // Three groups of rows, which end before rows 2, 3 and 6.
 at::Tensor Bounds() { return OneAxis::As(at::tensor({2, 3, 6}, at::kInt), AxisType::Replicate()); }
 at::Tensor Grouped(const at::Tensor& a, const at::Tensor& b) { return at::_grouped_mm(a, b, Bounds()); }
