@@ -266,16 +266,16 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
 
 // A sum over the ranks makes terms whole. Of a shard it stays a shard: several ranks hold that shard (key and value
 // heads) and the sum is over those ranks alone. Of what is replicated already it would be the value times the number
-// of ranks, a fault; zeros are the same whichever way they are read. Undefined terms are those of a rank that has
-// none.
+// of ranks, a fault, as would be the sum of a mean; zeros are the same whichever way they are read. Undefined terms are
+// those of a rank that has none.
 void OperatorChecker::RegionSum(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) {
   const int index = AxisIndex(region.axis);
   if (index < 0) return;
   TensorType type = terms.defined() ? Get(terms) : TensorType(axes_.size(), AxisType::Full());
   AxisType& here = type[static_cast<size_t>(index)];
-  if (here.is_partial()) {
+  if (here.is_partial() && !here.mean) {
     here = AxisType::Full();
-  } else if (here.is_replicate() && !here.zero && terms.defined()) {
+  } else if (here.is_partial() || (here.is_replicate() && !here.zero && terms.defined())) {
     const ModulePath::Place place = path_.Here();
     Blame({TypeFault::Kind::kRegion, place.path, place.backward, region.axis, std::string(region.name), "", "partial",
            here.ToString(), ""});

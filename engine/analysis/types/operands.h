@@ -34,7 +34,9 @@ struct Operand {
   const void* tensor = nullptr;  // identity
   std::optional<double> number;  // identifies the value (CheckedOperator::numbers)
   int64_t version = 0;
-  bool is_mask = false;  // a tensor of booleans
+  at::ScalarType dtype = at::ScalarType::Undefined;
+
+  bool is_mask() const { return dtype == at::kBool || dtype == at::kByte; }
 };
 
 // One result of the operator; undefined results are left out.
@@ -59,6 +61,8 @@ class Operands {
   at::IntArrayRef sizes(size_t i) const { return tensors_[i].sizes; }
   at::IntArrayRef strides(size_t i) const { return tensors_[i].strides; }
   int64_t dims(size_t i) const { return static_cast<int64_t>(tensors_[i].sizes.size()); }
+  at::ScalarType dtype(size_t i) const { return tensors_[i].dtype; }
+  bool is_mask(size_t i) const { return tensors_[i].is_mask(); }
   // The index of tensor `i` in its argument, which is a list: of x[:, ids], the index list [None, ids] has ids at 1.
   int64_t place(size_t i) const { return tensors_[i].place; }
   // The sizes and the number of dims of result `i`.

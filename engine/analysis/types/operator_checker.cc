@@ -352,7 +352,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
       operand.storage = StorageOf(tensor);
       operand.tensor = tensor.unsafeGetTensorImpl();
       operand.version = VersionOf(tensor);
-      operand.is_mask = tensor.scalar_type() == at::kBool;
+      operand.dtype = tensor.scalar_type();
     });
     call.arguments.push_back(HoldsTensors(value) ? c10::IValue() : value);
   }
@@ -575,7 +575,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   bool by_value = entry.counts;
   for (size_t i = 0; i < types.size(); ++i) {
     if (entry.into_places && i > 0) break;
-    by_value = by_value || types[i].by_value || (i > 0 && call.operands[i].is_mask && entry.base == "index");
+    by_value = by_value || types[i].by_value || (i > 0 && call.operands[i].is_mask() && entry.base == "index");
   }
   for (size_t i = 0; i < call.types.size(); ++i) {
     AxisType& type = call.types[i][axis];

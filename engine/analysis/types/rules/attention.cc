@@ -43,10 +43,11 @@ AxisType Together(Operands& o, size_t first, int64_t made) {
   c10::SmallVector<Meeting, 4> meeting;
   c10::SmallVector<AxisType, 4> types;
   c10::SmallVector<size_t, 4> among = {first, first + 1, first + 2};
-  if (const int mask = MaskOf(o); mask >= 0 && o.dims(static_cast<size_t>(mask)) == made) {
-    among.push_back(static_cast<size_t>(mask));
-  } else if (mask >= 0 && !o.type(static_cast<size_t>(mask)).is_replicate()) {
-    return o.Unproven("no rule for an attention mask that has fewer dims than the queries and differs between ranks");
+  if (const int mask = MaskOf(o); mask >= 0) {
+    const auto at = static_cast<size_t>(mask);
+    if (o.dims(at) != made && !o.type(at).is_replicate())
+      return o.Unproven("no rule for an attention mask that has fewer dims than the queries and differs between ranks");
+    among.push_back(at);
   }
   for (const size_t i : among) {
     const AxisType& type = o.type(i);

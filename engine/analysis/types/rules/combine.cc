@@ -152,6 +152,12 @@ c10::SmallVector<Meeting, 4> AllOperands(const Operands& o) {
   return out;
 }
 
+AxisType OfNewValues(AxisType type) {
+  type.uniform = 0;
+  type.zero = false;
+  return type;
+}
+
 AxisType MapDims(const AxisType& type, c10::ArrayRef<int64_t> to) {
   AxisType result = type;
   result.uniform = 0;

@@ -39,6 +39,9 @@ AxisType MeanOfShards(Operands& o, const AxisType& type);
 // Returns all operands of the operator as tensors that are combined.
 c10::SmallVector<Meeting, 4> AllOperands(const Operands& o);
 
+// Returns `type` for values that were computed anew: they may differ along every dim and are not known to be zero.
+AxisType OfNewValues(AxisType type);
+
 // Returns `type` with renumbered dims: `to[d]` is the new index of dim d; -1: the dim is removed.
 AxisType MapDims(const AxisType& type, c10::ArrayRef<int64_t> to);
 

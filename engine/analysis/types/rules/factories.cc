@@ -1,6 +1,7 @@
 // Operators that make tensors of numbers: the same on every rank. Random numbers count as such where every rank draws
 // them alike.
 #include "engine/analysis/types/rule_table.h"
+#include "engine/analysis/types/rules/combine.h"
 
 namespace moonshard {
 namespace {
@@ -22,17 +23,46 @@ AxisTypes Zeros(Operands& o) {
   return out;
 }
 
+// A number everywhere: full(size, fill_value), scalar_tensor(s), fill(x, value), whose value may be a tensor.
+AxisTypes Filled(Operands& o) {
+  for (const char* name : {"fill_value", "s", "value"}) {
+    const size_t argument = o.Named(name);
+    if (argument >= o.arguments()) continue;
+    if (const int tensor = o.TensorOf(static_cast<int>(argument)); tensor >= 0) {
+      const AxisType& value = o.type(static_cast<size_t>(tensor));
+      if (!value.is_replicate()) return {value};
+      return value.zero ? Zeros(o) : Constant(o);
+    }
+    const c10::IValue& number = o.argument(argument);
+    if (number.isScalar() && number.toScalar().equal(0)) return Zeros(o);
+  }
+  return Constant(o);
+}
+
 AxisTypes Counted(Operands& /*o*/) { return {AxisType::Replicate()}; }
+
+// Random numbers by probabilities or means that are tensors: each element follows its own.
+AxisTypes Sampled(Operands& o) {
+  // bernoulli(x) reads x; bernoulli_(x, p) and normal_(x, mean, std) overwrite it.
+  const bool reads_first =
+      o.Named("self") >= o.arguments() || (o.name() == "bernoulli" && o.Named("p") >= o.arguments());
+  c10::SmallVector<Meeting, 4> read;
+  for (size_t i = reads_first ? 0 : 1; i < o.size(); ++i) read.push_back({&o.type(i), o.sizes(i)});
+  if (read.empty()) return Counted(o);
+  return {OfNewValues(Meet(o, read, o.made_dims(), Dependence::kAny))};
+}
 
 }  // namespace
 
 void AddFactoryRules(RuleTable& table) {
   table.AddAten({"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}, Zeros);
-  table.AddAten({"ones", "full", "empty", "empty_strided", "scalar_tensor", "ones_like", "full_like", "empty_like",
-                 "new_ones", "new_full", "new_empty", "new_empty_strided", "fill"},
-                Constant);
+  table.AddAten(
+      {"ones", "empty", "empty_strided", "ones_like", "empty_like", "new_ones", "new_empty", "new_empty_strided"},
+      Constant);
+  table.AddAten({"full", "full_like", "new_full", "scalar_tensor", "fill"}, Filled);
+  table.AddAten({"bernoulli", "normal"}, Sampled);
   table.AddAten({"arange", "eye", "linspace", "tril_indices", "triu_indices", "rand", "randn", "randint", "randperm",
-                 "rand_like", "randn_like", "uniform", "normal", "bernoulli", "random", "exponential", "lift"},
+                 "rand_like", "randn_like", "uniform", "random", "exponential", "lift"},
                 Counted);
 }
 

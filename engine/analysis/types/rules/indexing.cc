@@ -15,6 +15,9 @@
 namespace moonshard {
 namespace {
 
+constexpr std::string_view kUnknownOrigin =
+    "it is not known whether the indices into a shard count from the start of the shard or of the full dim";
+
 // (table, ids, ...): rows of the table.
 AxisTypes Embedding(Operands& o) {
   const AxisType& table = o.type(0);
@@ -39,15 +42,17 @@ AxisTypes Embedding(Operands& o) {
     return {result};
   }
   if (table.is(TypeKind::kVarying) || ids.is(TypeKind::kVarying)) return {AxisType::Of(TypeKind::kVarying)};
-  AxisType result = ids;
-  result.uniform = 0;
-  return {result};
+  return {OfNewValues(ids)};
 }
 
-// (gradient, ids, rows, ...): the gradient of the table.
+// (gradient, ids, rows, padding, scale by frequency): the gradient of the table.
 AxisTypes EmbeddingBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   const AxisType& ids = o.type(1);
+  if (ids.is_partial()) return {o.Fault("the ids are partial; reduce the ids first", SuggestedFix::kMakeSum)};
+  if (o.Flag(4) && ids.is_shard())
+    return {
+        o.Fault("gradients are divided by how often each id occurs, but each rank counts the ids of its shard only")};
   if (ids.is(TypeKind::kOwnRows)) return {AxisType::Shard(0, o.made()[0])};
   if (gradient.is(TypeKind::kVarying) || ids.is(TypeKind::kVarying)) return {AxisType::Partial()};
   if (gradient.is_partial())
@@ -65,6 +70,9 @@ AxisTypes EmbeddingBackward(Operands& o) {
     if (!ids.is_shard() || (gradient.is_shard() && !gradient.SameAs(ids))) {
       return {o.Fault("the ids and the gradient are not sharded in the same way")};
     }
+    AxisType rows = ids;
+    if (gradient.is_shard() && !MeetMaps(o, rows, gradient))
+      return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
     return {AxisType::Partial()};
   }
   return {AxisType::Replicate()};
@@ -82,9 +90,7 @@ AxisTypes IndexSelect(Operands& o) {
     return {o.Fault("the indices are partial; reduce the indices first", SuggestedFix::kMakeSum)};
   if (x.is_shard() && x.dim == dim) {
     if (places.is_shard()) {
-      if (!places.by_value && !o.backward())
-        return {o.Unproven(
-            "it is not known whether the indices into a shard count from the start of the shard or of the full dim")};
+      if (!places.by_value && !o.backward()) return {o.Unproven(std::string(kUnknownOrigin))};
       AxisType result = x;  // local indices
       result.length = o.made()[static_cast<size_t>(dim)];
       result.lead = 1;
@@ -129,6 +135,20 @@ AxisTypes IndexAdd(Operands& o) {
     return {o.Fault("partial slices are added to a tensor that is neither partial nor zero; reduce the slices first",
                     SuggestedFix::kMakeSum)};
   }
+  if (places.is_shard() && source.is_replicate()) {
+    if (!source.uniform_along(dim))
+      return {o.Fault("the indices are sharded, but the slices are not; each rank needs its shard of the slices",
+                      SuggestedFix::kTakeShard)};
+    if (!places.by_value && !o.backward()) return {o.Unproven(std::string(kUnknownOrigin))};
+    if (x.is_shard() && x.dim == dim) return {x};
+    if (!zeros)
+      return {
+          o.Fault("slices at sharded indices are added to a tensor that is neither sharded along the same dim nor "
+                  "zero")};
+    AxisType result = AxisType::Shard(dim, o.made()[static_cast<size_t>(dim)]);
+    result.map = x.dim == dim ? x.map : nullptr;
+    return {result};
+  }
   if (x.is_partial())
     return {
         o.Fault(source.is_replicate()
@@ -143,9 +163,7 @@ AxisTypes IndexAdd(Operands& o) {
     if (!MeetMaps(o, rows, of_places)) {
       return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
     }
-    if (!places.by_value && !o.backward())
-      return {o.Unproven(
-          "it is not known whether the indices into a shard count from the start of the shard or of the full dim")};
+    if (!places.by_value && !o.backward()) return {o.Unproven(std::string(kUnknownOrigin))};
     if (x.is_shard() && x.dim == dim) return {x};
     if (zeros) {
       AxisType result = source;
@@ -158,6 +176,9 @@ AxisTypes IndexAdd(Operands& o) {
   if (source.is_shard() && source.dim == dim)
     return {
         o.Fault("the slices are sharded, but the indices count all slices; each rank needs its shard of the indices")};
+  if (source.is_shard() && places.is_shard())
+    return {o.Fault(Phrase("the indices are sharded, but the slices are sharded along dim ", source.dim,
+                           "; each rank would add some columns of some slices only"))};
   if (source.is_shard()) {
     if (x.is_shard() && x.SameAs(source)) {
       AxisType result = source;
@@ -185,6 +206,15 @@ int64_t PlaceOfIndices(c10::ArrayRef<int64_t> indexed) {
   return indexed.back() - indexed.front() + 1 == static_cast<int64_t>(indexed.size()) ? indexed.front() : 0;
 }
 
+// Whether one of the operands `first` to `last` is a mask in shards of which `is` holds.
+template <class Is>
+bool AnyShardedMask(const Operands& o, size_t first, size_t last, const Is& is) {
+  for (size_t i = first; i < last; ++i) {
+    if (o.is_mask(i) && o.type(i).is_shard() && is(i)) return true;
+  }
+  return false;
+}
+
 // (x, [indices...]): the indices are broadcast against each other.
 AxisTypes Index(Operands& o) {
   const AxisType& x = o.type(0);
@@ -203,7 +233,22 @@ AxisTypes Index(Operands& o) {
   const auto taken = static_cast<int64_t>(places.size());
   const c10::SmallVector<int64_t, 4> indexed = IndexedDims(o, 1, o.size());
   const int64_t first = PlaceOfIndices(indexed);
-  if (at.is_shard()) at.dim += static_cast<int>(first);
+  if (at.is_shard()) {
+    at.dim += static_cast<int>(first);
+    at.behind = -1;
+  }
+  // A mask selects elements beside its own: rows of the tensor that are its rank's.
+  const auto wide = [&](size_t i) { return o.dims(i) > 1; };
+  const auto other_rows = [&](size_t i) { return x.is_replicate() && !x.uniform_along(o.place(i) + o.type(i).dim); };
+  if (AnyShardedMask(o, 1, o.size(), wide)) return {o.Unproven("no rule for a sharded mask of several dims")};
+  if (x.is_replicate() && at.is_shard() && at.by_value && !o.backward()) {
+    const auto same = [&](int64_t dim) { return x.uniform_along(dim); };
+    if (!std::ranges::all_of(indexed, same)) return {o.Unproven(std::string(kUnknownOrigin))};
+  }
+  if (AnyShardedMask(o, 1, o.size(), other_rows)) {
+    return {o.Fault("a sharded mask selects elements of a replicated tensor; each rank needs its shard of the tensor",
+                    SuggestedFix::kTakeShard)};
+  }
   if (x.is_shard() && o.dims(0) == taken + o.made_dims() - longest) {
     if (std::ranges::find(indexed, x.dim) == indexed.end()) {
       if (!at.is_replicate()) return {o.Fault("the tensor is sharded, so the indices must be replicated")};
@@ -214,8 +259,7 @@ AxisTypes Index(Operands& o) {
       return {result};
     }
     if (at.is_shard() && !at.by_value && !o.backward()) {
-      return {o.Unproven(
-          "it is not known whether the indices into a shard count from the start of the shard or of the full dim")};
+      return {o.Unproven(std::string(kUnknownOrigin))};
     }
     if (at.is_shard()) return {at};  // local indices
     return {o.Fault("global indices are used on a local shard")};
@@ -232,6 +276,81 @@ AxisTypes Index(Operands& o) {
   return {result};
 }
 
+// Whether the values of index_put are this rank's, where index `i` is sharded: sharded along the dim of the index, or
+// the same along it.
+bool FitsShardedIndex(const Operands& o, size_t i, c10::ArrayRef<int64_t> indexed) {
+  const size_t last = o.size() - 1;
+  const AxisType& values = o.type(last);
+  if (o.is_mask(i)) return values.is_shard() || o.dims(last) == 0 || values.uniform_along(0);
+  int64_t longest = 0;
+  for (size_t j = 1; j < last; ++j) longest = std::max(longest, o.dims(j));
+  const int64_t dims = o.made_dims() - static_cast<int64_t>(indexed.size()) + longest;  // of the indexed elements
+  const int64_t dim = PlaceOfIndices(indexed) + longest - o.dims(i) + o.type(i).dim - (dims - o.dims(last));
+  if (values.is_shard()) return values.dim == dim;
+  return dim < 0 || o.sizes(last)[static_cast<size_t>(dim)] == 1 || values.uniform_along(dim);
+}
+
+// Values at sharded indices.
+AxisType PutAtShards(Operands& o, c10::ArrayRef<int64_t> indexed, bool adds) {
+  const AxisType& x = o.type(0);
+  if (x.is_shard() && std::ranges::find(indexed, x.dim) == indexed.end())
+    return o.Fault("sharded indices write into a tensor that is sharded along a dim that they do not index");
+  if (!x.is_shard() && !(x.is_replicate() && x.zero))
+    return o.Fault("values are written at sharded indices into a tensor that is neither sharded nor zero");
+  for (size_t i = 1; i + 1 < o.size(); ++i) {
+    if (o.type(i).is_shard() && !FitsShardedIndex(o, i, indexed))
+      return o.Fault("the indices are sharded, but the values are not; each rank needs its shard of the values",
+                     SuggestedFix::kTakeShard);
+  }
+  bool local = true;  // a mask, and indices of its elements, count from the start of the shard
+  for (size_t i = 1; i + 1 < o.size(); ++i) {
+    local = local && (!o.type(i).is_shard() || o.type(i).by_value || o.is_mask(i));
+  }
+  if (!local && !o.backward()) return o.Unproven(std::string(kUnknownOrigin));
+  // A mask marks the elements beside its own.
+  for (size_t i = 1; i + 1 < o.size(); ++i) {
+    AxisType mask = o.type(i);
+    if (!o.is_mask(i) || !mask.is_shard() || x.map == nullptr || x.dim != o.place(i) + mask.dim) continue;
+    if (!MeetMaps(o, mask, x)) return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
+  }
+  if (x.is_shard()) return x;
+  // The gradient of a replicated tensor, of which each rank has read its own elements.
+  if (!local && adds) return AxisType::Partial();
+  if (!local) return o.Unproven(std::string(kUnknownOrigin));
+  const int64_t dim = indexed.size() == 1 ? indexed.front() : 0;
+  AxisType result = AxisType::Shard(dim, o.made()[static_cast<size_t>(dim)]);
+  if (x.dim == dim) result.map = x.map;
+  return result;
+}
+
+// Sharded values at replicated indices.
+AxisType PutShards(Operands& o, c10::ArrayRef<int64_t> indexed) {
+  const size_t last = o.size() - 1;
+  const AxisType& x = o.type(0);
+  int64_t longest = 0;
+  for (size_t i = 1; i < last; ++i) {
+    if (o.is_mask(i) && o.dims(i) > 1) return o.Unproven("no rule for sharded values at a mask of several dims");
+    longest = std::max(longest, o.dims(i));
+  }
+  AxisType result = o.type(last);
+  // The dim of the values, among those of the same elements of x: the dims of the indices, and dims not indexed.
+  const int64_t first = PlaceOfIndices(indexed);
+  int64_t dim = result.dim + o.made_dims() - static_cast<int64_t>(indexed.size()) + longest - o.dims(last);
+  if (dim >= first && dim < first + longest)
+    return o.Fault(
+        "the values are sharded along the indexed dims, but the indices are replicated; each rank needs its "
+        "shard of the indices");
+  if (dim >= first + longest) dim -= longest;
+  for (const int64_t one : indexed) dim += one <= dim ? 1 : 0;
+  result.dim = static_cast<int>(dim);
+  result.behind = -1;
+  if (x.is_replicate() && x.zero) return result;
+  if (!x.is_shard() || !x.SameAs(result))
+    return o.Fault("shards are written into a tensor that is not sharded in the same way");
+  if (MeetMaps(o, result, x)) return result;
+  return AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty);
+}
+
 // (x, [indices...], values, accumulate).
 AxisTypes IndexPut(Operands& o) {
   const size_t last = o.size() - 1;
@@ -241,36 +360,24 @@ AxisTypes IndexPut(Operands& o) {
   bool own = values.is(TypeKind::kVarying);
   bool cut = false;
   for (size_t i = 1; i < last; ++i) {
+    if (o.type(i).is_partial())
+      return {o.Fault("the indices are partial; reduce the indices first", SuggestedFix::kMakeSum)};
     own = own || o.type(i).is(TypeKind::kVarying) || o.type(i).is(TypeKind::kOwnRows);
     cut = cut || o.type(i).is_shard();
   }
   const bool zeros = x.is_replicate() && x.zero;
   if (own) return {adds && (x.is_partial() || zeros) ? AxisType::Partial() : AxisType::Of(TypeKind::kVarying)};
   if (values.is_partial()) {
+    if (cut)
+      return {
+          o.Fault("partial values are written at sharded indices; reduce the values first", SuggestedFix::kMakeSum)};
     if (zeros || x.is_partial()) return {values};
     return {
         o.Fault("partial values are written into a tensor that is neither partial nor zero; reduce the values first",
                 SuggestedFix::kMakeSum)};
   }
-  if (cut || values.is_shard()) {
-    const c10::SmallVector<int64_t, 4> indexed = IndexedDims(o, 1, last);
-    if (cut && x.is_shard() && std::ranges::find(indexed, x.dim) == indexed.end()) {
-      return {o.Fault("sharded indices write into a tensor that is sharded along a dim that they do not index")};
-    }
-    // Local indices.
-    if (cut && (x.is_shard() || zeros)) return {x.is_shard() ? x : AxisType::Shard(0, o.made()[0])};
-    if (!cut && values.is_shard()) {
-      AxisType result = values;
-      result.dim += static_cast<int>(o.made_dims() - o.dims(last));
-      if (zeros) return {result};
-      if (x.is_shard() && x.SameAs(result)) {
-        if (MeetMaps(o, result, x)) return {result};
-        return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
-      }
-    }
-    return {o.Fault(cut ? "values are written at sharded indices into a tensor that is neither sharded nor zero"
-                        : "shards are written into a tensor that is not sharded in the same way")};
-  }
+  if (cut) return {PutAtShards(o, IndexedDims(o, 1, last), adds)};
+  if (values.is_shard()) return {PutShards(o, IndexedDims(o, 1, last))};
   if (x.is_shard()) return {o.Fault("a replicated tensor is written into a local shard at global indices")};
   return {x.is_partial()
               ? o.Fault("a replicated tensor is written into a partial tensor; reduce the partial tensor first",
@@ -308,9 +415,7 @@ AxisTypes Gather(Operands& o) {
     return {o.Fault("sharded indices are used on a replicated tensor; each rank needs its shard of the tensor",
                     SuggestedFix::kTakeShard)};
   }
-  AxisType result = places;
-  result.uniform = 0;
-  return {result};
+  return {OfNewValues(places)};
 }
 
 // (x, dim, indices, source or value): into x along dim.
@@ -318,7 +423,13 @@ AxisTypes Scatter(Operands& o) {
   const int64_t dim = o.Dim(1, o.dims(0));
   const AxisType& places = o.type(1);
   const bool adds = o.name() == "scatter_add";
-  if (places.is(TypeKind::kVarying)) return {adds ? AxisType::Partial() : AxisType::Of(TypeKind::kVarying)};
+  if (places.is(TypeKind::kVarying)) {
+    if (!adds) return {AxisType::Of(TypeKind::kVarying)};
+    if (o.type(0).is_partial() || (o.type(0).is_replicate() && o.type(0).zero)) return {AxisType::Partial()};
+    return {o.Fault(
+        "values are added at indices that differ between ranks to a tensor that is neither partial nor zero; each rank "
+        "would add only its own values")};
+  }
   for (size_t i = 0; i < o.size(); ++i) {
     if (o.type(i).is_shard() && o.type(i).dim == dim) {
       return {o.Fault(Phrase("global indices are used along dim ", dim, ", which is sharded"))};
@@ -326,9 +437,15 @@ AxisTypes Scatter(Operands& o) {
   }
   const bool terms = o.size() > 2 && o.type(2).is_partial();
   if (terms && o.type(0).zero && places.is_replicate()) return {o.type(2)};
-  AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kLinear);
-  result.uniform = 0;
-  return {result};
+  const AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kLinear);
+  // Where the indices are shorter than x, they write into its first elements: those of another rank.
+  for (size_t i = 0; i < o.size() && result.is_shard(); ++i) {
+    if (o.dims(i) != o.made_dims()) continue;
+    const auto at = static_cast<size_t>(result.dim);
+    if (o.sizes(i)[at] != o.made()[at])
+      return {o.Fault(Phrase("indices and values of the local length are written into the full dim ", result.dim))};
+  }
+  return {OfNewValues(result)};
 }
 
 // The indices of nonzero elements, one row for each. With shards of the first dim they are local.

@@ -16,7 +16,8 @@ AxisTypes Cat(Operands& o) {
   AxisType result = AxisType::Replicate();
   bool cut = false;
   size_t partial = 0;
-  size_t other = 0;  // not a shard, not empty
+  bool alike = true;  // the partial ones
+  size_t other = 0;   // not a shard, not empty
   bool uniform = true;
   std::vector<int64_t> parts;
   std::vector<IndexMapPtr> maps;
@@ -26,6 +27,8 @@ AxisTypes Cat(Operands& o) {
     if (empty) continue;
     if (type.is(TypeKind::kVarying) || type.is(TypeKind::kOwnRows)) return {AxisType::Of(type.kind)};
     if (type.is_partial()) {
+      alike = alike && (!result.is_partial() || (type.SameAs(result) && type.last == result.last)) &&
+              !(type.is_mixed() && dim + 1 == o.made_dims());
       ++partial;
       result = type;
       continue;
@@ -62,6 +65,7 @@ AxisTypes Cat(Operands& o) {
       return {
           o.Fault("a partial tensor is concatenated with a tensor that is not partial; reduce the partial tensor first",
                   SuggestedFix::kMakeSum)};
+    if (!alike) return {o.Unproven("no rule for partial tensors of different kinds")};
     return {result};
   }
   if (!cut) {
@@ -81,6 +85,9 @@ AxisTypes Cat(Operands& o) {
   }
   // Along the sharded dim each rank joins its own shards: a fused dim.
   if (parts.size() > 1) {
+    if (result.lead != 1)
+      return {o.Unproven(Phrase("shards are concatenated along dim ", dim,
+                                ", which a view flattened from an unsharded dim and a sharded dim"))};
     result.length = o.made()[static_cast<size_t>(dim)];
     result.parts = parts;
     result.map = IndexMap::Joined(maps);

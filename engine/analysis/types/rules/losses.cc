@@ -1,8 +1,11 @@
 // Losses: (values, targets, ...), reduced to a mean, a sum or not at all.
 //
 // Rows of the batch are independent, so sharded rows give a partial sum, or a partial mean if the loss divides by the
-// number of local rows. The classes of a row are not: targets are global class indices, and a rank would look up
+// number of local elements. The mean of cross entropy divides by the weights of the targets that are not ignored, of
+// which each rank has others: no average over the ranks is that mean. The classes of a row are not: targets are global class indices, and a rank would look up
 // another class in its shard. Losses on a sharded vocabulary are regions (train/loss).
+#include <algorithm>
+
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -23,6 +26,10 @@ AxisTypes NegativeLogLikelihood(Operands& o) {
   const AxisType& targets = o.type(1);
   if (targets.is_partial())
     return {o.Fault("the targets are partial; reduce the targets first", SuggestedFix::kMakeSum)};
+  if (o.Any(TypeKind::kVarying) || o.Any(TypeKind::kOwnRows)) return {AxisType::Of(TypeKind::kVarying)};
+  const int64_t reduction = o.Int(3, kMean);
+  if (const int weight = o.TensorOf(2); weight >= 0 && !o.type(static_cast<size_t>(weight)).is_replicate())
+    return {o.Fault("the weights of the classes are not replicated; each rank needs the weights of all classes")};
   const int classes = o.dims(0) == 1 ? 0 : 1;
   if (x.is_shard() && x.dim == classes) {
     return {o.Fault(
@@ -41,8 +48,12 @@ AxisTypes NegativeLogLikelihood(Operands& o) {
       return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
     }
   }
-  const AxisType total = x.is_shard() ? AxisType::Partial() : x;
-  return {Reduced(o, x, o.Int(3, kMean)), total};
+  if (!x.is_shard()) return {x, OfNewValues(x)};
+  const AxisType loss = Reduced(o, x, reduction);
+  if (reduction != kMean || !loss.is_known()) return {loss, AxisType::Partial()};
+  return {o.Unproven("the mean divides by the number or weights of the rank's targets that are not ignored, which may "
+                     "differ between ranks; use a sum, and divide by the total of all ranks"),
+          AxisType::Partial()};
 }
 
 // (gradient, values, targets, weight, reduction, ignored, total weight).
@@ -54,28 +65,30 @@ AxisTypes NegativeLogLikelihoodBackward(Operands& o) {
             : o.Fault(
                   "a partial gradient is combined with tensors that differ between ranks; reduce the gradient first",
                   SuggestedFix::kMakeSum)};
-  AxisType result = o.type(1);
-  result.uniform = 0;
-  return {result};
+  if (o.Any(TypeKind::kVarying)) return {AxisType::Of(TypeKind::kVarying)};
+  if (o.type(0).is_shard() && !o.type(1).is_shard())
+    return {o.Fault("the gradient and the values are not sharded in the same way")};
+  return {OfNewValues(o.type(1))};
 }
 
-// (values, targets, reduction), element by element.
+// (values, targets, weight?, ..., reduction, ...), element by element.
 AxisTypes Elementwise(Operands& o) {
-  const Meeting meeting[2] = {{&o.type(0), o.sizes(0)}, {&o.type(1), o.sizes(1)}};
-  return {Reduced(o, Meet(o, meeting, std::max(o.dims(0), o.dims(1)), Dependence::kAny), o.Int(2, kMean))};
+  int64_t dims = 0;
+  for (size_t i = 0; i < o.size(); ++i) dims = std::max(dims, o.dims(i));
+  return {Reduced(o, Meet(o, AllOperands(o), dims, Dependence::kAny), o.Int(o.Named("reduction"), kMean))};
 }
 
+// (gradient, values, targets, weight?, ...).
 AxisTypes ElementwiseBackward(Operands& o) {
-  const Meeting meeting[2] = {{&o.type(1), o.sizes(1)}, {&o.type(2), o.sizes(2)}};
+  c10::SmallVector<Meeting, 4> meeting = AllOperands(o);
+  if (!o.type(0).is_partial()) return {Meet(o, meeting, o.made_dims(), Dependence::kAny)};
+  meeting.erase(meeting.begin());
   const AxisType values = Meet(o, meeting, o.made_dims(), Dependence::kAny);
-  if (o.type(0).is_partial())
-    return {
-        values.is_replicate()
-            ? o.type(0)
-            : o.Fault(
-                  "a partial gradient is combined with tensors that differ between ranks; reduce the gradient first",
-                  SuggestedFix::kMakeSum)};
-  return {values};
+  return {
+      values.is_replicate()
+          ? o.type(0)
+          : o.Fault("a partial gradient is combined with tensors that differ between ranks; reduce the gradient first",
+                    SuggestedFix::kMakeSum)};
 }
 
 }  // namespace

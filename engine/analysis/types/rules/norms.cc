@@ -29,9 +29,8 @@ AxisTypes Norm(Operands& o) {
     if (o.type(i).is_shard())
       return {o.Fault("the weight or bias of a norm is sharded, but the normalized dims are not sharded")};
   }
-  AxisType y = x;
-  y.uniform = 0;
-  return {y};
+  if (o.Any(TypeKind::kVarying) || o.Any(TypeKind::kOwnRows)) return {AxisType::Of(TypeKind::kVarying)};
+  return {OfNewValues(x)};
 }
 
 // (gradient, x, shape, statistics..., weight, ...) -> gradients of x, weight, bias. Linear in the gradient.
@@ -49,6 +48,7 @@ AxisTypes NormBackward(Operands& o) {
     for (AxisType& type : out) type = gradient;
     return out;
   }
+  if (o.Any(TypeKind::kVarying)) return AxisTypes(o.products(), AxisType::Of(TypeKind::kVarying));
   const Meeting meeting[2] = {{&gradient, o.sizes(0)}, {&x, o.sizes(1)}};
   out[0] = Meet(o, meeting, o.dims(1), Dependence::kAny);
   out[0].uniform = 0;

@@ -5,13 +5,31 @@
 // saved tensor: if that is partial, the forward was refused already, or a recomputed one differs from it. masked_fill
 // by 0 and where with a zero are products with a mask, and keep a tensor partial; any other value would be filled in
 // once per rank.
+#include <algorithm>
+
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
 namespace moonshard {
 namespace {
 
+// Whether a partial operand `i` loses fractions when it is written as `dtype`: the sum of rounded terms is another sum.
+bool Rounds(const Operands& o, size_t i, at::ScalarType dtype) {
+  return o.type(i).is_partial() && at::isIntegralType(dtype, /*includeBool=*/true) &&
+         (dtype == at::kBool ? o.dtype(i) != at::kBool : !at::isIntegralType(o.dtype(i), /*includeBool=*/true));
+}
+
+AxisType RoundsFault(Operands& o) {
+  return o.Fault(
+      "a partial tensor is rounded to integers or booleans, and the sum of rounded terms is not the rounded "
+      "sum; reduce the tensor first",
+      SuggestedFix::kMakeSum);
+}
+
 AxisTypes Linear(Operands& o) {
+  if (const size_t dtype = o.Named("dtype"); dtype < o.arguments() && o.argument(dtype).isInt()) {
+    if (Rounds(o, 0, static_cast<at::ScalarType>(o.Int(dtype)))) return {RoundsFault(o)};
+  }
   // add(x, 2): the number is counted once per rank if x is partial.
   const bool with_number = o.arguments() > 1 && o.argument(1).isScalar() && !o.argument(1).isTensor() &&
                            (o.name() == "add" || o.name() == "sub" || o.name() == "rsub");
@@ -27,6 +45,8 @@ AxisTypes Multilinear(Operands& o) { return {Meet(o, AllOperands(o), o.made_dims
 AxisTypes Any(Operands& o) { return {Meet(o, AllOperands(o), o.made_dims(), Dependence::kAny)}; }
 
 AxisTypes Divide(Operands& o) {
+  if (const size_t rounds = o.Named("rounding_mode"); rounds < o.arguments() && o.argument(rounds).isString())
+    return Any(o);
   if (o.size() > 1 && o.type(1).is_partial()) {
     return {o.Fault("the divisor is a partial tensor; reduce the divisor first", SuggestedFix::kMakeSum)};
   }
@@ -63,8 +83,8 @@ AxisTypes Where(Operands& o) {
   if (o.type(0).is_replicate()) {
     const bool a = o.size() > 1 && o.type(1).is_partial();
     const bool b = o.size() > 2 && o.type(2).is_partial();
-    const auto zeros = [&](size_t i) { return o.size() > i && o.dims(i) == 0 && o.type(i).is_replicate(); };
-    if (a && b) return {o.type(1)};
+    const auto zeros = [&](size_t i) { return o.size() > i && o.type(i).is_replicate() && o.type(i).zero; };
+    if (a && b && o.type(1).SameAs(o.type(2))) return {o.type(1)};
     if (a && zeros(2)) return {o.type(1)};
     if (b && zeros(1)) return {o.type(2)};
   }
@@ -86,10 +106,16 @@ AxisTypes AddProduct(Operands& o) {
 // lerp(x, y, weight) = x + weight (y - x), the weight a number or a tensor.
 AxisTypes Lerp(Operands& o) {
   const Meeting ends[2] = {{&o.type(0), o.sizes(0)}, {&o.type(1), o.sizes(1)}};
-  return {Meet(o, ends, o.made_dims(), Dependence::kLinear)};
+  const AxisType between = Meet(o, ends, o.made_dims(), Dependence::kLinear);
+  if (o.size() < 3 || !between.is_known()) return {between};
+  if (o.type(2).is_partial())
+    return {o.Fault("the weight of an interpolation is partial; reduce the weight first", SuggestedFix::kMakeSum)};
+  const Meeting product[2] = {{&between, o.made()}, {&o.type(2), o.sizes(2)}};
+  return {Meet(o, product, o.made_dims(), Dependence::kMultilinear)};
 }
 
 AxisTypes CopyInto(Operands& o) {
+  if (Rounds(o, 1, o.dtype(0))) return {RoundsFault(o)};
   const Meeting source[1] = {{&o.type(1), o.sizes(1)}};
   return {Meet(o, source, o.made_dims(), Dependence::kLinear)};
 }
@@ -102,13 +128,29 @@ AxisTypes Triangle(Operands& o) {
                        "; each rank has different rows or columns, so the diagonal of its shard is not the diagonal "
                        "of the full matrix"))};
   }
-  return Multilinear(o);
+  // The elements of a triangle of ones are not the same along its rows and columns.
+  AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kMultilinear);
+  const int64_t rows = o.made_dims() - 2;
+  if (rows >= 0 && rows < 63) result.uniform &= ~(uint64_t{3} << rows);
+  return {result};
 }
 
 // native_dropout(x) -> output, mask. The random numbers of replicated values are equal on every rank.
 AxisTypes Dropout(Operands& o) {
-  const AxisType mask = o.type(0).is_partial() ? AxisType::Replicate() : o.type(0);
-  return {o.type(0), mask};
+  AxisType dropped = OfNewValues(o.type(0));
+  const AxisType mask = dropped.is_partial() ? AxisType::Replicate() : dropped;
+  dropped.zero = o.type(0).zero;
+  return {dropped, mask};
+}
+
+// Whether a number other than 0 is added to each tensor of a list.
+bool AddsNumbers(const Operands& o) {
+  if ((o.name() != "_foreach_add" && o.name() != "_foreach_sub") || o.arguments() < 2) return false;
+  const c10::IValue& number = o.argument(1);
+  if (number.isScalar()) return !number.toScalar().equal(0);
+  return number.isList() && std::ranges::any_of(number.toListRef(), [](const c10::IValue& one) {
+           return one.isScalar() && !one.toScalar().equal(0);
+         });
 }
 
 // Lists of tensors that are combined one by one: all lists have the same length; a single tensor is combined with each.
@@ -116,10 +158,24 @@ template <Dependence kDependence>
 AxisTypes Foreach(Operands& o) {
   AxisTypes out;
   const size_t count = o.products();
+  const bool adds_numbers = AddsNumbers(o);
+  // The first list that must not be partial: divisors, or weights of interpolations.
+  const size_t factors = o.name() == "_foreach_div" ? count : o.name() == "_foreach_lerp" ? 2 * count : o.size();
   for (size_t i = 0; i < count; ++i) {
+    if (adds_numbers && o.type(i).is_partial()) {
+      return {
+          o.Fault("a number is added to a partial tensor and would be counted once per rank; reduce the tensor first",
+                  SuggestedFix::kMakeSum)};
+    }
     c10::SmallVector<Meeting, 4> meeting;
     for (size_t begin = 0; begin < o.size(); begin += count) {
       const size_t at = begin + i < o.size() ? begin + i : o.size() - 1;
+      if (begin >= factors && o.type(at).is_partial()) {
+        return {o.Fault(o.name() == "_foreach_div"
+                            ? "the divisor is a partial tensor; reduce the divisor first"
+                            : "the weight of an interpolation is partial; reduce the weight first",
+                        SuggestedFix::kMakeSum)};
+      }
       meeting.push_back({&o.type(at), o.sizes(at)});
     }
     out.push_back(Meet(o, meeting, o.made_dims(i), kDependence));

@@ -38,8 +38,9 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
     return o.Fault(
         Quoted(o.name(), Phrase(" over dim ", type.dim, " covers only the local shard; all-gather the dim first")));
   }
-  AxisType result = type;
-  result.uniform = 0;
+  // A sum of zeros is zero, the logarithm of a sum of their exponentials is not.
+  AxisType result = OfNewValues(type);
+  result.zero = type.zero && kind != Kind::kOther;
   result.behind = -1;
   if (type.is_shard() && !keep) {
     for (int64_t d = 0; d < type.dim; ++d) result.dim -= goes(d) ? 1 : 0;
@@ -71,8 +72,8 @@ AxisType Along(Operands& o, int64_t dim, bool linear) {
     return o.Fault(
         Quoted(o.name(), Phrase(" along dim ", dim, " covers only the local shard; all-gather the dim first")));
   }
-  AxisType result = type;
-  result.uniform = 0;
+  AxisType result = OfNewValues(type);
+  result.zero = type.zero && linear;
   return result;
 }
 
@@ -98,15 +99,11 @@ AxisTypes SoftmaxBackward(Operands& o) {
   return {result};
 }
 
-// (x, k, dim, ...) -> values, indices; sort: (x, dim, ...).
+// topk, sort and argsort -> values, indices. `dim` is at other places in other overloads.
 AxisTypes Order(Operands& o) {
-  const size_t argument = o.name() == "topk" ? 2 : 1;
-  AxisType one;
-  if (argument < o.arguments() && o.argument(argument).isInt()) {
-    one = Along(o, o.Dim(argument, o.dims(0)), false);
-  } else {
-    one = Along(o, o.dims(0) - 1, false);
-  }
+  const size_t dim = o.Named("dim");
+  const bool given = dim < o.arguments() && o.argument(dim).isInt();
+  const AxisType one = Along(o, given ? o.Dim(dim, o.dims(0)) : o.dims(0) - 1, false);
   return {one, one};
 }
 

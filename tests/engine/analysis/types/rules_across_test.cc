@@ -199,9 +199,22 @@ TEST_CASE("attention, norms and losses") {
        [] {
          return at::cross_entropy_loss(Piece(1, {2, 3}), Places({2}));
        }},
-      {"a loss on a shard of the rows", "partial mean",
+      {"a loss on a shard of the rows, of which a rank may ignore more than another",
+       "unproven: aten::nll_loss_forward: the mean divides by the number",
        [] {
          return at::cross_entropy_loss(Piece(0, {2, 3}), Piece(0, {2}).mul(0).to(at::kLong));
+       }},
+      {"a sum of losses on a shard of the rows", "partial",
+       [] {
+         return at::cross_entropy_loss(Piece(0, {2, 3}), Piece(0, {2}).mul(0).to(at::kLong), {}, at::Reduction::Sum);
+       }},
+      {"weights of the classes in shards", "fault: the weights of the classes are not replicated",
+       [] {
+         return at::cross_entropy_loss(Same({2, 3}), Places({2}), Piece(0, {3}));
+       }},
+      {"a sum of binary losses on a shard of the rows", "partial",
+       [] {
+         return at::binary_cross_entropy(Piece(0, {2, 3}), Piece(0, {2, 3}), {}, at::Reduction::Sum);
        }},
       {"a mean loss on rows of different number", "fault: 'nll_loss_forward' over uneven shards",
        [] {

@@ -157,9 +157,9 @@ TEST_CASE("places, rows and targets in shards") {
        [] {
          return at::index_add(Piece(1, {3, 4}), 0, Places({2}), Parts(1, {2, 4}));
        }},
-      {"targets of the same rows", "partial mean",
+      {"targets of the same rows", "shard(0)",
        [] {
-         return at::nll_loss(Piece(0, {4, 5}), Piece(0, {4}).mul(0).to(at::kLong));
+         return at::nll_loss(Piece(0, {4, 5}), Piece(0, {4}).mul(0).to(at::kLong), {}, at::Reduction::None);
        }},
       {"targets of other rows", "fault: shards of dim 0 that hold different elements",
        [] {

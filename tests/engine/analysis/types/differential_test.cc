@@ -1,0 +1,748 @@
+// The rules against numbers: each operation runs on the tensors that two ranks hold, for every combination of layouts of
+// its operands, and once on the full tensors. Where the rules accept a combination, the ranks' results must be what
+// their type says of the full result. A rule may refuse what is right; it may not accept what is wrong.
+#include <catch2/catch.hpp>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/layout/shards.h"
+#include "tests/engine/analysis/types/typed.h"
+
+namespace moonshard::test {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+struct Operation {
+  const char* name;
+  Tensors inputs;  // full
+  std::function<Tensors(const Tensors&)> body;
+  bool packed = true;          // whether its operands may be packed
+  bool checks_indices = true;  // else indices out of range are not an error of the operator but a write anywhere
+};
+
+constexpr int64_t kBoth = 2;  // ranks
+
+// The layouts that a full tensor can have.
+std::vector<Layout> LayoutsOfTensor(const at::Tensor& full, bool packed, bool partial_indices) {
+  std::vector<Layout> out = {Layout::Replicate()};
+  if (full.is_floating_point() || (full.scalar_type() == at::kLong && partial_indices))
+    out.push_back(Layout::Partial());
+  for (int64_t d = 0; d < full.dim(); ++d) {
+    if (full.size(d) < kBoth) continue;
+    out.push_back(Layout::Shard(static_cast<int>(d)));
+    if (packed && full.size(d) % (2 * kBoth) == 0)
+      out.push_back(Layout::PackedEqually(static_cast<int>(d), 2).Sized(full.size(d)));
+  }
+  return out;
+}
+
+// What the rank holds of the indices of a dim.
+at::Tensor IndicesOf(const std::vector<Interval>& intervals) {
+  Tensors parts;
+  for (const Interval& one : intervals) parts.push_back(at::arange(one.begin, one.begin + one.length, at::kLong));
+  return parts.empty() ? at::empty({0}, at::kLong) : at::cat(parts);
+}
+
+at::Tensor LocalOf(const at::Tensor& full, const Layout& layout, int64_t rank) {
+  at::Tensor local = full.clone();
+  int64_t full_size = -1;
+  if (layout.is_shard()) {
+    full_size = full.size(layout.dim);
+    const DimShards shards = DimShards::Make(layout, full_size, kBoth).ValueOrThrow();
+    local = full.index_select(layout.dim, IndicesOf(shards.of(rank)));
+  } else if (layout.kind == LayoutKind::kPartial) {
+    at::manual_seed(17);
+    const at::Tensor term = full.is_floating_point() ? at::rand_like(full) : at::randint_like(full, 3);
+    local = rank == 0 ? term : full - term;
+  }
+  return OneAxis::As(local, layout.kind == LayoutKind::kReplicate
+                                ? AxisType::Replicate()
+                                : TypeOfLayout(layout, local.sizes(), full_size, kBoth, rank));
+}
+
+struct RankRun {
+  Tensors made;
+  std::vector<AxisType> types;
+};
+
+// Nothing where the rules or the operators refuse the layouts.
+std::optional<RankRun> RunOn(const Operation& operation, const std::vector<Layout>& layouts, int64_t rank) {
+  OperatorChecker checker({{MeshAxis::kTp, kBoth, rank}}, RuleTable::BuiltIn());
+  Tensors inputs;
+  for (size_t i = 0; i < layouts.size(); ++i) inputs.push_back(LocalOf(operation.inputs[i], layouts[i], rank));
+  RankRun out;
+  try {
+    const OperatorScope scope(checker);
+    out.made = operation.body(inputs);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+  if (!checker.faults().empty() || !checker.unproven().empty()) return std::nullopt;
+  for (const at::Tensor& made : out.made) out.types.push_back(checker.Get(made)[0]);
+  return out;
+}
+
+bool SameNumbers(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && at::allclose(a.to(at::kDouble), b.to(at::kDouble), 1e-9, 1e-9, /*equal_nan=*/true);
+}
+
+// Whether the results of the ranks are, by their type, what the full result is. Results of other sizes are not judged:
+// sizes are compared with those of the unsharded step (prove/step_sizes.h).
+bool IsAsTyped(const RankRun& first, const RankRun& second, size_t i, const at::Tensor& full) {
+  const AxisType& type = first.types[i];
+  const at::Tensor& a = first.made[i];
+  const at::Tensor& b = second.made[i];
+  switch (type.kind) {
+    case TypeKind::kReplicate:
+      if (a.sizes() != full.sizes() || b.sizes() != full.sizes()) return true;
+      return SameNumbers(a, full) && SameNumbers(b, full);
+    case TypeKind::kPartial:
+      if (a.sizes() != full.sizes() || b.sizes() != full.sizes()) return true;
+      return SameNumbers(type.mean ? (a + b) / 2 : a + b, full);
+    case TypeKind::kShard: {
+      if (type.lead != 1) return true;
+      if (type.dim >= full.dim()) return false;
+      if (type.map == nullptr) {
+        const at::Tensor joined = at::cat({a, b}, type.dim);
+        return joined.sizes() != full.sizes() || SameNumbers(joined, full);
+      }
+      for (int64_t rank = 0; rank < kBoth; ++rank) {
+        const at::Tensor& own = rank == 0 ? a : b;
+        const at::Tensor indices = IndicesOf(type.map->of(rank));
+        if (type.map->size() != full.size(type.dim)) return true;
+        const at::Tensor expected = full.index_select(type.dim, indices);
+        if (expected.sizes() == own.sizes() && !SameNumbers(own, expected)) return false;
+      }
+      return true;
+    }
+    default: return true;
+  }
+}
+
+// The combinations of layouts that the rules accept and the numbers refute, one a line. Counts those that are accepted.
+std::string Refuted(const Operation& operation, int64_t& accepted) {
+  std::vector<std::vector<Layout>> choices;
+  for (const at::Tensor& input : operation.inputs)
+    choices.push_back(LayoutsOfTensor(input, operation.packed, operation.checks_indices));
+  const Tensors full = operation.body(operation.inputs);
+  std::string out;
+  std::vector<size_t> at(choices.size(), 0);
+  for (bool more = true; more;) {
+    std::vector<Layout> layouts;
+    std::string name = operation.name;
+    for (size_t i = 0; i < at.size(); ++i) {
+      layouts.push_back(choices[i][at[i]]);
+      name += (i == 0 ? "(" : ", ") + layouts.back().ToText();
+    }
+    const std::optional<RankRun> first = RunOn(operation, layouts, 0);
+    const std::optional<RankRun> second = first ? RunOn(operation, layouts, 1) : std::nullopt;
+    for (size_t i = 0; second && i < full.size(); ++i) {
+      ++accepted;
+      if (!IsAsTyped(*first, *second, i, full[i]))
+        out += name + "): result " + std::to_string(i) + " is not " + first->types[i].ToString() + "\n";
+    }
+    more = false;
+    for (size_t i = 0; i < at.size() && !more; ++i) {
+      more = ++at[i] < choices[i].size();
+      if (!more) at[i] = 0;
+    }
+  }
+  return out;
+}
+
+void CheckOperations(const std::vector<Operation>& operations) {
+  int64_t accepted = 0;
+  for (const Operation& operation : operations) {
+    const int64_t before = accepted;
+    CHECK(Refuted(operation, accepted) == "");
+    INFO(operation.name << " is accepted for no layouts");
+    CHECK(accepted > before);
+  }
+}
+
+at::Tensor Numbers(at::IntArrayRef sizes) {
+  at::manual_seed(static_cast<uint64_t>(sizes.size()) * 7 + 1);
+  return at::rand(sizes, at::kDouble) - 0.4;
+}
+at::Tensor Ids(at::IntArrayRef sizes, int64_t below) {
+  at::manual_seed(5);
+  return at::randint(below, sizes, at::kLong);
+}
+c10::List<std::optional<at::Tensor>> List(std::vector<std::optional<at::Tensor>> tensors) {
+  return c10::List<std::optional<at::Tensor>>(tensors);
+}
+
+TEST_CASE("elementwise operators compute what their types say") {
+  const at::Tensor a = Numbers({4, 6});
+  const at::Tensor b = Numbers({4, 6}) + 1;
+  CheckOperations({
+      {"add", {a, b}, [](const Tensors& t) -> Tensors { return {t[0] + t[1]}; }},
+      {"sub row", {a, Numbers({6})}, [](const Tensors& t) -> Tensors { return {t[0] - t[1]}; }},
+      {"mul", {a, b}, [](const Tensors& t) -> Tensors { return {t[0] * t[1]}; }},
+      {"div", {a, b}, [](const Tensors& t) -> Tensors { return {t[0] / t[1]}; }},
+      {"div floor", {a, b}, [](const Tensors& t) -> Tensors { return {at::div(t[0], t[1], "floor")}; }},
+      {"div by a number, truncated", {a}, [](const Tensors& t) -> Tensors { return {at::div(t[0], 0.1, "trunc")}; }},
+      {"lerp", {a, b, Numbers({4, 6})}, [](const Tensors& t) -> Tensors { return {at::lerp(t[0], t[1], t[2])}; }},
+      {"lerp number", {a, b}, [](const Tensors& t) -> Tensors { return {at::lerp(t[0], t[1], 0.3)}; }},
+      {"where", {a.gt(0), a, b}, [](const Tensors& t) -> Tensors { return {at::where(t[0], t[1], t[2])}; }},
+      {"where 0", {a.gt(0), a}, [](const Tensors& t) -> Tensors { return {at::where(t[0], t[1], 0)}; }},
+      {"where 1", {a.gt(0), a}, [](const Tensors& t) -> Tensors { return {at::where(t[0], t[1], 1)}; }},
+      {"where a scalar tensor",
+       {a.gt(0), a},
+       [](const Tensors& t) -> Tensors { return {at::where(t[0], t[1], at::full({}, 2.0, at::kDouble))}; }},
+      {"masked_fill", {a, a.gt(0)}, [](const Tensors& t) -> Tensors { return {t[0].masked_fill(t[1], 0)}; }},
+      {"masked_fill 1", {a, a.gt(0)}, [](const Tensors& t) -> Tensors { return {t[0].masked_fill(t[1], 1)}; }},
+      {"addcmul", {a, b, Numbers({6})}, [](const Tensors& t) -> Tensors { return {at::addcmul(t[0], t[1], t[2])}; }},
+      {"addcdiv", {a, b, Numbers({6})}, [](const Tensors& t) -> Tensors { return {at::addcdiv(t[0], t[1], t[2])}; }},
+      {"to integers", {a}, [](const Tensors& t) -> Tensors { return {(t[0] * 5).to(at::kLong)}; }},
+      {"to booleans", {a}, [](const Tensors& t) -> Tensors { return {t[0].to(at::kBool)}; }},
+      {"copy into integers",
+       {a},
+       [](const Tensors& t) -> Tensors { return {at::zeros_like(t[0], at::kLong).copy_(t[0] * 9)}; }},
+      {"fill with a tensor",
+       {Numbers({})},
+       [](const Tensors& t) -> Tensors { return {at::zeros({3}, at::kDouble).fill_(t[0])}; }},
+      {"add a triangle",
+       {Numbers({4, 4})},
+       [](const Tensors& t) -> Tensors { return {t[0] + at::ones_like(t[0]).tril()}; }},
+      {"add a triangle of its own sizes",
+       {Numbers({4, 4})},
+       [](const Tensors& t) -> Tensors {
+         return {t[0] + at::full({t[0].size(0), 4}, -9.0, at::kDouble).triu(1)};
+       }},
+      {"add embeddings of zeros",
+       {Numbers({4, 6}), Numbers({3, 6})},
+       [](const Tensors& t) -> Tensors { return {t[0] + at::embedding(t[1], at::zeros({4}, at::kLong))}; }},
+      {"add softmax of zeros",
+       {a},
+       [](const Tensors& t) -> Tensors { return {t[0] + at::softmax(at::zeros({6}, at::kDouble), 0)}; }},
+      {"add logsumexp of zeros",
+       {a},
+       [](const Tensors& t) -> Tensors {
+         return {t[0] + at::zeros({6, 2}, at::kDouble).logsumexp(1)};
+       }},
+      {"add norm of zeros",
+       {a},
+       [](const Tensors& t) -> Tensors {
+         return {t[0] + at::layer_norm(at::zeros({4, 6}, at::kDouble), {6}, {}, at::ones({6}, at::kDouble))};
+       }},
+      {"add gathered",
+       {a, Numbers({4, 6})},
+       [](const Tensors& t) -> Tensors {
+         return {t[0] + t[1].gather(1, at::zeros({4, 6}, at::kLong))};
+       }},
+      {"foreach add a number",
+       {a, b},
+       [](const Tensors& t) -> Tensors { return at::_foreach_add(at::TensorList(t), 3); }},
+      {"foreach div",
+       {a, b},
+       [](const Tensors& t) -> Tensors {
+         const at::TensorList all(t);
+         return at::_foreach_div(all.slice(0, 1), all.slice(1, 1));
+       }},
+      {"foreach lerp",
+       {a, b, Numbers({4, 6})},
+       [](const Tensors& t) -> Tensors {
+         const at::TensorList all(t);
+         return at::_foreach_lerp(all.slice(0, 1), all.slice(1, 1), all.slice(2, 1));
+       }},
+  });
+}
+
+TEST_CASE("reductions and orders compute what their types say") {
+  const at::Tensor x = Numbers({4, 6, 2});
+  const at::Tensor uneven = Numbers({3, 5});
+  std::vector<Operation> operations;
+  for (const int64_t dim : {0, 1, -1}) {
+    const auto add = [&](const char* name, const std::function<Tensors(const at::Tensor&)>& body) {
+      for (const at::Tensor& one : {x, uneven})
+        operations.push_back({name, {one}, [body](const Tensors& t) { return body(t[0]); }});
+    };
+    add("sum", [dim](const at::Tensor& t) -> Tensors { return {t.sum(dim), t.sum(dim, true)}; });
+    add("mean", [dim](const at::Tensor& t) -> Tensors { return {t.mean(dim)}; });
+    add("mean of all", [](const at::Tensor& t) -> Tensors { return {t.mean()}; });
+    add("amax", [dim](const at::Tensor& t) -> Tensors { return {t.amax(dim)}; });
+    add("argmax", [dim](const at::Tensor& t) -> Tensors { return {t.argmax(dim)}; });
+    add("var", [dim](const at::Tensor& t) -> Tensors { return {t.var(at::IntArrayRef(dim))}; });
+    add("logsumexp", [dim](const at::Tensor& t) -> Tensors { return {t.logsumexp(dim)}; });
+    add("softmax", [dim](const at::Tensor& t) -> Tensors { return {at::softmax(t, dim), at::log_softmax(t, dim)}; });
+    add("cumsum", [dim](const at::Tensor& t) -> Tensors { return {t.cumsum(dim)}; });
+    add("cumprod", [dim](const at::Tensor& t) -> Tensors { return {t.cumprod(dim)}; });
+    add("logcumsumexp", [dim](const at::Tensor& t) -> Tensors { return {t.logcumsumexp(dim)}; });
+    add("sort", [dim](const at::Tensor& t) -> Tensors { return {std::get<0>(t.sort(dim)), std::get<1>(t.sort(dim))}; });
+    add("stable sort",
+        [dim](const at::Tensor& t) -> Tensors { return {std::get<0>(at::sort(t, std::optional<bool>(true), dim))}; });
+    add("stable argsort", [dim](const at::Tensor& t) -> Tensors { return {at::argsort(t, /*stable=*/true, dim)}; });
+    add("topk", [dim](const at::Tensor& t) -> Tensors {
+      return {std::get<0>(t.topk(1, dim)), std::get<1>(t.topk(1, dim))};
+    });
+    add("max", [dim](const at::Tensor& t) -> Tensors { return {std::get<0>(t.max(dim)), std::get<1>(t.max(dim))}; });
+    add("roll", [dim](const at::Tensor& t) -> Tensors { return {t.roll(1, dim)}; });
+    add("flip", [dim](const at::Tensor& t) -> Tensors { return {t.flip(dim)}; });
+    add("unfold", [dim](const at::Tensor& t) -> Tensors { return {t.unfold(dim, 2, 1)}; });
+    add("repeat_interleave", [dim](const at::Tensor& t) -> Tensors { return {t.repeat_interleave(2, dim)}; });
+    add("select", [dim](const at::Tensor& t) -> Tensors { return {t.select(dim, 0)}; });
+    add("narrow", [dim](const at::Tensor& t) -> Tensors { return {t.narrow(dim, 0, 1)}; });
+    add("every second", [dim](const at::Tensor& t) -> Tensors { return {t.slice(dim, 1, std::nullopt, 2)}; });
+    add("chunk", [dim](const at::Tensor& t) -> Tensors { return t.chunk(2, dim); });
+    add("unbind", [dim](const at::Tensor& t) -> Tensors { return {t.unbind(dim).front()}; });
+  }
+  operations.push_back({"tril", {Numbers({2, 4, 4})}, [](const Tensors& t) -> Tensors { return {t[0].tril()}; }});
+  operations.push_back(
+      {"maximum by max", {x, x + 1}, [](const Tensors& t) -> Tensors { return {at::max(t[0], t[1])}; }});
+  int64_t accepted = 0;
+  for (const Operation& operation : operations) CHECK(Refuted(operation, accepted) == "");
+  CHECK(accepted > 200);
+}
+
+TEST_CASE("views compute what their types say") {
+  const at::Tensor x = Numbers({4, 6, 8});
+  CheckOperations({
+      {"flatten front",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].reshape({-1, t[0].size(2)})};
+       }},
+      {"flatten behind",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].reshape({t[0].size(0), -1})};
+       }},
+      {"heads",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].view({t[0].size(0), t[0].size(1), -1, 2}).transpose(1, 2)};
+       }},
+      {"heads of one",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].view({t[0].size(0), t[0].size(1), -1, 4}).transpose(1, 2)};
+       }},
+      {"rows and back",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].reshape({-1, t[0].size(2)}).view({t[0].size(0), t[0].size(1), -1}).sum(0)};
+       }},
+      {"front in twos",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].view({-1, 2, t[0].size(1), t[0].size(2)}).sum(1)};
+       }},
+      {"front by twos",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].view({2, -1, t[0].size(1), t[0].size(2)}).sum(0)};
+       }},
+      {"all flat", {x}, [](const Tensors& t) -> Tensors { return {t[0].reshape({-1})}; }},
+      {"across dims",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].reshape({-1, 4}).sum(1)};
+       }},
+      {"permuted and flat",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].permute({1, 0, 2}).reshape({t[0].size(1), -1})};
+       }},
+      {"transposed and flat",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].transpose(1, 2).reshape({-1, t[0].size(1)})};
+       }},
+      {"expanded",
+       {Numbers({4, 1, 6})},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].expand({-1, 3, -1}).reshape({-1, t[0].size(2)})};
+       }},
+      {"keys repeated",
+       {Numbers({2, 4, 3})},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].unsqueeze(2).expand({-1, -1, 2, -1}).reshape({t[0].size(0), -1, t[0].size(2)})};
+       }},
+      {"cat",
+       {x, x + 1},
+       [](const Tensors& t) -> Tensors {
+         return {at::cat({t[0], t[1]}, 0)};
+       }},
+      {"cat behind",
+       {x, x + 1},
+       [](const Tensors& t) -> Tensors {
+         return {at::cat({t[0], t[1]}, -1)};
+       }},
+      {"cat and split",
+       {x, x + 1},
+       [](const Tensors& t) -> Tensors {
+         return at::cat({t[0], t[1]}, -1).chunk(2, -1);
+       }},
+      {"cat of rows, viewed",
+       {x, x + 1},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor rows = at::cat({t[0].reshape({-1, t[0].size(2)}), t[1].reshape({-1, t[0].size(2)})});
+         return {rows.view({2 * t[0].size(0), t[0].size(1), -1})};
+       }},
+      {"cat of means and sums",
+       {x, x + 1},
+       [](const Tensors& t) -> Tensors {
+         return {at::cat({t[0].mean(0), t[1].sum(0)})};
+       }},
+      {"stack",
+       {x, x + 1},
+       [](const Tensors& t) -> Tensors {
+         return {at::stack({t[0], t[1]}, 1)};
+       }},
+      {"rotate half",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         const Tensors halves = t[0].chunk(2, -1);
+         return {at::cat({-halves[1], halves[0]}, -1)};
+       }},
+      {"pad",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {at::constant_pad_nd(t[0], {0, 0, 1, 0})};
+       }},
+      {"squeeze", {Numbers({4, 1, 6})}, [](const Tensors& t) -> Tensors { return {t[0].squeeze(1).unsqueeze(0)}; }},
+      {"unflatten three",
+       {Numbers({4, 12})},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].view({t[0].size(0), 2, -1}).select(1, 1)};
+       }},
+  });
+}
+
+TEST_CASE("products compute what their types say") {
+  const at::Tensor a = Numbers({4, 6});
+  const at::Tensor b = Numbers({6, 8});
+  CheckOperations({
+      {"mm", {a, b}, [](const Tensors& t) -> Tensors { return {at::mm(t[0], t[1])}; }},
+      {"addmm", {Numbers({8}), a, b}, [](const Tensors& t) -> Tensors { return {at::addmm(t[0], t[1], t[2])}; }},
+      {"addmm beta 0",
+       {Numbers({8}), a, b},
+       [](const Tensors& t) -> Tensors { return {at::addmm(t[0], t[1], t[2], 0, 2)}; }},
+      {"bmm",
+       {Numbers({2, 4, 6}), Numbers({2, 6, 4})},
+       [](const Tensors& t) -> Tensors { return {at::bmm(t[0], t[1])}; }},
+      {"baddbmm",
+       {Numbers({2, 4, 4}), Numbers({2, 4, 6}), Numbers({2, 6, 4})},
+       [](const Tensors& t) -> Tensors { return {at::baddbmm(t[0], t[1], t[2], 0.5, 2)}; }},
+      {"mv", {a, Numbers({6})}, [](const Tensors& t) -> Tensors { return {at::mv(t[0], t[1])}; }},
+      {"dot", {Numbers({6}), Numbers({6}) + 1}, [](const Tensors& t) -> Tensors { return {at::dot(t[0], t[1])}; }},
+      {"matmul", {Numbers({2, 4, 6}), b}, [](const Tensors& t) -> Tensors { return {at::matmul(t[0], t[1])}; }},
+      {"matmul of heads",
+       {Numbers({2, 4, 4, 6}), Numbers({2, 4, 6, 2})},
+       [](const Tensors& t) -> Tensors { return {at::matmul(t[0], t[1])}; }},
+      {"linear",
+       {Numbers({2, 4, 6}), Numbers({8, 6}), Numbers({8})},
+       [](const Tensors& t) -> Tensors { return {at::linear(t[0], t[1], t[2])}; }},
+      {"einsum of heads",
+       {Numbers({2, 4, 6}), Numbers({4, 6, 2})},
+       [](const Tensors& t) -> Tensors {
+         return {at::einsum("bhd,hdk->bhk", {t[0], t[1]})};
+       }},
+      {"einsum of experts",
+       {Numbers({4, 6}), Numbers({2, 6, 8})},
+       [](const Tensors& t) -> Tensors {
+         return {at::einsum("td,edh->teh", {t[0], t[1]})};
+       }},
+      {"einsum to a sum",
+       {Numbers({4, 2, 6}), Numbers({4, 2})},
+       [](const Tensors& t) -> Tensors {
+         return {at::einsum("teh,te->th", {t[0], t[1]})};
+       }},
+      {"outer",
+       {Numbers({4}), Numbers({6})},
+       [](const Tensors& t) -> Tensors {
+         return {at::einsum("i,j->ij", {t[0], t[1]})};
+       }},
+      {"conv1d",
+       {Numbers({2, 4, 5}), Numbers({6, 4, 3}), Numbers({6})},
+       [](const Tensors& t) -> Tensors { return {at::conv1d(t[0], t[1], t[2], 1, 1)}; }},
+      {"conv1d of channels",
+       {Numbers({2, 4, 5}), Numbers({4, 1, 3})},
+       [](const Tensors& t) -> Tensors { return {at::conv1d(t[0], t[1], {}, 1, 1, 1, t[0].size(1))}; }},
+  });
+}
+
+TEST_CASE("lookups compute what their types say") {
+  const at::Tensor x = Numbers({4, 6});
+  CheckOperations({
+      {"embedding",
+       {Numbers({6, 4}), Ids({2, 4}, 3)},
+       [](const Tensors& t) -> Tensors { return {at::embedding(t[0], t[1])}; }},
+      {"embedding with padding",
+       {Numbers({6, 4}), Ids({2, 4}, 3)},
+       [](const Tensors& t) -> Tensors { return {at::embedding(t[0], t[1], 1)}; }},
+      {"gradient of an embedding",
+       {Numbers({2, 4, 4}), Ids({2, 4}, 3)},
+       [](const Tensors& t) -> Tensors { return {at::embedding_dense_backward(t[0], t[1], 6, -1, false)}; },
+       /*packed=*/true,
+       /*checks_indices=*/false},
+      {"gradient of an embedding by frequency",
+       {Numbers({2, 4, 4}), Ids({2, 4}, 3)},
+       [](const Tensors& t) -> Tensors { return {at::embedding_dense_backward(t[0], t[1], 6, -1, true)}; },
+       /*packed=*/true,
+       /*checks_indices=*/false},
+      {"index_select", {x, Ids({4}, 2)}, [](const Tensors& t) -> Tensors { return {t[0].index_select(0, t[1])}; }},
+      {"index", {x, Ids({4}, 2)}, [](const Tensors& t) -> Tensors { return {at::index(t[0], List({t[1]}))}; }},
+      {"index behind",
+       {x, Ids({4}, 2)},
+       [](const Tensors& t) -> Tensors {
+         return {at::index(t[0], List({std::nullopt, t[1]}))};
+       }},
+      {"index by two",
+       {x, Ids({4}, 2), Ids({4}, 3)},
+       [](const Tensors& t) -> Tensors {
+         return {at::index(t[0], List({t[1], t[2]}))};
+       }},
+      {"index by apart",
+       {Numbers({4, 2, 6}), Ids({4}, 2), Ids({4}, 3)},
+       [](const Tensors& t) -> Tensors {
+         return {at::index(t[0], List({t[1], std::nullopt, t[2]}))};
+       }},
+      {"index by a mask",
+       {x, Numbers({4}).gt(0)},
+       [](const Tensors& t) -> Tensors { return {at::index(t[0], List({t[1]}))}; }},
+      {"index by a wide mask",
+       {x, x.gt(0)},
+       [](const Tensors& t) -> Tensors { return {at::index(t[0], List({t[1]}))}; }},
+      {"index_add",
+       {x, Ids({4}, 2), Numbers({4, 6})},
+       [](const Tensors& t) -> Tensors { return {t[0].index_add(0, t[1], t[2])}; }},
+      {"index_add to zeros",
+       {Ids({4}, 2), Numbers({4, 6})},
+       [](const Tensors& t) -> Tensors {
+         return {at::zeros({4, t[1].size(1)}, at::kDouble).index_add(0, t[0], t[1])};
+       }},
+      {"counts by index_add",
+       {Ids({4}, 2)},
+       [](const Tensors& t) -> Tensors {
+         return {at::zeros({4}, at::kDouble).index_add(0, t[0], at::ones({t[0].size(0)}, at::kDouble))};
+       }},
+      {"index_put",
+       {x, Ids({4}, 2), Numbers({4, 6})},
+       [](const Tensors& t) -> Tensors { return {at::index_put(t[0], List({t[1]}), t[2], true)}; }},
+      {"index_put behind",
+       {x, Ids({4}, 2), Numbers({4, 4})},
+       [](const Tensors& t) -> Tensors {
+         return {at::index_put(t[0], List({std::nullopt, t[1]}), t[2], true)};
+       }},
+      {"index_put to zeros",
+       {Ids({4}, 2), Numbers({4, 6})},
+       [](const Tensors& t) -> Tensors {
+         return {at::index_put(at::zeros({4, t[1].size(1)}, at::kDouble), List({t[0]}), t[1], true)};
+       }},
+      {"index_put of a number",
+       {x, Ids({4}, 2)},
+       [](const Tensors& t) -> Tensors {
+         return {at::index_put(t[0], List({t[1]}), at::ones({}, at::kDouble), true)};
+       }},
+      {"gather", {x, Ids({4, 2}, 3)}, [](const Tensors& t) -> Tensors { return {t[0].gather(1, t[1])}; }},
+      {"gather in front", {x, Ids({2, 6}, 2)}, [](const Tensors& t) -> Tensors { return {t[0].gather(0, t[1])}; }},
+      {"scatter",
+       {x, Ids({4, 2}, 3), Numbers({4, 2})},
+       [](const Tensors& t) -> Tensors { return {t[0].scatter(1, t[1], t[2])}; }},
+      {"scatter_add to zeros",
+       {Ids({4, 2}, 3), Numbers({4, 2})},
+       [](const Tensors& t) -> Tensors {
+         return {at::zeros({4, 6}, at::kDouble).scatter_add(1, t[0], t[1])};
+       }},
+      {"one hot", {Ids({4}, 3)}, [](const Tensors& t) -> Tensors { return {at::one_hot(t[0], 3).sum(0)}; }},
+      {"take_along_dim of argsort",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {at::take_along_dim(t[0], at::argsort(t[0], int64_t{-1}, false), -1)};
+       }},
+  });
+}
+
+TEST_CASE("writes and places that follow values compute what their types say") {
+  const at::Tensor x = Numbers({4, 6});
+  const at::Tensor some = at::tensor({1.0, -1.0, 1.0, -1.0}, at::kDouble);
+  const std::vector<Operation> operations = {
+      {"columns written into zeros",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor y = t[0].new_zeros({t[0].size(0), 8});
+         y.narrow(1, 0, t[0].size(1)).copy_(t[0]);
+         return {y};
+       }},
+      {"a column set to a number",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor y = t[0] * 1;
+         y.select(1, 0).fill_(2);
+         return {y};
+       }},
+      {"a row set to a number",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor y = t[0] * 1;
+         y.select(0, 0).fill_(2);
+         return {y};
+       }},
+      {"a row added",
+       {x, Numbers({6})},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor y = t[0] * 1;
+         y.select(0, 1).add_(t[1]);
+         return {y};
+       }},
+      {"a view written, and read through its base",
+       {x, x + 1},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor y = t[0] * 1;
+         y.view({y.size(0), -1, 2}).mul_(t[1].view({t[1].size(0), -1, 2}));
+         return {y};
+       }},
+      {"copied over",
+       {x, x + 1},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor y = t[0] * 1;
+         return {y.copy_(t[1])};
+       }},
+      {"rows by nonzero",
+       {x, some},
+       [](const Tensors& t) -> Tensors { return {at::index(t[0], List({t[1].gt(0).nonzero().select(1, 0)}))}; },
+       /*packed=*/false},
+      {"rows by a mask, summed",
+       {x, some},
+       [](const Tensors& t) -> Tensors { return {at::index(t[0], List({t[1].gt(0)})).sum(0)}; }},
+      {"rows taken and added back",
+       {x, some},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor rows = t[1].gt(0).nonzero().select(1, 0);
+         return {at::zeros_like(t[0]).index_add(0, rows, at::index(t[0], List({rows})) * 2)};
+       },
+       /*packed=*/false},
+      {"counts of rows",
+       {some},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor rows = t[0].gt(0).nonzero().select(1, 0);
+         return {at::zeros_like(t[0]).index_add(0, rows, at::ones({rows.size(0)}, at::kDouble))};
+       }},
+      {"a mask set to a number",
+       {x, some},
+       [](const Tensors& t) -> Tensors {
+         return {at::index_put(t[0], List({t[1].gt(0)}), at::full({}, 3.0, at::kDouble))};
+       }},
+      {"rows by a mask that is full",
+       {x, some},
+       [](const Tensors& t) -> Tensors {
+         return {at::index_put(at::zeros_like(t[0]), List({t[1].gt(0)}), at::ones({}, at::kDouble), true)};
+       }},
+      {"the best experts, weighed",
+       {x, Numbers({4, 6, 2})},
+       [](const Tensors& t) -> Tensors {
+         const auto [weights, experts] = at::softmax(t[0], -1).topk(2, -1);
+         const at::Tensor all = at::zeros_like(t[0]).scatter(1, experts, weights);
+         return {(t[1] * all.unsqueeze(-1)).sum(1)};
+       }},
+      {"tokens of each expert",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor experts = t[0].argmax(-1);
+         return {at::one_hot(experts, 6).sum(0),
+                 at::zeros({6}, at::kLong).scatter_add(0, experts, at::ones_like(experts))};
+       }},
+      {"sorted by experts and back",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor order = at::argsort(t[0].select(1, 0), /*stable=*/true, int64_t{0});
+         const at::Tensor sorted = t[0].index_select(0, order) * 2;
+         return {at::zeros_like(sorted).index_copy(0, order, sorted)};
+       }},
+      {"positions added",
+       {x},
+       [](const Tensors& t) -> Tensors { return {t[0] + at::arange(t[0].size(0)).unsqueeze(1)}; }},
+      {"positions looked up",
+       {x, Numbers({4, 6})},
+       [](const Tensors& t) -> Tensors { return {t[0] + t[1].slice(0, 0, t[0].size(0))}; }},
+      {"shifted by one",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {at::cat({at::zeros({1, t[0].size(1)}, at::kDouble), t[0].slice(0, 0, -1)})};
+       }},
+      {"a causal mask of scores",
+       {Numbers({2, 4, 4})},
+       [](const Tensors& t) -> Tensors {
+         const at::Tensor mask = at::ones({t[0].size(1), t[0].size(2)}, at::kBool).triu(1);
+         return {at::softmax(t[0].masked_fill(mask, -1e9), -1)};
+       }},
+  };
+  int64_t accepted = 0;
+  for (const Operation& operation : operations) CHECK(Refuted(operation, accepted) == "");
+  CHECK(accepted > 50);
+}
+
+TEST_CASE("attention, norms and losses compute what their types say") {
+  const at::Tensor q = Numbers({2, 4, 6, 8});
+  const auto attend = [](const Tensors& t, bool causal, bool grouped, const std::optional<at::Tensor>& mask = {}) {
+    return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2], mask, 0.0, causal, std::nullopt, grouped)};
+  };
+  CheckOperations({
+      {"attention", {q, q + 1, q * 2}, [&](const Tensors& t) { return attend(t, false, false); }},
+      {"causal attention", {q, q + 1, q * 2}, [&](const Tensors& t) { return attend(t, true, false); }},
+      {"attention of groups",
+       {q, Numbers({2, 2, 6, 8}), Numbers({2, 2, 6, 8}) + 1},
+       [&](const Tensors& t) { return attend(t, true, true); }},
+      {"attention with a mask",
+       {q, Numbers({2, 1, 6, 6})},
+       [&](const Tensors& t) {
+         return attend({t[0], t[0], t[0]}, false, false, t[1]);
+       }},
+      {"attention with a mask of heads",
+       {q, Numbers({4, 6, 6})},
+       [&](const Tensors& t) {
+         return attend({t[0], t[0], t[0]}, false, false, t[1]);
+       }},
+      {"attention with a square mask",
+       {q, Numbers({6, 6})},
+       [&](const Tensors& t) {
+         return attend({t[0], t[0], t[0]}, false, false, t[1]);
+       }},
+      {"layer_norm",
+       {Numbers({4, 6}), Numbers({6}), Numbers({6})},
+       [](const Tensors& t) -> Tensors { return {at::layer_norm(t[0], {t[0].size(1)}, t[1], t[2])}; }},
+      {"rms norm by hand",
+       {Numbers({4, 6}), Numbers({6})},
+       [](const Tensors& t) -> Tensors { return {t[0] * at::rsqrt(t[0].pow(2).mean(-1, true) + 1e-6) * t[1]}; }},
+  });
+  const at::Tensor logits = Numbers({4, 6});
+  const at::Tensor targets = at::tensor({1, -100, 2, 3}, at::kLong);
+  for (const at::Reduction::Reduction reduction : {at::Reduction::None, at::Reduction::Mean, at::Reduction::Sum}) {
+    CheckOperations({
+        {"cross entropy",
+         {logits, targets},
+         [=](const Tensors& t) -> Tensors { return {at::cross_entropy_loss(t[0], t[1], {}, reduction)}; }},
+        {"cross entropy with weights",
+         {logits, targets, Numbers({6}).abs() + 0.1},
+         [=](const Tensors& t) -> Tensors { return {at::cross_entropy_loss(t[0], t[1], t[2], reduction)}; }},
+        {"cross entropy of parts",
+         {Numbers({2, 6, 4}), at::tensor({1, 2, 0, -100, 3, 3, 1, 0}, at::kLong).view({2, 4})},
+         [=](const Tensors& t) -> Tensors { return {at::cross_entropy_loss(t[0], t[1], {}, reduction)}; }},
+        {"mse",
+         {logits, logits + 1},
+         [=](const Tensors& t) -> Tensors { return {at::mse_loss(t[0], t[1], reduction)}; }},
+        {"smooth l1",
+         {logits, logits.flip(0)},
+         [=](const Tensors& t) -> Tensors { return {at::smooth_l1_loss(t[0], t[1], reduction)}; }},
+        {"binary cross entropy",
+         {logits.sigmoid(), logits.gt(0).to(at::kDouble)},
+         [=](const Tensors& t) -> Tensors { return {at::binary_cross_entropy(t[0], t[1], {}, reduction)}; }},
+        {"binary cross entropy with weights",
+         {logits.sigmoid(), logits.gt(0).to(at::kDouble), Numbers({4, 6}).abs()},
+         [=](const Tensors& t) -> Tensors { return {at::binary_cross_entropy(t[0], t[1], t[2], reduction)}; }},
+        {"huber",
+         {logits, logits.flip(0)},
+         [=](const Tensors& t) -> Tensors { return {at::huber_loss(t[0], t[1], reduction, 0.2)}; }},
+    });
+  }
+}
+
+}  // namespace
+}  // namespace moonshard::test
