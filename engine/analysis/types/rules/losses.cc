@@ -2,8 +2,9 @@
 //
 // Rows of the batch are independent, so sharded rows give a partial sum, or a partial mean if the loss divides by the
 // number of local elements. The mean of cross entropy divides by the weights of the targets that are not ignored, of
-// which each rank has others: no average over the ranks is that mean. The classes of a row are not: targets are global class indices, and a rank would look up
-// another class in its shard. Losses on a sharded vocabulary are regions (train/loss).
+// which each rank has others: no average over the ranks is that mean. The classes of a row are not independent: targets
+// are global class indices, and a rank would look up another class in its shard. Losses on a sharded vocabulary are
+// regions (train/loss).
 #include <algorithm>
 
 #include "engine/analysis/types/rule_table.h"
