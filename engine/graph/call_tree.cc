@@ -1,6 +1,10 @@
 // One pass over the nodes keeps the chain of open calls. A node of another chain closes what it does not share and
 // opens the rest. Where a call would be opened a second time it is torn, and the pass is run again without it.
 //
+// Nothing is placed outside of the branch that it is in. All nodes of a branch have the chain of its kBranch, or a
+// longer one (ProgramGraph), so kBranch, kElse and kJoin are in one call, and the calls between them open and close
+// between them.
+//
 // Inputs and outputs: a value that is made in one call and used in another passes through all calls between the two and
 // their nearest common ancestor: out of those around its making, into those around its use.
 #include "engine/graph/call_tree.h"
@@ -58,6 +62,8 @@ class Finder {
       if (!OpenChain(node)) return false;
       call = open_.back();
     }
+    if (node.kind == ProgramNode::Kind::kBranch) branches_.push_back(open_.size() - 1);
+    if (node.kind == ProgramNode::Kind::kJoin) branches_.pop_back();
     tree_->calls[static_cast<size_t>(call)].items.push_back({index, false});
     for (const uint32_t value : node.outputs) {
       if (value != ProgramNode::kNoValue) made_in_[value] = call;
@@ -75,9 +81,10 @@ class Finder {
     return of.kind == ProgramArgument::Kind::kValue && given_[of.value];
   }
 
-  // The outermost open call in which all operands are known: the innermost of those that hold their making.
+  // The outermost open call in which all operands are known: the innermost of those that hold their making. In a
+  // branch: at most the call of its kBranch.
   int32_t Outermost(const ProgramNode& node) const {
-    size_t depth = 0;
+    size_t depth = branches_.empty() ? 0 : branches_.back();
     for (const auto& [name, argument] : node.inputs) {
       EachValue(argument, [&](uint32_t value) {
         int32_t holder = made_in_[value];
@@ -93,6 +100,10 @@ class Finder {
   }
 
   bool OpenChain(const ProgramNode& node) {
+    if (node.stack < 0 && !branches_.empty()) {
+      while (open_.size() > branches_.back() + 1) Close();
+      return true;
+    }
     static const std::vector<ModuleCall> kNone;
     const std::vector<ModuleCall>& stack = node.stack < 0 ? kNone : program_.stacks[static_cast<size_t>(node.stack)];
     size_t shared = 1;
@@ -135,6 +146,7 @@ class Finder {
   std::set<Key>& torn_;
   CallTree* tree_ = nullptr;
   std::vector<int32_t> open_;
+  std::vector<size_t> branches_;  // by branch that is open: the index of its call in open_
   std::set<Key> opened_;
   std::vector<int32_t> made_in_;  // by value: call; graph inputs: the root
   std::vector<bool> given_;

@@ -154,6 +154,10 @@ class Follower {
   }
 
   void RunNode(const ProgramNode& node) {
+    if (node.kind == ProgramNode::Kind::kJoin) {
+      JoinBranches(node);
+      return;
+    }
     if (node.kind != ProgramNode::Kind::kOperator || node.target == "aten::sym_size") return;
     std::vector<const Sources*> operands;
     for (const auto& [name, argument] : node.inputs) {
@@ -177,6 +181,16 @@ class Follower {
     }
     for (const uint32_t value : node.outputs) {
       if (value != ProgramNode::kNoValue) sources_[value] = made;
+    }
+  }
+
+  // A result of branches follows from what it is in either branch.
+  void JoinBranches(const ProgramNode& node) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ProgramArgument& result = node.inputs[i].second;
+      if (result.kind != ProgramArgument::Kind::kValue) continue;
+      Sources& made = sources_[node.outputs[i % node.outputs.size()]];
+      for (const auto& [source, between] : SourcesOf(result.value)) made[source] |= between;
     }
   }
 

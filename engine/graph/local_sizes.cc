@@ -231,6 +231,8 @@ class Walk {
       RunArithmetic(node);
       return;
     }
+    if (node.kind == ProgramNode::Kind::kBranch) RunPredicate(index, call);
+    if (node.kind == ProgramNode::Kind::kJoin) JoinBranches(index, call);
     if (node.kind != ProgramNode::Kind::kOperator) return;
     ++out_.nodes;
     if (node.target == "aten::sym_size") {
@@ -263,6 +265,91 @@ class Walk {
       }
     }
     if (unknown && !sizes.in_conflict() && sizes.Tensors()) ++out_.unknown[node.target];
+  }
+
+  SizeConflict& AddConflict(SizeConflict::Kind kind, uint32_t index, const CallNode& call, std::string message) {
+    SizeConflict& conflict = out_.sizes.emplace_back();
+    conflict.kind = kind;
+    conflict.node = index;
+    conflict.module = call.module;
+    conflict.message = std::move(message);
+    return conflict;
+  }
+
+  // Both branches are walked. The ranks must run the same one, and the one that the full model runs.
+  void RunPredicate(uint32_t index, const CallNode& call) {
+    const ProgramArgument& predicate = steps_.graph.nodes[index].inputs[0].second;
+    if (predicate.kind != ProgramArgument::Kind::kValue) return;
+    if (steps_.values[predicate.value].kind != ProgramValue::Kind::kTensor) {
+      const LocalNumber& number = numbers_[predicate.value];
+      if (!number.follows_shard()) return;
+      SizeConflict& conflict = AddConflict(SizeConflict::Kind::kFollowsShard, index, call,
+                                           "its predicate is true for the full size and false for the size of a shard");
+      if (*number.local != 0)
+        conflict.message = "its predicate is false for the full size and true for the size of a shard";
+      conflict.declared = *number.local;
+      conflict.required = *number.full;
+      conflict.origin = number.origin;
+      return;
+    }
+    const LocalTensor& tensor = tensors_[predicate.value];
+    if (!tensor.known) {
+      ++out_.unknown["cond"];
+    } else if (tensor.terms) {
+      SizeConflict& conflict =
+          AddConflict(SizeConflict::Kind::kTerms, index, call,
+                      "its predicate is computed from a partial tensor, so the ranks would run different branches");
+      conflict.origin = tensor.terms_origin;
+    }
+  }
+
+  // The operators behind the branches expect one layout.
+  void JoinBranches(uint32_t index, const CallNode& call) {
+    const ProgramNode& node = steps_.graph.nodes[index];
+    const size_t results = node.outputs.size();
+    for (size_t i = 0; i < results; ++i) {
+      const LocalTensor& a = tensors_[node.inputs[i].second.value];
+      const LocalTensor& b = tensors_[node.inputs[results + i].second.value];
+      LocalTensor& made = tensors_[node.outputs[i]];
+      made = {};
+      if (!a.known || !b.known) {
+        ++out_.unknown["cond"];
+      } else if (SameLayout(a, b, i, index, call)) {
+        made = a;
+        for (size_t d = 0; d < made.dims.size(); ++d) {
+          if (a.dims[d].parts != b.dims[d].parts) made.dims[d].parts.clear();
+        }
+      }
+    }
+  }
+
+  bool SameLayout(const LocalTensor& a, const LocalTensor& b, size_t result, uint32_t index, const CallNode& call) {
+    const std::string name = "result " + std::to_string(result);
+    for (size_t d = 0; d < a.dims.size() && d < b.dims.size(); ++d) {
+      if (a.dims[d].local == b.dims[d].local) continue;
+      const auto text = [&](const LocalDim& dim) {
+        return dim.is_sharded() ? std::to_string(dim.local) + " of " + std::to_string(dim.full)
+                                : "all " + std::to_string(dim.full);
+      };
+      SizeConflict& conflict =
+          AddConflict(SizeConflict::Kind::kOperands, index, call,
+                      "dim " + std::to_string(d) + " of " + name + " has " + text(a.dims[d]) +
+                          " elements in the first branch and " + text(b.dims[d]) + " elements in the second");
+      const LocalDim& sharded = a.dims[d].is_sharded() ? a.dims[d] : b.dims[d];
+      const LocalDim& other = a.dims[d].is_sharded() ? b.dims[d] : a.dims[d];
+      conflict.declared = other.local;
+      conflict.required = sharded.local;
+      conflict.origin = sharded.origin;
+      conflict.other_origin = other.origin;
+      return false;
+    }
+    if (a.terms == b.terms) return true;
+    const LocalTensor& terms = a.terms ? a : b;
+    SizeConflict& conflict =
+        AddConflict(SizeConflict::Kind::kTerms, index, call,
+                    name + " is partial in the " + (a.terms ? "first" : "second") + " branch alone");
+    conflict.origin = terms.terms_origin;
+    return false;
   }
 
   // Where terms come from: from an operand that follows from terms, else from the first dim here that is sharded.

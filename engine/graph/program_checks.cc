@@ -89,7 +89,7 @@ class Reporter {
   }
 
   // What makes the size follow from the shard, or the shard full.
-  std::string Fix(SizeConflict::Kind kind, const ShardOrigin* origin, const ShardOrigin* other) const {
+  std::string Fix(SizeConflict::Kind kind, bool branches, const ShardOrigin* origin, const ShardOrigin* other) const {
     if (origin == nullptr) return "gather the tensor: output = replicate";
     const auto cut = [&](const ShardOrigin& one) {
       return plan_.tree->PathOf({one.module, one.index}) + ":" + std::to_string(one.dim);
@@ -102,7 +102,8 @@ class Reporter {
     } else if (kind == SizeConflict::Kind::kTerms) {
       out = "reduce the tensor before the node, at the output of a module: output = { partial, replicate }; or gather";
     } else if (kind == SizeConflict::Kind::kOperands) {
-      out = "give both operands the same layout; or gather";
+      out = branches ? "return the same layout from both branches; or gather"
+                     : "give both operands the same layout; or gather";
     } else if (origin->kind == ShardOrigin::Kind::kParameter) {
       out = "read the size from the tensor in the model's code, and export the program with --cut " + cut(*origin);
       if (other != nullptr && other->kind == ShardOrigin::Kind::kParameter && cut(*other) != cut(*origin))
@@ -127,13 +128,15 @@ class Reporter {
     Diagnostic d =
         MakeDiagnostic(flow ? Finding::kFlowDoesNotFit : Finding::kFixedSize, std::move(message), LineOf(origin));
     d.path = one.module;
+    const bool chooses = program_.graph.nodes[one.node].kind == ProgramNode::Kind::kBranch;
     switch (one.kind) {
       case SizeConflict::Kind::kInteger:
         d.declared = std::to_string(one.declared) + ", an integer of the program that is valid only for the full size";
         break;
       case SizeConflict::Kind::kCrossesShards: d.declared = "a part of the full dim"; break;
       case SizeConflict::Kind::kFollowsShard:
-        d.declared = std::to_string(one.declared) + ", the size of a shard";
+        d.declared =
+            chooses ? "a predicate of the size of a shard" : std::to_string(one.declared) + ", the size of a shard";
         break;
       case SizeConflict::Kind::kOperands: d.declared = std::to_string(one.declared); break;
       case SizeConflict::Kind::kTerms: d.declared = "a partial tensor"; break;
@@ -142,13 +145,14 @@ class Reporter {
     d.required = one.kind == SizeConflict::Kind::kCrossesShards
                      ? "the full dim on every rank, or packed shards of its parts"
                  : one.kind == SizeConflict::Kind::kTerms ? "the reduced tensor"
+                 : chooses                                ? "the same predicate as in the full model"
                                                           : std::to_string(one.required);
     if (origin != nullptr) {
       const bool full = one.kind == SizeConflict::Kind::kCrossesShards || one.kind == SizeConflict::Kind::kFollowsShard;
       (one.kind == SizeConflict::Kind::kTerms ? d.declared : d.required) +=
           (full ? "; " : ", because ") + Text(*origin);
     }
-    d.help = Fix(one.kind, origin, other);
+    d.help = Fix(one.kind, program_.graph.nodes[one.node].kind == ProgramNode::Kind::kJoin, origin, other);
     const SourceSpan second = LineOf(other);
     if (second.known() && !(second == d.where)) d.related.push_back(second);
     return d;
@@ -218,7 +222,6 @@ class Reporter {
 // A call that is given one tensor for two arguments has it once in the graph, so it is redistributed once, and both
 // arguments are that.
 void AddRepeatedArguments(const ExportedProgram& program, const CompiledPlan& plan, Diagnostics& found) {
-  if (plan.mesh.size(MeshAxis::kTp) == 1) return;
   std::set<std::string> reported;
   for (const RecordedCall& call : program.calls) {
     const int64_t module = plan.tree->Find(call.module);
@@ -256,7 +259,6 @@ void AddRepeatedArguments(const ExportedProgram& program, const CompiledPlan& pl
 // A call whose nodes are not contiguous (CallTree::torn) runs as a part of the call around it, so nothing of it is
 // redistributed.
 void AddTornCalls(const ExportedProgram& program, const CompiledPlan& plan, Diagnostics& found) {
-  if (plan.mesh.size(MeshAxis::kTp) == 1) return;
   std::set<std::string> reported;
   for (const std::string& call : program::FindCalls(program).torn) {
     const std::string path = call.substr(0, call.rfind('@'));
@@ -280,6 +282,41 @@ void AddTornCalls(const ExportedProgram& program, const CompiledPlan& plan, Diag
   }
 }
 
+// The modules that are called in branches.
+std::set<std::string> CalledInBranches(const ExportedProgram& program) {
+  std::set<std::string> out;
+  std::vector<int32_t> around;  // stacks of the open kBranch nodes
+  for (const ProgramNode& node : program.graph.nodes) {
+    if (node.kind == ProgramNode::Kind::kJoin) around.pop_back();
+    if (!around.empty() && node.stack >= 0) {
+      const size_t outside = around.front() < 0 ? 0 : program.stacks[static_cast<size_t>(around.front())].size();
+      const std::vector<ModuleCall>& stack = program.stacks[static_cast<size_t>(node.stack)];
+      for (size_t i = outside; i < stack.size(); ++i) out.insert(stack[i].path);
+    }
+    if (node.kind == ProgramNode::Kind::kBranch) around.push_back(node.stack);
+  }
+  return out;
+}
+
+// Data-parallel ranks have other rows and may run other branches, but all of them must gather a unit.
+void AddUnitsInBranches(const ExportedProgram& program, const CompiledPlan& plan, Diagnostics& found) {
+  if (plan.unit_settings.ranks == 1) return;
+  const std::set<std::string> called = CalledInBranches(program);
+  std::set<std::string> reported;
+  for (const ShardedUnit& unit : plan.units) {
+    if (!called.contains(unit.path) || !reported.insert(PathClassOf(unit.path)).second) continue;
+    Diagnostic d = MakeDiagnostic(
+        Finding::kNotSupported,
+        Quote(unit.path) + " is a unit of fsdp and is called in a branch of torch.cond, which not every rank may run",
+        plan.plan->data_parallel ? plan.plan->data_parallel->source : SourceSpan());
+    d.path = unit.path;
+    d.declared = "a unit, whose parameters all data-parallel ranks gather when it is called";
+    d.required = "units that every rank calls in every step";
+    d.help = "make the module around the branches the unit instead of " + Quote(unit.path);
+    found.push_back(std::move(d));
+  }
+}
+
 }  // namespace
 
 Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan) {
@@ -290,6 +327,8 @@ namespace {
 
 // Adds the findings of one archive's graph. Returns a summary: numbers of nodes and of unknown results.
 std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan, Diagnostics& found) {
+  AddUnitsInBranches(program, plan, found);
+  if (plan.mesh.size(MeshAxis::kTp) == 1) return "not run: tp has one rank";
   const SizeConflicts conflicts = FindSizeConflicts(program, plan);
   for (Diagnostic& one : ToDiagnostics(conflicts, program, plan)) found.push_back(std::move(one));
   AddRepeatedArguments(program, plan, found);
@@ -309,7 +348,8 @@ void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram
                    std::string made = CheckGraph(*program, plan, found);
                    for (const auto& other : program->others) {
                      Diagnostics more;
-                     made += "; " + CheckGraph(*other, plan, more);
+                     const std::string of_other = CheckGraph(*other, plan, more);
+                     if (plan.mesh.size(MeshAxis::kTp) > 1) made += "; " + of_other;
                      for (Diagnostic& one : more) {
                        const auto same = [&](const Diagnostic& known) {
                          return known.path == one.path && known.message == one.message;

@@ -8,6 +8,11 @@
 //                    between modules have layouts that do not fit together; or one tensor is two inputs of a module
 //                    with different redistributions; or the plan declares a redistribution for a module whose nodes are
 //                    not contiguous in the graph
+//   kNotSupported    a unit of fsdp is called in a branch of torch.cond, which not every data-parallel rank may run
+//
+// The branches of torch.cond are both followed. The predicate must be the same on every rank, so it must not be
+// computed from a partial tensor, nor have another value for the size of a shard than for the full size; and both
+// branches must return the same layout.
 //
 // Each finding has a plan line and a suggested fix. A finding about a node names the node, its module and the plan line
 // that shards the dim. Equal layers share one finding.

@@ -118,8 +118,27 @@ class LossPart {
       }
       nodes_.insert(made->second);
       for (const auto& [name, argument] : node.inputs) add(argument, add);
+      for (const size_t index : BranchesOf(made->second)) {
+        nodes_.insert(index);
+        for (const auto& [name, argument] : program_.graph.nodes[index].inputs) add(argument, add);
+      }
     }
     return true;
+  }
+
+  // The kBranch and kElse of a kJoin; none of another node. A node in a branch is reached through the kJoin alone.
+  std::vector<size_t> BranchesOf(size_t index) const {
+    std::vector<size_t> out;
+    const std::vector<ProgramNode>& nodes = program_.graph.nodes;
+    if (nodes[index].kind != ProgramNode::Kind::kJoin) return out;
+    int inside = 0;  // pairs of branches that ended before this one, and whose begin was not reached
+    for (size_t i = index; i-- > 0;) {
+      if (nodes[i].kind == ProgramNode::Kind::kJoin) ++inside;
+      if (inside == 0 && (nodes[i].kind == ProgramNode::Kind::kElse || nodes[i].kind == ProgramNode::Kind::kBranch))
+        out.push_back(i);
+      if (nodes[i].kind == ProgramNode::Kind::kBranch && inside-- == 0) break;
+    }
+    return out;
   }
 
   // Whether a value that no node makes is one that the loss may depend on: labels, and constants of the program.

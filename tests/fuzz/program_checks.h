@@ -46,6 +46,12 @@ inline void RequireConsistent(const ExportedProgram& program) {
     }
   }
   int depth = 0;
+  struct Open {
+    int depth = 0;
+    int32_t stack = -1;
+    bool has_else = false;
+  };
+  std::vector<Open> branches;
   for (const ProgramNode& node : program.graph.nodes) {
     for (const auto& [name, argument] : node.inputs) RequireKnown(argument, known);
     for (const uint32_t value : node.outputs) {
@@ -57,6 +63,26 @@ inline void RequireConsistent(const ExportedProgram& program) {
     depth += enters ? 1 : 0;
     depth -= node.kind == ProgramNode::Kind::kLeave ? 1 : 0;
     Require(depth >= 0, "a mode is left that was not entered");
+    using Kind = ProgramNode::Kind;
+    if (node.kind == Kind::kBranch) branches.push_back({depth, node.stack, false});
+    if (node.kind == Kind::kElse || node.kind == Kind::kJoin) {
+      Require(!branches.empty() && branches.back().depth == depth, "a branch is left that was not entered");
+      Require(branches.back().has_else == (node.kind == Kind::kJoin), "branches without an else, or with two");
+      branches.back().has_else = true;
+    }
+    if (node.kind == Kind::kJoin) {
+      Require(node.inputs.size() == 2 * node.outputs.size(), "branches with different numbers of results");
+      branches.pop_back();
+    }
+    if (!branches.empty()) {
+      Require(depth >= branches.back().depth, "a mode is left in a branch that did not enter it");
+      const int32_t outer = branches.back().stack;
+      if (outer >= 0 && node.stack >= 0) {
+        const auto& out = program.stacks[static_cast<size_t>(outer)];
+        const auto& in = program.stacks[static_cast<size_t>(node.stack)];
+        Require(in.size() >= out.size() && std::equal(out.begin(), out.end(), in.begin()), "a branch leaves its call");
+      }
+    }
   }
   Require(depth == 0, "a mode is not left");
   for (const ProgramArgument& output : program.graph.outputs) RequireKnown(output, known);

@@ -80,6 +80,10 @@ std::string HelpOf(const TypeFault& fault) {
     case SuggestedFix::kShare:
       return "declare the replicated tensor shared: at the input of the module (inputs = {{ replicate, shared }}), or "
              "in params if the tensor is a parameter";
+    case SuggestedFix::kGather:
+      return since + (since.empty() ? "" : "; ") +
+             "gather the sharded tensor at the output of the module that computes the tensor: outputs = {{ shard(d), "
+             "replicate }}";
   }
   return since;
 }

@@ -300,4 +300,25 @@ void OperatorChecker::OwnRows(const at::Tensor& ids, MeshAxis axis) {
   SetType(ids, std::move(type));
 }
 
+// Ranks that run different branches run different collectives, and wait for each other. Data-parallel ranks have other
+// rows, and run each their own step.
+void OperatorChecker::Predicate(const at::Tensor& predicate) {
+  const TensorType* known = TypeOf(predicate);
+  if (!leaves_.contains(predicate.unsafeGetTensorImpl()) && (known == nullptr || known->size() != axes_.size()))
+    Assume(predicate, known);
+  const TensorType type = Get(predicate);
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    const bool batches = axes_[i].axis == MeshAxis::kDpShard || axes_[i].axis == MeshAxis::kDpReplicate;
+    if (batches || type[i].is_replicate() || type[i].is(TypeKind::kFaulty)) continue;
+    if (!type[i].is_known()) {
+      NoteUnproven("cond: the layout of its predicate is not known");
+      continue;
+    }
+    const ModulePath::Place place = path_.Here();
+    Blame({TypeFault::Kind::kOperator, place.path, place.backward, axes_[i].axis, "cond(" + type[i].ToString() + ")",
+           "its predicate is not the same on all ranks, so the ranks would run different branches", "", "",
+           type[i].since ? *type[i].since : "", type[i].is_partial() ? SuggestedFix::kMakeSum : SuggestedFix::kGather});
+  }
+}
+
 }  // namespace moonshard

@@ -117,6 +117,8 @@ class OperatorChecker final : public OperatorHandler {
   void RegionSum(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) override;
   void OwnRows(const at::Tensor& ids, const at::Tensor& table) override;
   void OwnRows(const at::Tensor& ids, MeshAxis axis) override;
+  // Reports a fault if the predicate is not replicated along an axis other than the data-parallel axes.
+  void Predicate(const at::Tensor& predicate) override;
 
  private:
   // Properties of an operator, looked up once.

@@ -13,6 +13,7 @@ enum class SuggestedFix : uint8_t {
   kAddBiasAfter,  // add the bias after the reduction
   kTakeShard,     // shard the replicated tensor that is combined with shards
   kShare,         // make the replicated tensor shared, so that its gradient is reduced
+  kGather,        // gather the sharded tensor before it is used
 };
 
 }  // namespace moonshard

@@ -123,6 +123,10 @@ struct ProgramNode {
     kEnterGradMode,  // sets the gradient mode until kLeave; inputs: on or off
     kEnterAutocast,  // sets autocast until kLeave; inputs: device type, dtype or none, on or off, cache casts or not
     kLeave,
+    kBranch,  // runs the nodes up to kElse if its input is true, else those between kElse and kJoin; the input: a
+              // number, or a tensor of one element
+    kElse,
+    kJoin,  // inputs: the results of the first branch, then those of the second; outputs: those of the branch that ran
   };
   static constexpr uint32_t kNoValue = UINT32_MAX;
   Kind kind = Kind::kOperator;
@@ -136,8 +140,10 @@ struct ProgramNode {
   std::string place;   // line of the model's source, "modeling_llama.py:245"; "": not recorded
 };
 
-// A flat list of nodes. If a higher-order operator only sets a mode, the nodes of its nested graph are in this list,
-// between kEnterGradMode or kEnterAutocast and kLeave.
+// A flat list of nodes. The nodes of nested graphs are in this list: if a higher-order operator only sets a mode,
+// between kEnterGradMode or kEnterAutocast and kLeave; of torch.cond between kBranch, kElse and kJoin. These pairs and
+// triples nest. A value of a branch is used only in the branch and by its kJoin. The module calls of a node inside a
+// branch begin with the calls of the branch's kBranch, if the node has a stack.
 struct ProgramGraph {
   std::vector<ProgramNode> nodes;
   std::vector<ProgramArgument> outputs;

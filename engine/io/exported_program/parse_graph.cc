@@ -2,8 +2,9 @@
 // What the reading changes:
 //
 //  - A graph inside of wrap_with_set_grad_enabled or wrap_with_autocast is put in place, between nodes that enter and
-//    leave the mode; its inputs and outputs are names for the values outside. Other operators with graphs inside are
-//    refused.
+//    leave the mode; its inputs and outputs are names for the values outside. The two graphs of cond are put in place
+//    between kBranch, kElse and kJoin; their outputs are values of their own, because only one branch runs. Other
+//    operators with graphs inside are refused.
 //  - A node that returned its own input when it was traced (a cast to the dtype that the tensor has, dropout that is
 //    off): the tracer names it for every later use of the *input* too, so that in a float32 model the residual would
 //    seem to leave from inside the norm that casts it, and the calls of modules would not be what they take and make.
@@ -212,13 +213,19 @@ class GraphParser {
     ProgramNode node;
     if (const JsonValue* name = json.Find("name"); name != nullptr && name->is_string()) node.name = name->AsString();
     node.stack = StackOf(Required(json, "metadata"));
+    if (node.stack >= 0 && !IsWithin(node.stack, branch_stack_)) node.stack = branch_stack_;
     node.place = PlaceOf(Required(json, "metadata"));
     user_ = node.stack;
     const std::string& target = Text(json, "target");
     constexpr std::string_view kHigherOrder = "torch.ops.higher_order.";
     constexpr std::string_view kOperator = "torch.ops.";
     if (target.starts_with(kHigherOrder)) {
-      ReadRegion(target.substr(kHigherOrder.size()), json, std::move(node), scope);
+      const std::string what = target.substr(kHigherOrder.size());
+      if (what == "cond") {
+        ReadBranches(json, graph, std::move(node), scope);
+      } else {
+        ReadRegion(what, json, std::move(node), scope);
+      }
       return;
     }
     if (target.starts_with(kOperator)) {
@@ -309,31 +316,16 @@ class GraphParser {
     if (inputs.size() <= own) Fail("'" + what + "' has too few arguments");
     for (size_t i = 0; i < own; ++i) node.inputs.emplace_back("", Argument(Required(inputs[i], "arg"), scope));
     const JsonValue& inside = Required(Required(inputs[own], "arg"), "as_graph");
-    const JsonValue& inner = Required(inside, "graph");
-    const JsonValue::Array& formal = List(inner, "inputs");
-    if (formal.size() != inputs.size() - own - 1)
-      Fail("'" + what + "' passes more or fewer values than its graph has inputs");
-    constexpr int kDeepest = 16;
-    if (++depth_ > kDeepest) Fail("graphs are nested more than " + std::to_string(kDeepest) + " deep");
-    Scope names;
-    for (size_t i = 0; i < formal.size(); ++i) {
-      Define(names, NameOf(formal[i]), OneValue(Required(inputs[own + 1 + i], "arg"), scope));
-    }
+    std::vector<ProgramArgument> given;
+    for (size_t i = own + 1; i < inputs.size(); ++i) given.push_back(OneValue(Required(inputs[i], "arg"), scope));
     ProgramNode leave = node;
     leave.kind = ProgramNode::Kind::kLeave;
     leave.inputs.clear();
     program_.graph.nodes.push_back(std::move(node));
-    const std::string at = at_;
-    const std::string around = region_;
-    region_ += Text(inside, "name") + "/";
-    ReadNodes(inner, names);
-    AddNames(names);
-    region_ = around;
-    at_ = at;
+    const Scope names = ReadNested(what, inside, given);
     program_.graph.nodes.push_back(std::move(leave));
-    --depth_;
     // One result a value, or one list of them.
-    const JsonValue::Array& made = List(inner, "outputs");
+    const JsonValue::Array& made = List(Required(inside, "graph"), "outputs");
     size_t next = 0;
     const auto bind = [&](const std::string& name) {
       if (next >= made.size()) Fail("'" + what + "' has more results than its graph has outputs");
@@ -350,6 +342,105 @@ class GraphParser {
         bind(NameOf(output));
       }
     }
+  }
+
+  // Reads the nodes of a nested graph. Returns its names.
+  Scope ReadNested(const std::string& what, const JsonValue& inside, const std::vector<ProgramArgument>& given) {
+    const JsonValue& inner = Required(inside, "graph");
+    const JsonValue::Array& formal = List(inner, "inputs");
+    if (formal.size() != given.size()) Fail("'" + what + "' passes more or fewer values than its graph has inputs");
+    constexpr int kDeepest = 16;
+    if (++depth_ > kDeepest) Fail("graphs are nested more than " + std::to_string(kDeepest) + " deep");
+    Scope names;
+    for (size_t i = 0; i < formal.size(); ++i) Define(names, NameOf(formal[i]), given[i]);
+    const std::string at = at_;
+    const std::string around = region_;
+    const int32_t user = user_;
+    region_ += Text(inside, "name") + "/";
+    ReadNodes(inner, names);
+    AddNames(names);
+    region_ = around;
+    at_ = at;
+    user_ = user;
+    --depth_;
+    return names;
+  }
+
+  // Of two graphs one runs. cond(predicate, graph, graph, [operands]): the operands are the inputs of both graphs.
+  void ReadBranches(const JsonValue& json, const JsonValue& graph, ProgramNode node, Scope& scope) {
+    node.target = "cond";
+    if (node.stack < 0) node.stack = branch_stack_;
+    const JsonValue::Array& inputs = List(json, "inputs");
+    constexpr size_t kArguments = 4;
+    if (inputs.size() != kArguments) Fail("'cond' does not have a predicate, two graphs and a list of operands");
+    ProgramArgument predicate = Argument(Required(inputs[0], "arg"), scope);
+    const bool is_value = predicate.kind == Kind::kValue;
+    if (!is_value && predicate.kind != Kind::kBool && predicate.kind != Kind::kInt)
+      Fail("the predicate of 'cond' is neither a tensor nor a number");
+    if (is_value) {
+      const ProgramValue& value = program_.values[predicate.value];
+      const bool one = std::ranges::all_of(value.sizes, [](int64_t size) { return size == 1; });
+      if (value.kind == ProgramValue::Kind::kTensor && !one)
+        Fail("the predicate of 'cond' is a tensor with more than one element");
+    }
+    const ProgramArgument operands = Argument(Required(inputs[3], "arg"), scope);
+    if (operands.kind != Kind::kList) Fail("the operands of 'cond' are not a list");
+    for (const ProgramArgument& one : operands.elements) {
+      if (one.kind == Kind::kNone || one.kind == Kind::kString)
+        Fail("an operand of 'cond' is neither a tensor nor a number");
+    }
+    ProgramNode join = node;
+    join.kind = ProgramNode::Kind::kJoin;
+    node.kind = ProgramNode::Kind::kBranch;
+    node.inputs.emplace_back("", std::move(predicate));
+    ProgramNode other = join;
+    other.kind = ProgramNode::Kind::kElse;
+    const int32_t around = branch_stack_;
+    branch_stack_ = node.stack;
+    program_.graph.nodes.push_back(std::move(node));
+    size_t results = 0;
+    for (const size_t branch : {1, 2}) {
+      if (branch == 2) program_.graph.nodes.push_back(std::move(other));
+      const JsonValue& inside = Required(Required(inputs[branch], "arg"), "as_graph");
+      const Scope names = ReadNested("cond", inside, operands.elements);
+      for (const JsonValue& output : List(Required(inside, "graph"), "outputs")) {
+        ProgramArgument result = OneValue(output, names);
+        if (result.kind != Kind::kValue || program_.values[result.value].kind != ProgramValue::Kind::kTensor)
+          Fail("a branch of 'cond' returns a value that is not a tensor");
+        join.inputs.emplace_back("", std::move(result));
+      }
+      if (branch == 1) results = join.inputs.size();
+    }
+    branch_stack_ = around;
+    if (join.inputs.size() != 2 * results) Fail("the branches of 'cond' have different numbers of results");
+    for (size_t i = 0; i < results; ++i) {
+      const ProgramValue& a = program_.values[join.inputs[i].second.value];
+      const ProgramValue& b = program_.values[join.inputs[results + i].second.value];
+      if (a.dtype != b.dtype || a.sizes != b.sizes)
+        Fail("result " + std::to_string(i) + " of the branches of 'cond' has different dtypes or shapes");
+    }
+    const auto add = [&](const std::string& name) {
+      join.outputs.push_back(NewOutput(name, graph, "as_tensor", scope));
+    };
+    for (const JsonValue& output : List(json, "outputs")) {
+      const auto [kind, value] = OnlyField(output);
+      if (kind == "as_tensors") {
+        if (!value->is_array()) FailKind(kind, "array", *value);
+        for (const JsonValue& one : value->AsArray()) add(Text(one, "name"));
+      } else if (kind == "as_tensor") {
+        add(Text(*value, "name"));
+      } else {
+        Fail("a result of 'cond' is not a tensor");
+      }
+    }
+    if (join.outputs.size() != results) Fail("'cond' has more or fewer results than its branches");
+    for (size_t i = 0; i < results; ++i) {
+      const ProgramValue& made = program_.values[join.outputs[i]];
+      const ProgramValue& of_branch = program_.values[join.inputs[i].second.value];
+      if (made.dtype != of_branch.dtype || made.sizes != of_branch.sizes)
+        Fail("result '" + made.name + "' of 'cond' has another dtype or shape than the results of its branches");
+    }
+    program_.graph.nodes.push_back(std::move(join));
   }
 
   // What a name of another graph stands for: a value or a number. A name of a list could stand twice in a list that has
@@ -531,6 +622,7 @@ class GraphParser {
   std::string region_;            // the path of the graph that is being read: "", "submod_1/"
   int32_t user_ = -1;             // stack of the node that is being read
   std::vector<int32_t> made_in_;  // by value: the stack of the node that makes it; -1: given
+  int32_t branch_stack_ = -1;     // stack of the cond whose branch is being read
   int depth_ = 0;
   std::map<std::string, int32_t, std::less<>> stack_of_;
   std::map<std::string, int32_t, std::less<>> same_stack_;

@@ -51,6 +51,9 @@ struct Instruction {
     kEnterGradMode,
     kEnterAutocast,
     kLeave,
+    kBranch,  // continues behind the kElse, at `skip_to`, if the operand is false
+    kElse,    // ends the first branch: continues with the kJoin at `skip_to`
+    kJoin,    // operands: the results of the first branch, then those of the second; outputs: those of the one that ran
   };
   static constexpr uint32_t kNowhere = UINT32_MAX;
   Kind kind = Kind::kOperator;
@@ -59,8 +62,10 @@ struct Instruction {
   std::optional<c10::OperatorHandle> op;
   std::vector<Operand> operands;
   std::vector<uint32_t> outputs;  // registers; kNowhere: the output is dropped
-  std::vector<uint32_t> unused;   // outputs that nothing reads
+  std::vector<uint32_t> unused;   // registers that are cleared afterwards: outputs that nothing reads; of the outermost
+                                  // kJoin also the registers that only the branches read
   uint32_t child = 0;             // kCall: index into Body::children
+  uint32_t skip_to = 0;           // kBranch, kElse: index into Body::instructions
   uint32_t tensor = 0;            // kParameterSize: index among the program's tensors
   int64_t dim = 0;
   std::string name;        // of the node, for messages

@@ -10,6 +10,7 @@
 #include <c10/core/Layout.h>
 #include <c10/core/MemoryFormat.h>
 
+#include "engine/core/base/check.h"
 #include "engine/graph/call_tree.h"
 #include "engine/layout/dtype.h"
 #include "engine/runtime/dtype/scalar_type.h"
@@ -290,6 +291,9 @@ class BodyCompiler {
           for (const auto& [name, argument] : node.inputs) instruction.operands.push_back(Make(argument, nullptr));
           break;
         case ProgramNode::Kind::kLeave: instruction.kind = Instruction::Kind::kLeave; break;
+        case ProgramNode::Kind::kBranch:
+        case ProgramNode::Kind::kElse:
+        case ProgramNode::Kind::kJoin: AddBranch(node, instruction); break;
       }
     } catch (const Misfit& misfit) {
       errors_.push_back(Error(misfit.message, node.name));
@@ -299,6 +303,25 @@ class BodyCompiler {
     AddOutputs(node.outputs, instruction);
     instruction.outputs_in_list = node.outputs_in_list;
     body_.instructions.push_back(std::move(instruction));
+  }
+
+  // Sets where earlier instructions continue: a kBranch behind its kElse, a kElse at its kJoin.
+  void AddBranch(const ProgramNode& node, Instruction& instruction) {
+    const auto here = static_cast<uint32_t>(body_.instructions.size());
+    for (const auto& [name, argument] : node.inputs) instruction.operands.push_back(Make(argument, nullptr));
+    if (node.kind == ProgramNode::Kind::kBranch) {
+      instruction.kind = Instruction::Kind::kBranch;
+      text_ += "?";
+      branches_.push_back(here);
+      return;
+    }
+    Check(!branches_.empty(), "a branch of cond is not in one module call");
+    const bool joins = node.kind == ProgramNode::Kind::kJoin;
+    instruction.kind = joins ? Instruction::Kind::kJoin : Instruction::Kind::kElse;
+    text_ += joins ? "." : ":";
+    body_.instructions[branches_.back()].skip_to = joins ? here : here + 1;
+    branches_.back() = here;
+    if (joins) branches_.pop_back();
   }
 
   void AddOutputs(const std::vector<uint32_t>& values, Instruction& instruction) {
@@ -452,16 +475,22 @@ class BodyCompiler {
   }
 
   // Backwards: the first use that is met is the last one. A register that is read twice by one instruction is moved at
-  // the second place only.
+  // the second place only. A use in a branch moves the register only if the branch runs, so the kJoin clears what the
+  // branches read last.
   void MarkLastUses() {
     std::vector<bool> needed(body_.registers, false);
     for (const uint32_t output : body_.outputs) needed[output] = true;
+    Instruction* join = nullptr;  // the outermost one around the instruction
+    int depth = 0;
     const auto mark = [&](Operand& operand) {
       if (operand.kind != Operand::Kind::kRegister || needed[operand.index]) return;
       operand.last = true;
       needed[operand.index] = true;
+      if (join != nullptr) join->unused.push_back(operand.index);
     };
     for (auto at = body_.instructions.rbegin(); at != body_.instructions.rend(); ++at) {
+      if (at->kind == Instruction::Kind::kJoin && depth++ == 0) join = &*at;
+      if (at->kind == Instruction::Kind::kBranch && --depth == 0) join = nullptr;
       for (const uint32_t output : at->outputs) {
         if (output != Instruction::kNowhere && !needed[output]) at->unused.push_back(output);
       }
@@ -483,6 +512,7 @@ class BodyCompiler {
   std::string text_;
   std::unordered_map<uint32_t, uint32_t> registers_;
   std::map<std::string, uint32_t> parameters_;
+  std::vector<uint32_t> branches_;  // open ones: the instruction whose skip_to is not known yet
 };
 
 }  // namespace

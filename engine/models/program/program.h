@@ -6,6 +6,8 @@
 //   moonshard::LoadCheckpoint(sharded, checkpoint, {.recipes = model->recipes()});
 //   auto logits = sharded.forward(ids)["logits"];
 //
+// Of the two branches of torch.cond one runs (run_body.h).
+//
 // The program runs node by node through LibTorch's dispatcher, so that autograd, autocast, recomputation and the layout
 // checker work as with the original model. Modules have the paths and class names of the original. A call of a module
 // is the span of nodes that the export traced in this call; tensors of the call have the positions of the original

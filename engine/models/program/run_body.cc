@@ -8,10 +8,13 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 
 #include "engine/core/base/check.h"
 #include "engine/models/program/compile_program.h"
+#include "engine/runtime/intercept/region.h"
 
 namespace moonshard {
 namespace {
@@ -131,6 +134,41 @@ struct Frame {
   }
 };
 
+// The branches of torch.cond that are running, innermost last. Without a value of the predicate (meta) both run, one
+// after the other.
+enum class Branch : uint8_t { kFirst, kSecond, kBoth };
+
+Branch BranchOf(const c10::IValue& predicate) {
+  if (!predicate.isTensor()) {
+    return (predicate.isBool() ? predicate.toBool() : predicate.toInt() != 0) ? Branch::kFirst : Branch::kSecond;
+  }
+  const at::Tensor& tensor = predicate.toTensor();
+  NotePredicate(tensor);
+  if (tensor.is_meta()) return Branch::kBoth;
+  return tensor.item<bool>() ? Branch::kFirst : Branch::kSecond;
+}
+
+// The results of one branch, or of both: then either may follow, so that gradients reach both.
+void Join(Frame& frame, const Instruction& instruction, Branch branch) {
+  const size_t results = instruction.outputs.size();
+  std::vector<c10::IValue> first;
+  std::vector<c10::IValue> second;
+  // In the order of the operands: a register that is read again is moved by its last read.
+  for (size_t i = 0; i < results && branch != Branch::kSecond; ++i)
+    first.push_back(frame.Value(instruction.operands[i]));
+  for (size_t i = results; i < 2 * results && branch != Branch::kFirst; ++i)
+    second.push_back(frame.Value(instruction.operands[i]));
+  for (size_t i = 0; i < results; ++i) {
+    c10::IValue& out = frame.registers[instruction.outputs[i]];
+    if (branch == Branch::kBoth) {
+      const at::Tensor& a = first[i].toTensor();
+      out = at::where(at::ones({}, a.options().dtype(at::kBool)), a, second[i].toTensor());
+    } else {
+      out = std::move(branch == Branch::kFirst ? first[i] : second[i]);
+    }
+  }
+}
+
 // A size of the graph that a plan made local, as where a fused projection is taken apart, leaves no key heads.
 void CheckHeads(const at::Tensor& query, const at::Tensor& key) {
   TORCH_CHECK(
@@ -183,8 +221,10 @@ std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const Prog
   Frame frame{
       body, bound.parameters, module.is_training(), module.shared_->device, module.held_back_, std::move(inputs)};
   Modes modes;
+  c10::SmallVector<Branch, 2> branches;
   c10::Stack stack;
-  for (const Instruction& instruction : body.instructions) {
+  for (size_t next = 0; next < body.instructions.size();) {
+    const Instruction& instruction = body.instructions[next++];
     switch (instruction.kind) {
       case Instruction::Kind::kOperator:
       case Instruction::Kind::kLookup:
@@ -237,6 +277,17 @@ std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const Prog
                             frame.Value(instruction.operands[3]).toBool());
         break;
       case Instruction::Kind::kLeave: modes.Leave(); break;
+      case Instruction::Kind::kBranch:
+        branches.push_back(BranchOf(frame.Value(instruction.operands[0])));
+        if (branches.back() == Branch::kSecond) next = instruction.skip_to;
+        break;
+      case Instruction::Kind::kElse:
+        if (branches.back() == Branch::kFirst) next = instruction.skip_to;
+        break;
+      case Instruction::Kind::kJoin:
+        Join(frame, instruction, branches.back());
+        branches.pop_back();
+        break;
     }
     for (const uint32_t index : instruction.unused) frame.registers[index] = {};
   }

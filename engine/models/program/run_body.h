@@ -1,5 +1,6 @@
-// RunBody: executes the instructions of a body in the thread's gradient mode. The overhead over the operator's boxed
-// call is about a third of a microsecond per node.
+// RunBody: executes the instructions of a body in the thread's gradient mode. Of two branches one runs; if the
+// predicate has no value (a tensor on the meta device), both run and each result is a `where` of theirs. The overhead
+// over the operator's boxed call is about a third of a microsecond per node.
 #pragma once
 
 #include <vector>

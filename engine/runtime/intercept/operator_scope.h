@@ -48,6 +48,7 @@ class OperatorHandler {
   virtual void RegionSum(const RegionInfo& /*region*/, const at::Tensor& /*terms*/, const at::Tensor& /*sum*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, const at::Tensor& /*table*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, MeshAxis /*axis*/) {}
+  virtual void Predicate(const at::Tensor& /*predicate*/) {}
 };
 
 // Belongs to one thread. Scopes nest; the innermost scope receives an operator first.

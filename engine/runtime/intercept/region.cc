@@ -54,4 +54,8 @@ void NoteOwnRows(const at::Tensor& ids, MeshAxis axis) {
   ForEachHandler(OperatorScope::Innermost(), [&](OperatorHandler& handler) { handler.OwnRows(ids, axis); });
 }
 
+void NotePredicate(const at::Tensor& predicate) {
+  ForEachHandler(OperatorScope::Innermost(), [&](OperatorHandler& handler) { handler.Predicate(predicate); });
+}
+
 }  // namespace moonshard

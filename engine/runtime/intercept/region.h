@@ -81,5 +81,8 @@ void NoteOwnRows(const at::Tensor& ids, const at::Tensor& table);
 // As above for one axis and without a table: `ids` are expert ids (or a mask of expert ids) that are restricted to this
 // rank's experts.
 void NoteOwnRows(const at::Tensor& ids, MeshAxis axis);
+// Declares that the value of `predicate`, a tensor of one element, chooses the code that runs next. The value must be
+// the same on every rank that communicates in that code.
+void NotePredicate(const at::Tensor& predicate);
 
 }  // namespace moonshard

@@ -38,6 +38,13 @@ TEST_CASE("the data flow of a small program") {
         "q:0 -> out:0  reshape, other\n"
         "k:0 -> out:0  reshape, other\n"
         "out:0 -> output output  nothing\n");
+  // Of two branches, each with one of them.
+  CHECK(FlowOf("fixed_sizes/branch").ToText() ==
+        "input x -> q:0  nothing\n"
+        "input x -> k:0  nothing\n"
+        "q:0 -> out:0  nothing\n"
+        "k:0 -> out:0  nothing\n"
+        "out:0 -> output output  nothing\n");
 }
 
 TEST_CASE("what feeds a module and what it feeds") {

@@ -66,6 +66,13 @@ TEST_CASE("a size that holds for the full model alone is an error of the plan th
       {"mean", flow, "node 'mean' (aten::mean", "'q.weight' is shard(0)", "a module that", 15},
       {"sigmoid_of_sum", flow, "node 'sigmoid' (aten::sigmoid", "a partial tensor, because 'q.weight' is shard(0)",
        "the reduced tensor", 15},
+      {"branch_by_shard", fixed, "its predicate is true for the full size and false for the size of a shard",
+       "a predicate of the size of a shard", "the same predicate as in the full model; 'q.bias' is shard(0)", 15},
+      {"branch_by_partial", flow, "(cond, make_programs.py", "a partial tensor, because 'q.weight' is shard(0)",
+       "the reduced tensor", 15},
+      {"branch_layouts", flow,
+       "dim 2 of result 0 has 8 of 16 elements in the first branch and all 16 elements in the second", "16",
+       "8, because 'q.weight' is shard(0)", 15},
   };
   for (const FixedSize& one : cases) {
     DYNAMIC_SECTION(one.program) {
@@ -86,9 +93,9 @@ TEST_CASE("a size that holds for the full model alone is an error of the plan th
 }
 
 TEST_CASE("a size that follows its tensor is no finding") {
-  for (const std::string program :
-       {"none", "divide_integer", "slice_all", "slice_second", "head_size", "computed_heads", "full_local",
-        "zeros_like", "expand_one", "attention", "einsum", "stack", "cat_heads", "convolution", "without_gradients"}) {
+  for (const std::string program : {"none", "divide_integer", "slice_all", "slice_second", "head_size",
+                                    "computed_heads", "full_local", "zeros_like", "expand_one", "attention", "einsum",
+                                    "stack", "cat_heads", "convolution", "without_gradients", "branch"}) {
     DYNAMIC_SECTION(program) {
       for (const char* mesh : {"tp=2", "tp=4"}) {
         const Resolution resolution = Resolve(program, mesh);

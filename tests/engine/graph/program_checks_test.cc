@@ -122,6 +122,31 @@ TEST_CASE("a call that the graph does not keep together is not redistributed, wh
   CHECK(found(R"(at("k", replicated {}))").empty());
 }
 
+TEST_CASE("a unit of fsdp that is called in a branch is an error") {
+  const auto found = [](const std::string& wrap) {
+    ModelOptions options;
+    options.mesh = "dp=2";
+    options.model = kParityTests + "own_modules/branches/program.pt2";
+    const ModelFolder folder = OpenModelFolder(options, true).ValueOrThrow();
+    const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder));
+    const PlanInputs inputs = InputsOf(options, folder.config, folder.mesh, *tree);
+    const Result<Plan> plan =
+        EvaluatePlan("return plan {\n api = 1, fsdp { wrap = " + wrap + " } }\n", "plan.lua", inputs);
+    return RunPasses(std::make_shared<const Plan>(plan.value()), tree, folder.mesh);
+  };
+  const Resolution resolution = found(R"({ "wide", "norm" })");
+  INFO(ToText(resolution.diagnostics));
+  CHECK_FALSE(resolution.compiled);
+  const auto unit = std::ranges::find(resolution.diagnostics, Finding::kNotSupported, &Diagnostic::finding);
+  REQUIRE(unit != resolution.diagnostics.end());
+  CHECK(unit->path == "wide");
+  CHECK(unit->message ==
+        "'wide' is a unit of fsdp and is called in a branch of torch.cond, which not every rank may run");
+  CHECK(unit->where.line == 2);
+  CHECK(unit->help == "make the module around the branches the unit instead of 'wide'");
+  CHECK(found(R"("norm")").compiled);
+}
+
 // In whole models: one fault in one rule, one finding for all layers.
 TEST_CASE("faults in plans of models are found where they are") {
   struct Fault {

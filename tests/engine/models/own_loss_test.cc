@@ -62,5 +62,51 @@ TEST_CASE("an auxiliary term makes the loss depend on more than logits") {
   CHECK(OwnLossDiffers(program)->declared.find("auxiliary terms") != std::string::npos);
 }
 
+// The loss times 1 in one branch, times 3 in the other.
+TEST_CASE("a loss may be computed in a branch") {
+  const auto of_branch = [](bool first) {
+    ExportedProgram program = ReadParity("programs/llama/program.pt2");
+    const auto loss = std::ranges::find(program.outputs, "loss", &ProgramOutput::name) - program.outputs.begin();
+    ProgramArgument& returned = program.graph.outputs[static_cast<size_t>(loss)];
+    const auto value = [&] {
+      program.values.push_back(program.values[returned.value]);
+      return static_cast<uint32_t>(program.values.size() - 1);
+    };
+    const auto node = [&](ProgramNode::Kind kind) -> ProgramNode& {
+      ProgramNode made;
+      made.kind = kind;
+      made.name = made.target = "cond";
+      return program.graph.nodes.emplace_back(std::move(made));
+    };
+    const auto times = [&](double factor) {
+      ProgramNode& product = node(ProgramNode::Kind::kOperator);
+      product.target = "aten::mul";
+      product.overload = "Tensor";
+      ProgramArgument number;
+      number.kind = ProgramArgument::Kind::kFloat;
+      number.number = factor;
+      product.inputs = {{"self", returned}, {"other", number}};
+      ProgramArgument result = returned;
+      result.value = value();
+      program.graph.nodes.back().outputs = {result.value};
+      return std::pair<std::string, ProgramArgument>("", result);
+    };
+    ProgramArgument predicate;
+    predicate.kind = ProgramArgument::Kind::kBool;
+    predicate.integer = first ? 1 : 0;
+    node(ProgramNode::Kind::kBranch).inputs = {{"", predicate}};
+    const auto one = times(1);
+    node(ProgramNode::Kind::kElse);
+    const auto other = times(3);
+    ProgramNode& join = node(ProgramNode::Kind::kJoin);
+    join.inputs = {one, other};
+    join.outputs = {value()};
+    returned.value = join.outputs[0];
+    return OwnLossOf(program);
+  };
+  CHECK(of_branch(true) == OwnLoss::kNextTokens);
+  CHECK(of_branch(false) == OwnLoss::kOther);
+}
+
 }  // namespace
 }  // namespace moonshard::test

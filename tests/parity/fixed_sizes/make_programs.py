@@ -77,7 +77,12 @@ KINDS = {
     "sum": lambda m, x: x * m.q(x).sum(-1, keepdim=True),
     "mean": lambda m, x: x * m.q(x).mean(-1, keepdim=True),
     "sigmoid_of_sum": lambda m, x: x * m.q(x).sum(-1, keepdim=True).sigmoid(),
+    # Branches: by the size of a shard, by a partial tensor, with different layouts
+    "branch_by_shard": lambda m, x: m.out(torch.cond(m.q(x).shape[-1] > 12, lambda y: y * 2, lambda y: y * 3, (m.q(x),))),
+    "branch_by_partial": lambda m, x: torch.cond(m.q(x).sum() > 0, lambda y: y * 2, lambda y: y * 3, (x,)),
+    "branch_layouts": lambda m, x: m.out(torch.cond(x.sum() > 0, m.q, lambda y: torch.cat([y, y], -1), (x,))),
     # Harmless
+    "branch": lambda m, x: m.out(torch.cond(x.sum() > 0, m.q, m.k, (x,))),
     "none": lambda m, x: m.out(F.silu(m.q(x)) * m.k(x)),
     "divide_integer": lambda m, x: m.out(m.q(x) / 16),
     "slice_all": lambda m, x: m.out(m.q(x)[..., :16]),
@@ -104,13 +109,22 @@ def slim(path):
         for info, data in entries:
             if info.filename.endswith("models/model.json"):
                 model = json.loads(data)
-                for node in model["graph_module"]["graph"]["nodes"]:
+                for node in nodes_of(model["graph_module"]["graph"]):
                     trace = node["metadata"].pop("stack_trace", "")
                     node["metadata"].pop("torch_fn", None)
                     if found := re.search(r'File "[^"]*/(make_programs.py", line \d+, in )', trace):
                         node["metadata"]["stack_trace"] = f'  File "{found[1]}forward\n    body'
                 data = json.dumps(model, separators=(",", ":")).encode()
             archive.writestr(zipfile.ZipInfo(info.filename), data)
+
+
+def nodes_of(graph):
+    """The nodes of a graph and of the graphs inside it."""
+    for node in graph["nodes"]:
+        yield node
+        for argument in node["inputs"]:
+            if "as_graph" in argument["arg"]:
+                yield from nodes_of(argument["arg"]["as_graph"]["graph"])
 
 
 def model_of(body):

@@ -10,11 +10,11 @@ attention that was exported. The case `dtypes`
 is a program exported in bfloat16, with what transformers computes of it in each dtype; `modes` a module of one's own whose
 operators compute otherwise in training, with its weights in the archives; `drawing` one that has other operators in
 evaluation, as a directory of two archives; `sizes` one that computes with its sizes;
-`lengths` recurrence and attention of torch.nn. OUT/llama/inputs is a directory of programs for different sets of inputs,
+`lengths` recurrence and attention of torch.nn; `branches` one with torch.cond. OUT/llama/inputs is a directory of programs for different sets of inputs,
 with files for each set.
 
 OUT/deepseek_v3/program_float64.pt2 is exported in float64, which grouped_mm does not take, for curves of training.
-The cases `modes`, `drawing`, `sizes` and `lengths` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
+The cases `modes`, `drawing`, `sizes`, `lengths` and `branches` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
 """
 
 import json
@@ -323,6 +323,82 @@ def make_lengths(folder: pathlib.Path) -> None:
     print("lengths", made.sum().item(), flush=True)
 
 
+class Mlp(torch.nn.Module):
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(8, inner)
+        self.down = torch.nn.Linear(inner, 8)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)))
+
+
+class Branches(torch.nn.Module):
+    """Branches by the sum of the input and by its length, one inside another; a module that both branches call, tensors
+    and sizes from outside of a branch, two results, modes inside branches, and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(8)
+        self.wide, self.narrow, self.long, self.short = Mlp(16), Mlp(8), Mlp(12), Mlp(4)
+        self.shared = torch.nn.Linear(8, 8)
+        self.gate = torch.nn.Linear(8, 4)
+        self.register_buffer("shift", torch.linspace(-1, 1, 8))
+
+    def forward(self, x):
+        h = self.norm(x)
+        batch, length, _ = x.shape
+
+        def positive(y):
+            with torch.autocast("cpu", enabled=False):
+                scaled = y.float() * 1.5
+            return self.shared(self.wide(scaled)) + self.shift, y * 0.5
+
+        def negative(y):
+            made = self.narrow(y) * h.view(batch, length, -1)
+            made = torch.cond(self.gate(x).sum() > 0, lambda z: self.shared(z), lambda z: z.sin() + length, (made,))
+            return made, made * 2
+
+        def longer(y):
+            with torch.no_grad():
+                scale = y.abs().mean()
+            return self.long(y) * scale
+
+        def shorter(y):
+            return torch.dropout(self.short(y), 0.5, self.training)
+
+        a, b = torch.cond(x.sum() > 0, positive, negative, (h,))
+        x = x + a * b
+        return {"made": x + torch.cond(length > 4, longer, shorter, (x,))}
+
+
+def make_branches(folder: pathlib.Path) -> None:
+    """Exported in training; expected: results and gradients in evaluation, for an input of every branch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = Branches()
+    random_values(model)
+    export_program.export(model, (), {"x": torch.randn(2, 6, 8)}, folder / "program.pt2", weights=True)
+    slim(folder / "program.pt2", bare=True)
+    expected = {}
+    model.eval()
+    for sum_, gate, length in ((1, 0, 6), (1, 0, 3), (-1, 1, 6), (-1, -1, 3)):
+        model.zero_grad()
+        while True:
+            x = torch.randn(2, length, 8)
+            if x.sum() * sum_ > 1 and (gate == 0 or model.gate(x).sum() * gate > 1):
+                break
+        made = model(x)["made"]
+        (made * torch.linspace(-1, 1, 8)).sum().backward()
+        name = f"{'positive' if sum_ > 0 else 'negative'}{length}"
+        expected |= {f"x.{name}": x, f"made.{name}": made.detach()}
+        # torch.cond gives zeros to the parameters of the branch that did not run.
+        expected |= {f"grad.{name}.{path}": p.grad.clone() for path, p in model.named_parameters()
+                     if p.grad is not None and p.grad.any()}  # fmt: skip
+    save_file(expected, folder / "expected.safetensors")
+    print("branches", made.sum().item(), flush=True)
+
+
 def make_sizes(folder: pathlib.Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
@@ -428,12 +504,14 @@ def make_reference(out: pathlib.Path, name: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "drawing", "sizes", "lengths", *(f"reference/{name}" for name in REFERENCE)):
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", *(f"reference/{name}" for name in REFERENCE)):
         try:
             if case == "sizes":
                 make_sizes(OWN_MODULES / "sizes" if out == HERE else out / "sizes")
             elif case == "lengths":
                 make_lengths(OWN_MODULES / "lengths" if out == HERE else out / "lengths")
+            elif case == "branches":
+                make_branches(OWN_MODULES / "branches" if out == HERE else out / "branches")
             elif case == "dtypes":
                 make_dtypes(DTYPES_HERE if out == HERE else out / "dtypes")
             elif case == "drawing":

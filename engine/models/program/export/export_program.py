@@ -31,6 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from torch.export.graph_signature import InputKind  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # noqa: E402
+from torch.utils import _pytree as pytree  # noqa: E402
 
 import modes  # noqa: E402
 from expressions import evaluate, has_value, symbols_in, to_json, to_python  # noqa: E402
@@ -41,6 +42,7 @@ from tracing import (  # noqa: E402
     dtype_name,
     in_torch,
     input_names,
+    nested_graphs,
     shape_of,
     trace,
     without_values,
@@ -374,8 +376,21 @@ def _tensors(module: torch.nn.Module, traced: Trace) -> tuple[dict[str, dict[str
 def _written(traced: Trace) -> set[str]:
     """Tensors that an operator of the graph writes in place."""
     targets = {spec.arg.name: spec.target for spec in traced.program.graph_signature.input_specs if spec.target}
-    found = set()
-    for node in traced.program.graph.nodes:
+    return _written_in(traced.program.graph_module, targets)
+
+
+def _written_in(graph_module: torch.fx.GraphModule, targets: Mapping[str, str]) -> set[str]:
+    """As `_written`; `targets`: the tensors by the names of the inputs of the graph."""
+    found: set[str] = set()
+    for node in graph_module.graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            values = [one for one in pytree.tree_leaves(node.args) if getattr(one, "op", "get_attr") != "get_attr"]
+            for one in nested_graphs(graph_module, node):
+                inputs = one.graph.find_nodes(op="placeholder")
+                given = values[len(values) - len(inputs) :]
+                inner = {inside.name: targets[outside.name] for inside, outside in zip(inputs, given)
+                         if outside.name in targets}  # fmt: skip
+                found |= _written_in(one, inner)
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
         statistics = node.target._schema.name in ("aten::batch_norm", "aten::instance_norm")

@@ -245,7 +245,7 @@ def _described(exported: Any) -> dict[str, Any]:
         "nodes": sum(1 for _ in exported.program.graph.nodes),
         "symbolic": f"{sum('symbolic' in one for one in parameters)}/{len(parameters)}",
         "operators": [n for n in description["operators"] if not n.startswith(("aten::", "number::"))
-                      and n != "higher_order::wrap_with_set_grad_enabled"],
+                      and n not in ("higher_order::wrap_with_set_grad_enabled", "higher_order::cond")],
         "lengths": next((one["ranges"][:4] for one in description["valid"].values()
                          if one["dim"] == 1 and one["ranges"] != [[1, one["tried"]]]), []),
         "reason": "; ".join([*description["notes"],

@@ -21,9 +21,12 @@ import sympy
 import torch
 from sympy.logic.boolalg import Boolean
 from torch._C import DispatchKey
+from torch._export.passes import replace_autocast_with_hop_pass, replace_set_grad_with_hop_pass
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.proxy_tensor import _temp_remove_pre_dispatch_torch_function_mode as without_function_mode
+from torch._higher_order_ops.utils import reenter_make_fx
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import DimConstraints, ShapeEnv
@@ -132,7 +135,8 @@ class _Conditions:
         apply = torch.autograd.Function.__dict__["apply"]
 
         def applied(cls, *args, **kwargs):
-            if not cls.__name__.startswith("GeneratedBackwardFor"):  # custom operators, whose backward is registered
+            # Custom operators and torch.cond, whose backward is registered.
+            if not cls.__name__.startswith(("GeneratedBackwardFor", "CondAutogradOp")):
                 self.functions.add(cls.__name__)
             # A forward may disable gradients because its own backward runs it again with gradients.
             no_grad, torch.no_grad = torch.no_grad, contextlib.nullcontext
@@ -372,7 +376,7 @@ class _Calls:
         args: tuple,
         kwargs: dict[str, Any],
     ) -> None:
-        if torch.compiler.is_dynamo_compiling():  # a branch of torch.cond, which is refused afterwards
+        if torch.compiler.is_dynamo_compiling():  # part of a higher-order operator that is refused afterwards
             return
         call = {"module": path, "call": self._counts.get(path, 0), "inputs": []}
         self._counts[path] = call["call"] + 1
@@ -393,6 +397,16 @@ class _Calls:
             return
         self._open.pop()["outputs"] = self._value(result)
         sizes.restore(*self._numbers.pop())
+
+    @contextlib.contextmanager
+    def discarded(self) -> Iterator[None]:
+        """Forgets the calls of a trace that is repeated."""
+        count, counts = len(self.calls), dict(self._counts)
+        try:
+            yield
+        finally:
+            del self.calls[count:]
+            self._counts = counts
 
     def _value(self, value: Any) -> Any:
         if value is None or isinstance(value, (bool, int, float, str)):
@@ -438,8 +452,9 @@ class _Calls:
 
 
 def _find_marks(graph_module: torch.fx.GraphModule, names: dict[int, str]) -> None:
-    """Adds the names of marked nodes to `names`, by mark. A node of a nested graph gets its name in the outer graph if
-    it is a result of the nested graph; otherwise its own name, with the name of the nested graph as a prefix."""
+    """Adds the names of marked nodes to `names`, by mark. A node of a nested graph that only sets a mode gets its name
+    in the outer graph if it is a result of the nested graph. All other nodes of a nested graph get their own name, with
+    the name of the nested graph as a prefix; so do the results of the branches of torch.cond."""
     for node in graph_module.graph.nodes:
         if _MARK in node.meta and node.op != "output":
             names.setdefault(node.meta[_MARK], node.name)
@@ -455,11 +470,184 @@ def _find_marks(graph_module: torch.fx.GraphModule, names: dict[int, str]) -> No
             results = nested.graph.output_node().args[0]
             results = results if isinstance(results, (tuple, list)) else (results,)
             outer = {one.name: users.get(i, node.name) for i, one in enumerate(results) if one is not None}
+            if node.target is _COND:
+                outer = {}
             for mark, name in inner.items():
                 if name in outer:
                     names[mark] = outer[name]
                 else:
                     names.setdefault(mark, f"{argument.target}/{name}")
+
+
+# --- Branches ---------------------------------------------------------------------------------------------------------
+_COND = torch.ops.higher_order.cond
+
+
+def _forwarded(pred, true_fn, false_fn, operands=()):
+    return torch.ops.higher_order.cond.traced(pred, true_fn, false_fn, operands)
+
+
+@contextlib.contextmanager
+def _branches_in_modes() -> Iterator[None]:
+    """Corrects how torch splits a graph where a mode is switched: it does not see the switch behind the names of the
+    graphs of a cond, puts these names between the inputs of a part, and deletes the graphs."""
+    passes = (replace_set_grad_with_hop_pass, replace_autocast_with_hop_pass)
+    names = ("nodes_first", "sequential_split", "node_inline_")
+    first, split, inline = (getattr(replace_set_grad_with_hop_pass, name) for name in names)
+
+    def first_but_graphs(nodes: list[torch.fx.Node], *condition: Callable) -> torch.fx.Node | None:
+        return first([node for node in nodes if node.op != "get_attr"], *condition)
+
+    def split_and_order(graph_module: torch.fx.GraphModule, starts: Callable) -> torch.fx.GraphModule:
+        made = split(graph_module, starts)
+        for part in made.children():
+            graph = getattr(part, "graph", torch.fx.Graph())
+            inputs = graph.find_nodes(op="placeholder")
+            if inputs and graph.find_nodes(op="call_function", target=_COND):
+                for node in graph.find_nodes(op="get_attr"):
+                    inputs[-1].append(node)
+        return made
+
+    def inline_and_keep(node: torch.fx.Node) -> torch.fx.GraphModule | None:
+        _, *inside = node.graph.owning_module.modules()
+        children = [dict(one._modules) for one in inside]
+        made = inline(node)
+        for one, before in zip(inside, children):
+            one._modules.update(before)
+        return made
+
+    def replace(*functions: Callable) -> None:
+        for one in passes:
+            for name, function in zip(names, functions):
+                setattr(one, name, function)
+
+    replace(first_but_graphs, split_and_order, inline_and_keep)
+    try:
+        yield
+    finally:
+        replace(first, split, inline)
+
+
+class _Branches:
+    """Traces torch.cond. torch's own function traces the branches with dynamo, which runs no hooks of modules; here
+    both branches are traced like the code around them. Tensors that a branch reads from outside become operands."""
+
+    def __init__(self, calls: _Calls) -> None:
+        self.given: list[torch.Tensor] = []  # inputs and parameters: between them, they have all symbolic sizes
+        self._calls = calls
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        # The code of the function is replaced, so that it does not matter how a model imported it.
+        before, torch.cond.__code__ = torch.cond.__code__, _forwarded.__code__
+        _COND.traced = self._cond
+        try:
+            with _branches_in_modes():
+                yield
+        finally:
+            torch.cond.__code__ = before
+            del _COND.traced
+
+    def _cond(self, pred: Any, true_fn: Callable, false_fn: Callable, operands: tuple | list = ()) -> Any:
+        mode = proxy_tensor.get_proxy_mode()
+        if mode is None or not isinstance(pred, (torch.Tensor, torch.SymBool)):
+            return (true_fn if pred else false_fn)(*operands)
+        place = _place()
+
+        def refuse(what: str) -> None:
+            raise ExportError(f"torch.cond {what}; it is called at {place}")
+
+        if isinstance(pred, torch.Tensor) and (pred.numel() != 1 or pred.dtype != torch.bool):
+            refuse(f"requires a bool or a bool tensor of one element as predicate, not {dtype_name(pred.dtype)}"
+                         f"{list(pred.shape)}")  # fmt: skip
+        own, spec = pytree.tree_flatten(tuple(operands))
+        if not all(isinstance(one, torch.Tensor) for one in own):
+            refuse("requires operands that are tensors; numbers and other values belong into the closures")
+        known = {id(one) for one in own}
+        lifted = [one for one in self.given if one in mode.tracer.tensor_tracker and id(one) not in known]
+        results: list[tuple[Any, list[torch.Tensor]]] = []  # structure and leaves, of each trace of a branch
+
+        def branch(function: Callable, tensors: list[torch.Tensor], final: bool) -> Callable:
+            def traced(*args):
+                inner = proxy_tensor.get_proxy_mode().tracer
+                for outside, inside in zip(tensors, args[len(own) :]):
+                    inner.tensor_tracker[outside] = inner.tensor_tracker[inside]
+                inner.module_stack = mode.tracer.module_stack.copy()
+                inner.num_calls = mode.tracer.num_calls if final else dict(mode.tracer.num_calls)
+                for name in ("proxy_paths", "proxy_modules", "attr_proxy_map"):
+                    setattr(inner, name, getattr(mode.tracer, name))
+                found, how = pytree.tree_flatten(function(*pytree.tree_unflatten(args[: len(own)], spec)))
+                if not all(isinstance(one, torch.Tensor) for one in found):
+                    refuse("has a branch that returns a value that is not a tensor")
+                results.append((how, found))
+                return tuple(found)
+
+            return traced
+
+        # The first trace finds the tensors that a branch reads from outside: they are constants of its graph.
+        for function in (true_fn, false_fn):
+            with self._calls.discarded(), without_function_mode(), proxy_tensor.disable_proxy_modes_tracing():
+                graph = reenter_make_fx(branch(function, lifted, final=False))(*own, *lifted)
+            for node in graph.graph.find_nodes(op="get_attr"):
+                tensor = getattr(graph, node.target)
+                if not isinstance(tensor, torch.Tensor):
+                    continue
+                if tensor not in mode.tracer.tensor_tracker:
+                    refuse("has a branch with a tensor of constant values; make it a buffer, or outside of the branch")
+                if id(tensor) not in known and not any(tensor is one for one in lifted):
+                    lifted.append(tensor)
+        if not _same_results(*results):
+            texts = [", ".join(f"{dtype_name(one.dtype)}{list(one.shape)}" for one in found) or "nothing"
+                     for _, found in results]  # fmt: skip
+            if texts[0] == texts[1]:
+                texts = [str(how) for how, _ in results]
+            refuse(f"has branches with different results: {texts[0]} if true, {texts[1]} if false")
+        branches = [branch(one, lifted, final=True) for one in (true_fn, false_fn)]
+        try:
+            with without_function_mode():
+                found = _COND(pred, *branches, (*own, *lifted))
+        except RuntimeError as error:  # a branch that writes, or results with other strides
+            refuse(f"cannot be traced: {str(error).strip().splitlines()[0]}")
+        return pytree.tree_unflatten(found, results[0][0])
+
+
+def _same_results(a: tuple[Any, list[torch.Tensor]], b: tuple[Any, list[torch.Tensor]]) -> bool:
+    """Whether the results have the same structure, dtypes and sizes. Symbolic sizes that are equal in the example are
+    equal from here on."""
+    if a[0] != b[0]:
+        return False
+    for one, other in zip(a[1], b[1]):
+        if one.dtype != other.dtype or one.dim() != other.dim():
+            return False
+        for size, same in zip(one.shape, other.shape):
+            if to_json(size) == to_json(same):
+                continue
+            if any(isinstance(x, torch.SymInt) and x.node.hint is None for x in (size, same)) or not size == same:
+                return False
+    return True
+
+
+def nested_graphs(graph_module: torch.fx.GraphModule, node: torch.fx.Node) -> list[torch.fx.GraphModule]:
+    """The graphs among the arguments of a higher-order operator."""
+    found = [getattr(graph_module, str(one.target), None) for one in node.args
+             if isinstance(one, torch.fx.Node) and one.op == "get_attr"]  # fmt: skip
+    return [one for one in found if isinstance(one, torch.fx.GraphModule)]
+
+
+def _drop_unused_operands(graph_module: torch.fx.GraphModule) -> None:
+    """Drops the operands of torch.cond that neither branch reads."""
+    for node in graph_module.graph.find_nodes(op="call_function", target=_COND):
+        branches = nested_graphs(graph_module, node)
+        for one in branches:
+            _drop_unused_operands(one)
+        inputs = [one.graph.find_nodes(op="placeholder") for one in branches]
+        kept = [i for i, pair in enumerate(zip(*inputs)) if any(one.users for one in pair)]
+        for branch, placeholders in zip(branches, inputs):
+            for i, placeholder in enumerate(placeholders):
+                if i not in kept:
+                    branch.graph.erase_node(placeholder)
+            branch.recompile()
+        node.update_arg(3, tuple(node.args[3][i] for i in kept))
 
 
 # --- Tracing ----------------------------------------------------------------------------------------------------------
@@ -473,9 +661,11 @@ class _Whole(torch.nn.Module):
         conditions: _Conditions,
         outputs: list[str],
         assigned: list[tuple[str, str]],
+        branches: _Branches,
     ) -> None:
         super().__init__()
         self.module = module
+        self._give = lambda tensors: branches.given.__setitem__(slice(None), tensors)
         self._assigned = lambda found: assigned.__setitem__(slice(None), found)
         self._arguments = functools.partial(_arguments, inspect.signature(module.forward), fixed)
         self._outputs = lambda names: outputs.__setitem__(slice(None), names)  # torch.export resets attributes
@@ -484,6 +674,7 @@ class _Whole(torch.nn.Module):
     def forward(self, inputs: dict[str, Any], parameters: dict[str, torch.Tensor]) -> tuple:
         args, kwargs = self._arguments(inputs)
         before = _attributes(self.module)
+        self._give([one for one in pytree.tree_leaves((inputs, parameters)) if isinstance(one, torch.Tensor)])
         self._conditions.active = True
         try:
             result = torch.func.functional_call(self.module, parameters, args, kwargs)
@@ -552,15 +743,17 @@ def trace(
     an integer. With `follow`, attributes that have a rule in sizes.py are expressions of weight dims, not constants.
     """
     conditions, calls, outputs, assigned = _Conditions(), _Calls(module, follow), [], []
-    whole = _Whole(module, fixed, conditions, outputs, assigned)
+    branches = _Branches(calls)
+    whole = _Whole(module, fixed, conditions, outputs, assigned, branches)
     parameters = dict(module.named_parameters())
     dims = {name: {dim: Dim.AUTO for dim in cut[name]} or None if name in cut else None for name in parameters}
     shapes = {name: dynamic_shapes.get(name) for name in inputs}
     whole.train(module.training)
-    with conditions.recording(), calls.recording():
+    with conditions.recording(), calls.recording(), branches.tracing():
         program = torch.export.export(whole, (inputs, parameters), strict=False,
                                       dynamic_shapes={"inputs": shapes, "parameters": dims})  # fmt: skip
     _refuse_operators(program)
+    _drop_unused_operands(program.graph_module)
     _restore_parameters(program, parameters)
     _strip_prefix(program, "module")
     _rename_inputs(program, inputs)
@@ -585,10 +778,10 @@ def _refuse_operators(program: ExportedProgram) -> None:
     for graph_module in program.graph_module.modules():
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
             operation = node.target
-            if not isinstance(operation, torch._ops.HigherOrderOperator) or operation.name() in _MODES:
+            if not isinstance(operation, torch._ops.HigherOrderOperator) or operation.name() in (*_MODES, _COND.name()):
                 continue
             path, kind = [("", ""), *node.meta.get("nn_module_stack", {}).values()][-1]
-            path = path.partition("@")[0].removeprefix("module").removeprefix(".")
+            path = _without_root(path).partition("@")[0].removeprefix("module").removeprefix(".")
             place = f"module '{path}' ({kind})" if path else f"the model's own forward {kind}".strip()
             raise ExportError(f"the higher-order operator torch.{operation.name()} is not supported; it is called in {place}")
 
@@ -656,6 +849,7 @@ def _strip_prefix(program: ExportedProgram, prefix: str) -> None:
     for graph_module in program.graph_module.modules():
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
             stack = node.meta.get("nn_module_stack", {})
+            stack = {key: (_without_root(path), kind) for key, (path, kind) in stack.items()}
             node.meta["nn_module_stack"] = {
                 f"{short(path)}@{key.partition('@')[2] or 0}": (short(path.partition("@")[0]), kind)
                 for key, (path, kind) in stack.items() if path
@@ -668,6 +862,11 @@ def _strip_prefix(program: ExportedProgram, prefix: str) -> None:
         if spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             letter = "b_" if spec.kind == InputKind.BUFFER else "c_"
             _rename(nodes[spec.arg.name], letter + spec.target.replace(".", "_"), spec)
+
+
+def _without_root(path: str) -> str:
+    """The path without the name of torch.export's own root module, which torch removes in the outermost graph only."""
+    return "" if path == "_export_root" else path.removeprefix("_export_root.")
 
 
 def _fill_stacks(graph_module: torch.fx.GraphModule, around: Any) -> None:

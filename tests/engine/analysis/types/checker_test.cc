@@ -442,5 +442,27 @@ TEST_CASE("a rule of one's own wins") {
   CHECK(checker.Get(at::fft_fft(OneAxis::Piece(0, {4, 2})))[0].ToString() == "shard(0)");
 }
 
+TEST_CASE("a predicate that chooses a branch is the same on every rank") {
+  const auto fault = [](const at::Tensor& predicate, MeshAxis axis = MeshAxis::kTp) {
+    OperatorChecker checker({{axis, 2, 0}}, RuleTable::BuiltIn());
+    const OperatorScope scope(checker);
+    NotePredicate(predicate);
+    if (!checker.unproven().empty()) return "unproven: " + checker.unproven().begin()->first;
+    if (checker.faults().empty()) return std::string();
+    const TypeFault& found = checker.faults().front();
+    CHECK(found.suggested_fix == (found.what == "cond(partial)" ? SuggestedFix::kMakeSum : SuggestedFix::kGather));
+    return found.what + ": " + found.message;
+  };
+  const std::string message = ": its predicate is not the same on all ranks, so the ranks would run different branches";
+  CHECK(fault(Same({})).empty());
+  CHECK(fault(Terms({})) == "cond(partial)" + message);
+  CHECK(fault(Piece(0, {1})) == "cond(shard(0))" + message);
+  CHECK(fault(OneAxis::As(at::rand({}), AxisType::Of(TypeKind::kVarying))) == "cond(varying)" + message);
+  CHECK(fault(OneAxis::As(at::rand({}), AxisType::Of(TypeKind::kFaulty))).empty());
+  CHECK(fault(at::rand({})).empty());  // a constant
+  CHECK(fault(OneAxis::As(at::rand({}), AxisType())) == "unproven: cond: the layout of its predicate is not known");
+  for (const MeshAxis axis : {MeshAxis::kDpShard, MeshAxis::kDpReplicate}) CHECK(fault(Terms({}), axis).empty());
+}
+
 }  // namespace
 }  // namespace moonshard::test

@@ -106,8 +106,33 @@ std::string LongPath(const std::string& path) {
   return path.starts_with("NODES") ? Replaced(path, "NODES", "graph_module/graph/nodes") : path;
 }
 
-// PATH = JSON, remove PATH, copy PATH to PATH.
+// A cond at the end of the nodes: `chosen` is relu of `add_2`, or its gelu.
+void AddCond(JsonValue& root) {
+  const std::string meta = WriteJson(At(root, "graph_module/graph/tensor_values/add_2"), 0);
+  const auto graph = [&](const std::string& name, const std::string& op) {
+    return R"({"name": "", "arg": {"as_graph": {"name": ")" + name +
+           R"(", "graph": {"inputs": [{"as_tensor": {"name": "x"}}], "nodes": [{"name": "y", "target": "torch.ops.aten.)" +
+           op + R"(.default", "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "x"}}}], "outputs": )" +
+           R"([{"as_tensor": {"name": "y"}}], "metadata": {}}], "outputs": [{"as_tensor": {"name": "y"}}], )" +
+           R"("tensor_values": {"x": )" + meta + R"(, "y": )" + meta + "}}}}}";
+  };
+  At(root, "graph_module/graph/tensor_values/chosen") = ParseJson(meta, "meta").ValueOrThrow();
+  At(root, "graph_module/graph/nodes/+") =
+      ParseJson(R"({"name": "cond", "target": "torch.ops.higher_order.cond", "metadata": {}, "inputs": )"
+                R"([{"name": "", "arg": {"as_sym_bool": {"as_bool": true}}}, )" +
+                    graph("true_graph_0", "relu") + ", " + graph("false_graph_0", "gelu") +
+                    R"(, {"name": "", "arg": {"as_tensors": [{"name": "add_2"}]}}], )"
+                    R"("outputs": [{"as_tensor": {"name": "chosen"}}]})",
+                "cond")
+          .ValueOrThrow();
+}
+
+// PATH = JSON, remove PATH, copy PATH to PATH, add cond.
 void Edit(JsonValue& root, const std::string& edit) {
+  if (edit == "add cond") {
+    AddCond(root);
+    return;
+  }
   if (edit.starts_with("remove ")) {
     const std::string path = LongPath(edit.substr(7));
     const size_t slash = path.rfind('/');
@@ -164,6 +189,22 @@ TEST_CASE("an exported program is read as its tree, tensors, sizes, calls and no
   // In memory, and packed by others, it is the same.
   CHECK(ProgramText(ReadBytes(SmallBytes()).ValueOrThrow()) == ProgramText(program));
   CHECK(ProgramText(ReadEntries(SmallEntries()).ValueOrThrow()) == ProgramText(program));
+}
+
+TEST_CASE("the graphs of cond are in the list, and their values are its own") {
+  const ExportedProgram program = ReadEntries(Edited("model: add cond")).ValueOrThrow();
+  const std::string text = ProgramText(program);
+  INFO(text);
+  CHECK(text.find("node branch cond(true)\n"
+                  "node aten::relu(self=%add_2) %y:13[2~, 6~, 8]\n"
+                  "node else cond()\n"
+                  "node aten::gelu(self=%add_2) %y:13[2~, 6~, 8]\n"
+                  "node join cond(%y, %y) %chosen:13[2~, 6~, 8]\n") != std::string::npos);
+  const std::vector<ProgramNode>& nodes = program.graph.nodes;
+  const ProgramNode& join = nodes.back();
+  REQUIRE(join.inputs.size() == 2);
+  CHECK(join.inputs[0].second.value == nodes[nodes.size() - 4].outputs[0]);
+  CHECK(join.inputs[1].second.value == nodes[nodes.size() - 2].outputs[0]);
 }
 
 TEST_CASE("what a program does not keep of its model is a warning of training") {

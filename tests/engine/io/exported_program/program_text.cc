@@ -105,7 +105,8 @@ class Printer {
   }
 
   void Node(const ProgramNode& node) {
-    static constexpr std::array kKinds = {"", "python ", "enter grad ", "enter autocast ", "leave "};
+    static constexpr std::array kKinds = {"",       "python ", "enter grad ", "enter autocast ",
+                                          "leave ", "branch ", "else ",       "join "};
     std::string line = "node " + std::string(kKinds.at(static_cast<size_t>(node.kind))) + node.target;
     if (!node.overload.empty()) line += "." + node.overload;
     std::vector<std::string> inputs;
