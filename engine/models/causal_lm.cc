@@ -156,6 +156,7 @@ Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program) {
   };
   made.forward = [run](const at::Tensor& ids, const std::optional<at::Tensor>& mask,
                        const std::optional<at::Tensor>& positions) { return run(ids, ids, mask, positions)["logits"]; };
+  made.outputs = run;
   const std::vector<ProgramOutput>& outputs = program->exported().outputs;
   if (takes("labels") && std::ranges::any_of(outputs, [](const auto& output) { return output.name == "loss"; })) {
     made.own_loss = [run](const at::Tensor& ids, const at::Tensor& labels, const std::optional<at::Tensor>& mask,

@@ -34,6 +34,11 @@ struct CausalLm {
   std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
                                                   const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>
       own_loss = {};
+  // Set for an exported program: input_ids, labels, attention_mask, position_ids -> every output of the program, also
+  // those that `forward` and `own_loss` leave out. An input of labels gets `labels`. Empty for a reference model.
+  std::function<ProgramOutputs(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                               const std::optional<at::Tensor>&)>
+      outputs = {};
   // The model without its head: input_ids -> the last hidden states [B, T, H]. Empty for an exported program.
   std::function<at::Tensor(const at::Tensor&)> hidden;
   // How the parameters are computed from the tensors of a checkpoint (NameRules::recipes); empty: each parameter is one

@@ -2,11 +2,18 @@
 // of them.
 #include "engine/io/exported_program/program_archive.h"
 
+#include "engine/io/exported_program/zip_offsets.h"
 #include "tests/fuzz/program_checks.h"
 #include "tests/fuzz/target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace moonshard;
+  const auto offsets = ZipOffsetsOfBytes(fuzz::TextOf(data, size), "fuzz.pt2");
+  if (!offsets.ok()) {
+    fuzz::RequireReason(offsets.diagnostics());
+  } else {
+    for (const auto& [entry, offset] : offsets.value()) fuzz::Require(offset <= size, "an entry outside of the file");
+  }
   const Result<ProgramArchive> archive = ProgramArchive::FromBytes(std::string(fuzz::TextOf(data, size)), "fuzz.pt2");
   if (!archive.ok()) {
     fuzz::RequireReason(archive.diagnostics());

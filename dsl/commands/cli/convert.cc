@@ -12,7 +12,7 @@
 #include "engine/core/base/json.h"
 #include "engine/core/base/visible.h"
 #include "engine/io/checkpoint/convert.h"
-#include "engine/io/exported_program/program_archive.h"
+#include "engine/io/exported_program/program_weights.h"
 
 namespace moonshard {
 namespace {
@@ -104,12 +104,11 @@ int RunShard(const ShardVerb& verb) {
   std::optional<ModelFolder> folder = OpenModelFolder(verb.model, /*headers_only=*/false).Collect(found);
   std::optional<CompiledPlan> plan;
   if (folder) {
-    if (IsProgramPath(verb.model.model)) {
-      Diagnostic d =
-          MakeDiagnostic(Finding::kBadArgument, "shard reads weights from a model directory, not from a program");
-      d.path = verb.model.model;
-      d.required = "the directory with the weights as MODEL, and the program in --program";
-      found.push_back(std::move(d));
+    if (std::optional<Diagnostic> none = NoWeights(*folder)) {
+      found.push_back(*std::move(none));
+    } else if (folder->is_program) {
+      std::optional<Checkpoint> weights = WeightsOf(*folder->program).Collect(found);
+      if (weights) folder->checkpoint = std::move(*weights);
     }
     for (Diagnostic& d : CheckRanks(folder->mesh, kMostRankFiles, "write one file per rank"))
       found.push_back(std::move(d));
@@ -118,11 +117,16 @@ int RunShard(const ShardVerb& verb) {
   }
   PrintFindings(found, verb.findings_output);
   if (!plan || HasErrors(found)) return kExitUsage;
-  const WeightRecipes recipes = folder->program ? RecipesOf(*folder->program) : WeightRecipes();
+  // The weights in an archive have the names and shapes of the model: nothing is made from them.
+  const WeightRecipes recipes = folder->program && !folder->is_program ? RecipesOf(*folder->program) : WeightRecipes();
+  ModelForm form;
+  if (folder->is_program && folder->program->config)
+    form.kept["config.json"] = WriteJson(folder->config.json(), 2) + "\n";
   if (verb.findings_output.text() && !plan->plan->chosen.empty())
     std::cerr << "plan " << Visible(plan->plan->name + ": " + plan->plan->chosen) << "\n";
   return Convert("shard", verb.out, verb.replace, verb.json, verb.findings_output, [&](const ConvertOptions& options) {
-    return ShardModel(folder->checkpoint, *plan, verb.out, options, folder->program ? &recipes : nullptr);
+    return ShardModel(folder->checkpoint, *plan, verb.out, options, folder->program ? &recipes : nullptr,
+                      folder->is_program ? &form : nullptr);
   });
 }
 

@@ -30,8 +30,9 @@ void PrintFindings(const Diagnostics& diagnostics, const FindingsOutput& options
             << std::flush;
 }
 
-void PrintFindingsAsData(const Diagnostics& diagnostics, const FindingsOutput& options) {
-  std::cout << WriteFindings(diagnostics, options.form, UsesColor(options.color, STDOUT_FILENO), options.subject)
+void PrintFindingsAsData(const Diagnostics& diagnostics, const FindingsOutput& options,
+                         const std::vector<std::string>& notes) {
+  std::cout << WriteFindings(diagnostics, options.form, UsesColor(options.color, STDOUT_FILENO), options.subject, notes)
             << std::flush;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/core/base/diagnostic.h"
 #include "engine/core/findings/forms.h"
@@ -25,7 +26,9 @@ bool UsesColor(ColorChoice choice, int descriptor);
 
 // Writes the diagnostics to stderr; json and sarif write one document. Writes nothing if there are no diagnostics.
 void PrintFindings(const Diagnostics& diagnostics, const FindingsOutput& options);
-// Writes the diagnostics to stdout; json and sarif write one document even if there are no diagnostics.
-void PrintFindingsAsData(const Diagnostics& diagnostics, const FindingsOutput& options);
+// Writes the diagnostics to stdout; json and sarif write one document even if there are no diagnostics. `notes`: as in
+// WriteFindings.
+void PrintFindingsAsData(const Diagnostics& diagnostics, const FindingsOutput& options,
+                         const std::vector<std::string>& notes = {});
 
 }  // namespace moonshard

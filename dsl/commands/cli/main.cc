@@ -122,10 +122,9 @@ int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
     return ExitCodeOf(errors);
   };
   if (verb.init) {
-    Diagnostics found;
-    mesh = MeshShape::Parse(verb.model.mesh).Collect(found);
-    (void)ReadConfigOf(verb.model).Collect(found);
-    if (HasErrors(found)) return refuse(found);
+    const Result<ModelFolder> folder = OpenModelWithoutWeights(verb.model);
+    if (!folder.ok()) return refuse(folder.diagnostics());
+    mesh = folder.value().mesh;
   } else {
     const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/false, verb.findings_output);
     if (!plan) return kExitUsage;

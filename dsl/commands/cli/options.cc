@@ -10,25 +10,35 @@
 #include "engine/core/base/text.h"
 #include "engine/core/base/version.h"
 #include "engine/core/base/visible.h"
+#include "engine/io/exported_program/program_archive.h"
 
 namespace moonshard {
 namespace {
 
 constexpr const char* kAbout =
     "Tensor-parallel plans as Lua scripts, applied by a C++ engine.\n"
-    "MODEL is a directory in Hugging Face form: config.json and safetensors. stdout is data, stderr is diagnostics.\n"
+    "MODEL is a directory in Hugging Face form (config.json and safetensors), or an exported program: an archive "
+    "(.pt2)\n"
+    "or a directory of archives. stdout is data, stderr is diagnostics.\n"
     "Exit codes: 0 success;\n"
     "1 `check` found errors (a plan or model that cannot be read is an error too), or the work failed;\n"
     "2 usage error, or an invalid plan or model under any other verb; 3 a bug in moonshard.";
 
-void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options, bool required = true) {
+// MODEL and --program.
+void AddModelAlone(CLI::App& app, ModelOptions& model, bool required = true) {
   app.add_option("MODEL", model.model,
-                 "model directory: config.json and safetensors (headers are enough for a verb that reads no weights)")
+                 "model directory: config.json and safetensors (headers are enough for a verb that reads no weights); "
+                 "or an exported program: .pt2, or a directory with one for each set of inputs and each length. Its "
+                 "weights are those that the exporter stored with --weights")
       ->required(required);
   app.add_option(
       "--program", model.program,
       "exported program of the model (.pt2, or a directory with one for each set of inputs and each length), run in "
-      "place of the reference architecture; MODEL itself may be an exported program");
+      "place of the reference architecture, with the weights in MODEL; MODEL itself may be an exported program");
+}
+
+void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan_options, bool required = true) {
+  AddModelAlone(app, model, required);
   app.add_option("--plan", model.plan,
                  "plan file, the name of a shipped plan, or hf:FILE[#KEY]; default: chosen by architecture");
   app.add_option("--mesh", model.mesh,
@@ -62,11 +72,12 @@ FindingsOutput ReadFindingsOutput(const FindingsOutputWords& words) {
   return {FindingFormFromName(words.format).value_or(FindingForm::kText), color, ""};
 }
 
-// The file of --plan, else the model's config.json, by which a plan is chosen.
+// The file of --plan, else the file by which a plan is chosen: the program, or the config.json of the directory.
 std::string SubjectOf(const ModelOptions& model) {
   if (model.plan.ends_with(".lua")) return model.plan;
   if (model.plan.starts_with("hf:")) return model.plan.substr(3, model.plan.find('#') - 3);
   if (!model.plan.empty() && model.plan.find('/') == std::string::npos) return "plans/" + model.plan + ".lua";
+  if (model.plan.empty() && IsProgramPath(model.model)) return model.model;
   return model.plan.empty() ? model.model + (model.model.ends_with('/') ? "" : "/") + "config.json" : model.plan;
 }
 
@@ -197,7 +208,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       ->required();
   eval_app
       ->add_option("--output", eval.output,
-                   "safetensors file to write: logits and loss (for a program with other inputs, every output), and "
+                   "safetensors file to write: logits and loss, for a program every output that it names, and "
                    "grad.<parameter>")
       ->required();
   eval_app->add_flag("--grads", eval.grads, "run backward too and write every gradient, unsharded");
@@ -311,9 +322,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
 
   SuggestVerb suggest;
   CLI::App* suggest_app = app.add_subcommand("suggest", "a first plan file for a model that no shipped plan fits");
-  suggest_app
-      ->add_option("MODEL", suggest.model.model, "model directory: config.json and safetensors (headers are enough)")
-      ->required();
+  AddModelAlone(*suggest_app, suggest.model);
   AddFindingsOutput(*suggest_app, findings_output);
   suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");
   suggest_app->add_flag("--replace", suggest.replace, "overwrite an existing plan file");

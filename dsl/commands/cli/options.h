@@ -69,7 +69,7 @@ struct EvalVerb {
   FindingsOutput findings_output;
   RunOptions run;
   std::string input;   // safetensors or JSON with input_ids [B, T], and perhaps labels, attention_mask, position_ids
-  std::string output;  // safetensors: logits, loss, and with grads grad.<parameter>
+  std::string output;  // safetensors: logits, loss, every other output of a program, and with grads grad.<parameter>
   bool grads = false;
   std::string stats;          // a JSON file, or "-" for stdout; "": none
   int64_t micro_batches = 1;  // number of micro-batches; their gradients are accumulated
@@ -143,7 +143,7 @@ struct MergeVerb {
 };
 
 struct SuggestVerb {
-  ModelOptions model;  // only ModelOptions::model is used
+  ModelOptions model;  // only ModelOptions::model and program are used
   FindingsOutput findings_output;
   std::string out;  // of the plan file; "": stdout
   bool replace = false;

@@ -96,6 +96,7 @@ int RunExplain(const ExplainVerb& verb) {
   const CompiledPlan& plan = *resolution.compiled;
   ExplainOptions options;
   options.rank = verb.rank;
+  options.notes = resolution.notes;
   if (!verb.tokens.empty()) {
     const auto [batch, sequence] = ParseTokens(verb.tokens).ValueOrThrow();
     options.tokens = Tokens{batch, sequence};
@@ -116,7 +117,9 @@ int RunExplain(const ExplainVerb& verb) {
 }
 
 int RunCheck(const CheckVerb& verb) {
-  const Result<CompiledPlan> plan = ResolveFromHeaders(verb.model);
+  Resolution resolution = ResolveDirectory(verb.model);
+  const std::vector<std::string> notes = std::move(resolution.notes);
+  const Result<CompiledPlan> plan = ToResult(std::move(resolution));
   const Diagnostics& findings = plan.diagnostics();
   const bool warnings =
       std::ranges::any_of(findings, [](const Diagnostic& d) { return d.severity == Severity::kWarning; });
@@ -124,7 +127,10 @@ int RunCheck(const CheckVerb& verb) {
   FindingsOutput findings_output = verb.findings_output;
   if (plan.ok() && verb.model.plan.empty())
     findings_output.subject = "plans/" + plan.value().plan->name + ".lua";  // the one chosen
-  PrintFindingsAsData(findings, findings_output);
+  PrintFindingsAsData(findings, findings_output, notes);
+  if (verb.findings_output.text()) {
+    for (const std::string& note : notes) std::cerr << "note of the exporter: " << Visible(note) << "\n";
+  }
   if (plan.ok()) PrintChoice(*plan.value().plan, verb.findings_output);
   if (!bad && verb.findings_output.text()) std::cerr << "plan " << Visible(plan.value().plan->name) << ": no errors\n";
   return bad ? kExitFailed : kExitSuccess;

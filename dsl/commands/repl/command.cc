@@ -10,7 +10,7 @@ namespace moonshard {
 namespace {
 
 constexpr auto kCommands = std::to_array<CommandInfo>({
-    {":load", "[MODEL | PLAN]", "loads another model directory or another plan; alone: shows what is loaded",
+    {":load", "[MODEL | PLAN]", "loads another model directory, exported program or plan; alone: shows what is loaded",
      "A directory is a model; anything else is a plan: a file, the name of a shipped plan, hf:FILE[#KEY], or "
      "'auto' for\n"
      "the plan that is chosen by architecture.",
@@ -154,6 +154,7 @@ Table Summary(Workspace& workspace) {
   const LoadedModel* model = workspace.model();
   facts.emplace_back("model", model == nullptr ? "none" : model->folder);
   if (model != nullptr) {
+    if (!model->program.empty()) facts.emplace_back("program", model->program);
     facts.emplace_back("modules", model->tree->modules().size());
     facts.emplace_back("parameters", model->tree->total_elements());
   }

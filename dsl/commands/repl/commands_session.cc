@@ -5,6 +5,7 @@
 
 #include "dsl/commands/repl/command.h"
 #include "engine/core/base/text.h"
+#include "engine/io/exported_program/program_archive.h"
 
 namespace moonshard {
 namespace {
@@ -47,7 +48,8 @@ Answer SetOption(Workspace& workspace, const std::string& name, const std::strin
 Answer RunLoad(CommandCall& call) {
   Workspace& workspace = call.workspace;
   if (call.arguments.empty()) return {.tables = {Summary(workspace)}};
-  if (std::error_code ignored; std::filesystem::is_directory(call.arguments, ignored)) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(call.arguments, ignored) || IsProgramPath(call.arguments)) {
     Diagnostics problems = workspace.OpenModel(call.arguments);
     if (HasErrors(problems)) return {.diagnostics = std::move(problems)};
     workspace.Resolve();
@@ -66,7 +68,9 @@ Answer RunLoad(CommandCall& call) {
     Diagnostics why = AtLine(call, out.diagnostics);
     for (Diagnostic& d : why) {
       if (d.help.empty())
-        d.help = ":load takes a model directory, or a plan: a file, the name of a shipped plan, or hf:FILE[#KEY]";
+        d.help =
+            ":load takes a model directory, an exported program (.pt2), or a plan: a file, the name of a shipped plan, "
+            "or hf:FILE[#KEY]";
     }
     workspace.SetPlan(before);
     workspace.Resolve();
@@ -161,6 +165,8 @@ Answer RunVerify(CommandCall& call) {
   if (!call.state.run_moonshard) return Refused(call, ":verify runs moonshard, which cannot be started here");
   const Workspace& workspace = call.workspace;
   std::vector<std::string> words = {"verify", workspace.model()->folder, "--mesh", workspace.mesh().ToString()};
+  if (const std::string& program = workspace.model()->program; !program.empty())
+    words.insert(words.end(), {"--program", program});
   if (!workspace.plan_name().empty()) words.insert(words.end(), {"--plan", workspace.plan_name()});
   for (const auto& [name, value] : workspace.options()) words.insert(words.end(), {"--option", name + "=" + value});
   if (workspace.isolate()) words.emplace_back("--isolate");

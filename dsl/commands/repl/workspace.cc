@@ -13,12 +13,13 @@ Diagnostics Workspace::OpenModel(const std::string& folder, const std::string& p
   if (!opened.ok()) return opened.diagnostics();
   const ModelFolder& model = opened.value();
   SetModel(folder, model.config.json(), std::make_shared<const ModuleTree>(TreeOf(model)));
+  model_->program = program;
   return opened.diagnostics();
 }
 
 void Workspace::SetModel(std::string folder, JsonValue config, std::shared_ptr<const ModuleTree> tree) {
   PathIndex paths(*tree);
-  model_ = LoadedModel{std::move(folder), std::move(config), std::move(tree), std::move(paths)};
+  model_ = LoadedModel{std::move(folder), "", std::move(config), std::move(tree), std::move(paths)};
   resolution_ = {};
   previous_.reset();
   totals_.reset();

@@ -18,7 +18,8 @@
 namespace moonshard {
 
 struct LoadedModel {
-  std::string folder;
+  std::string folder;   // a model directory, or an exported program
+  std::string program;  // the exported program that --program names; "": none
   JsonValue config;
   std::shared_ptr<const ModuleTree> tree;
   PathIndex paths;
@@ -30,7 +31,7 @@ class Workspace {
   // kept. `program`: an exported program of the model, whose modules are used then; "": none, or `folder` is itself a
   // program.
   Diagnostics OpenModel(const std::string& folder, const std::string& program = "");
-  // For tests and embedders: sets the model from an existing tree.
+  // For tests and embedders: sets the model from an existing tree, without a program.
   void SetModel(std::string folder, JsonValue config, std::shared_ptr<const ModuleTree> tree);
   // Set another plan (as ModelOptions::plan), mesh or option. The next Resolve uses them.
   void SetPlan(std::string plan) { plan_name_ = std::move(plan); }

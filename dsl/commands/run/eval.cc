@@ -9,6 +9,7 @@
 #include "dsl/commands/cli/verbs.h"
 #include "dsl/commands/run/step.h"
 #include "dsl/commands/run/verbs.h"
+#include "engine/core/base/text.h"
 #include "engine/core/base/visible.h"
 #include "engine/io/safetensors/writer.h"
 #include "engine/io/storage/staging.h"
@@ -122,6 +123,18 @@ void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const Collecti
   if (Failure failed = WriteText(verb.stats, text)) throw PlanError({*std::move(failed)});
 }
 
+// The outputs that eval does not write, as a warning.
+Diagnostics LeftOut(const StepResult& result, const EvalVerb& verb) {
+  if (result.left_out.empty()) return {};
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "outputs without a row for each sequence are not written: " +
+                                                            Join(result.left_out, ", "));
+  d.severity = Severity::kWarning;
+  d.path = verb.output;
+  d.declared = "--micro-batches " + std::to_string(verb.micro_batches);
+  d.help = "--micro-batches 1 writes every output of the program";
+  return {std::move(d)};
+}
+
 }  // namespace
 
 int RunEval(const EvalVerb& verb) {
@@ -142,6 +155,7 @@ int RunEval(const EvalVerb& verb) {
   if (mesh.rank() == 0) PrintFindings(warnings, verb.findings_output);
 
   const StepResult result = RunStep(sharded, inputs, {.grads = verb.grads, .micro_batches = verb.micro_batches});
+  if (mesh.rank() == 0) PrintFindings(LeftOut(result, verb), verb.findings_output);
   const CollectiveCounts counts = applied.counts();
   const int64_t peak = PeakMemory();
   const Diagnostics findings = applied.Findings();

@@ -391,6 +391,16 @@ at::Tensor LossIn(const ProgramOutputs& outputs, const Program& program) {
                                 "a program that was exported with its labels, as in --inputs input_ids labels")});
 }
 
+at::Tensor Reported(const at::Tensor& output) {
+  const at::Tensor tensor = output.detach();
+  return at::isFloatingType(tensor.scalar_type()) ? tensor.to(c10::kFloat) : tensor;
+}
+
+void AddOutputs(const ProgramOutputs& outputs, StepResult& result) {
+  for (size_t i = 0; i < outputs.names().size(); ++i)
+    result.outputs.emplace_back(outputs.names()[i], Reported(outputs.tensors()[i]));
+}
+
 StepResult RunByName(Program& program, const Inputs& inputs, const StepOptions& options) {
   if (options.micro_batches != 1) {
     Diagnostic d =
@@ -407,11 +417,7 @@ StepResult RunByName(Program& program, const Inputs& inputs, const StepOptions& 
   if (options.grads) LossIn(outputs, program).backward();
   result.backward_s = SecondsSince(begin);
   if (outputs.Has("loss")) result.loss_of = "model";
-  for (size_t i = 0; i < outputs.names().size(); ++i) {
-    const at::Tensor tensor = outputs.tensors()[i].detach();
-    result.outputs.emplace_back(outputs.names()[i],
-                                at::isFloatingType(tensor.scalar_type()) ? tensor.to(c10::kFloat) : tensor);
-  }
+  AddOutputs(outputs, result);
   return result;
 }
 
@@ -419,13 +425,13 @@ StepResult RunByName(Program& program, const Inputs& inputs, const StepOptions& 
 StepResult RunOwnLoss(const CausalLm& model, const Inputs& inputs, const StepOptions& options) {
   StepResult result;
   Clock::time_point begin = Clock::now();
-  const auto [logits, loss] = model.own_loss(inputs.ids, inputs.labels, inputs.attention_mask, inputs.position_ids);
+  const ProgramOutputs outputs = model.outputs(inputs.ids, inputs.labels, inputs.attention_mask, inputs.position_ids);
   result.forward_s = SecondsSince(begin);
   begin = Clock::now();
-  if (options.grads) loss.backward();
+  if (options.grads) outputs["loss"].backward();
   result.backward_s = SecondsSince(begin);
   result.loss_of = "model";
-  result.outputs = {{"logits", logits.detach().to(c10::kFloat)}, {"loss", loss.detach().to(c10::kFloat)}};
+  AddOutputs(outputs, result);
   return result;
 }
 
@@ -440,6 +446,42 @@ void RequireCausalLmLoss(const ShardedModel& sharded, const FullLogits& full) {
                                    : "--micro-batches 1: the model computes its loss over the full batch";
   throw PlanError({*std::move(differs)});
 }
+
+// Collects the outputs of a program over the micro-batches, except its logits and loss.
+class OtherOutputs {
+ public:
+  explicit OtherOutputs(const ExportedProgram& program) {
+    const auto ids = std::ranges::find(program.inputs, "ids", &ProgramInput::kind);
+    for (const ProgramOutput& output : program.outputs) {
+      if (output.name == "logits" || output.name == "loss") continue;
+      const bool rows = ids != program.inputs.end() && !ids->shape.empty() && !output.shape.empty() &&
+                        output.shape.front() == ids->shape.front();
+      outputs_.push_back({output.name, rows, {}});
+    }
+  }
+
+  void Add(const ProgramOutputs& outputs) {
+    for (Output& output : outputs_) output.parts.push_back(Reported(outputs[output.name]));
+  }
+  void AddTo(StepResult& result) const {
+    for (const Output& output : outputs_) {
+      if (output.parts.size() > 1 && !output.rows) {
+        result.left_out.push_back(output.name);
+      } else {
+        result.outputs.emplace_back(output.name,
+                                    output.parts.size() == 1 ? output.parts.front() : at::cat(output.parts));
+      }
+    }
+  }
+
+ private:
+  struct Output {
+    std::string name;
+    bool rows = false;  // whether its first dim is the batch
+    std::vector<at::Tensor> parts;
+  };
+  std::vector<Output> outputs_;
+};
 
 }  // namespace
 
@@ -466,6 +508,8 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
   const int64_t rows = inputs.ids.size(0) / micro_batches;
   std::vector<at::Tensor> logits;
   std::vector<at::Tensor> losses;
+  std::optional<OtherOutputs> others;
+  if (model.outputs) others.emplace(*sharded.program);
   const auto total = static_cast<double>(CountedLabels(inputs.labels));
   const auto part = [&](const std::optional<at::Tensor>& tensor, int64_t i) -> std::optional<at::Tensor> {
     if (!tensor || tensor->size(0) == 1) return tensor;
@@ -473,9 +517,17 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
   };
   for (int64_t i = 0; i < micro_batches; ++i) {
     Clock::time_point begin = Clock::now();
-    logits.push_back(
-        full(model.forward(*part(inputs.ids, i), part(inputs.attention_mask, i), part(inputs.position_ids, i))));
+    const at::Tensor ids = *part(inputs.ids, i);
     const at::Tensor labels = *part(inputs.labels, i);
+    const std::optional<at::Tensor> mask = part(inputs.attention_mask, i);
+    const std::optional<at::Tensor> positions = part(inputs.position_ids, i);
+    if (others) {
+      const ProgramOutputs outputs = model.outputs(ids, labels, mask, positions);
+      logits.push_back(full(outputs["logits"]));
+      others->Add(outputs);
+    } else {
+      logits.push_back(full(model.forward(ids, mask, positions)));
+    }
     const auto counted = static_cast<double>(CountedLabels(labels));
     // Each part is weighted by its fraction of the labels: the sum is then the mean over the batch, for any split.
     losses.push_back(counted == 0 && total > 0 ? logits.back().sum() * 0
@@ -489,6 +541,7 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
   }
   result.outputs = {{"logits", logits.size() == 1 ? logits.front() : at::cat(logits)},
                     {"loss", at::stack(losses).sum()}};
+  if (others) others->AddTo(result);
   return result;
 }
 
@@ -496,31 +549,14 @@ namespace {
 
 // The program that the folder has read already, with the values that its archive holds, in the dtype.
 std::shared_ptr<Program> OpenedProgram(const ModelFolder& folder, std::optional<c10::ScalarType> type) {
-  std::shared_ptr<const ExportedProgram> program = folder.program;
-  const std::string dtype = type ? std::string(ToString(*DTypeOf(*type))) : program->dtype;
-  if (dtype != program->dtype && !program->dtype.empty()) {
-    program = std::make_shared<const ExportedProgram>(InDType(*program, dtype).ValueOrThrow());
-  }
-  return Program::FromProgram(program).ValueOrThrow();
+  const bool as_exported = !type || folder.program->dtype.empty();
+  const std::string dtype = as_exported ? std::string() : std::string(ToString(*DTypeOf(*type)));
+  return Program::FromProgram(folder.program, dtype).ValueOrThrow();
 }
 
-// vocab_size of the config, or of the text model in it; else the last dim of a program's logits.
-int64_t VocabularyOf(const ModelFolder& folder) {
-  const JsonValue* size = folder.config.Get("vocab_size");
-  if (const JsonValue* text = folder.config.Get("text_config"); size == nullptr && text != nullptr) {
-    size = text->Find("vocab_size");
-  }
-  if (size != nullptr && size->is_int()) return size->AsInt();
-  if (folder.program) {
-    std::map<std::string, int64_t, std::less<>> parameters;  // full sizes
-    for (const auto& [name, symbol] : folder.program->symbols) {
-      if (!symbol.tensor.empty()) parameters[name] = symbol.example;
-    }
-    for (const ProgramOutput& output : folder.program->outputs) {
-      if (output.name != "logits" || output.shape.empty()) continue;
-      if (const std::optional<int64_t> last = output.shape.back().Evaluate(parameters)) return *last;
-    }
-  }
+// 0: a program with inputs by name may have no vocabulary.
+int64_t VocabularyOrZero(const ModelFolder& folder) {
+  if (const std::optional<int64_t> size = VocabularyOf(folder)) return *size;
   if (folder.program && !IsCausalLm(*folder.program)) return 0;
   throw PlanError({BadStepInput("the config has no vocab_size", folder.config.file_name(), "an integer")});
 }
@@ -529,7 +565,7 @@ int64_t VocabularyOf(const ModelFolder& folder) {
 
 Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder) {
   if (std::optional<Diagnostic> none = NoWeights(folder)) throw PlanError({*std::move(none)});
-  if (folder.program && folder.checkpoint.files().empty()) return {};  // made with the archive's
+  if (folder.is_program) return {};  // made with the archive's
   return LoadCheckpoint(*model.applied, folder.checkpoint, {.recipes = model.model.recipes});
 }
 
@@ -568,7 +604,7 @@ ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder,
   apply.independent_replicas = !trains;
   out.applied = AppliedPlan::Apply(
       live, ToResult(ResolveModel(options, folder.config, folder.mesh, live.tree)).ValueOrThrow(), mesh, apply);
-  out.vocabulary = VocabularyOf(folder);
+  out.vocabulary = VocabularyOrZero(folder);
   out.program = folder.program;
   return out;
 }

@@ -101,9 +101,12 @@ struct StepOptions {
 };
 
 struct StepResult {
-  // The outputs of the model, by name: logits float32 [B, S, V] and loss float32 []. For a program with inputs by name,
-  // these are all of its outputs, floating-point ones in float32.
+  // The outputs of the model by name, floating-point ones in float32. A causal language model has logits [B, S, V] and
+  // loss []; a program has all outputs that it names, except those in `left_out`.
   std::vector<std::pair<std::string, at::Tensor>> outputs;
+  // Names of outputs that micro-batches do not give: their first dim is not the batch, so the outputs of the
+  // micro-batches cannot be concatenated.
+  std::vector<std::string> left_out;
   // "model": the loss that the model returned. "next tokens": the mean cross-entropy of the next tokens, computed from
   // the logits. "": there is no loss.
   std::string loss_of;

@@ -57,21 +57,21 @@ std::string Names(const std::vector<int64_t>& steps) {
 
 }  // namespace
 
-Saves::Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, const ModelConfig& config,
+Saves::Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, const ModelFolder& folder,
              const WeightRecipes& recipes, torch::optim::Optimizer& optimizer, Batches& data, Report& report)
     : verb_(verb),
       mesh_(mesh),
-      config_(config),
+      config_(folder.config),
       data_(data),
       report_(report),
       state_{.model = &model, .optimizer = &optimizer} {
   if (verb.save.empty()) return;
   TrainingCheckpointOptions options;
   options.keep = verb.keep;
-  if (IsProgramPath(verb.model.model)) {
-    options.model_files["config.json"] = WriteJson(config.json(), 2) + "\n";
-  } else {
+  if (!folder.is_program) {
     options.model_folder = verb.model.model;
+  } else if (folder.program->config) {
+    options.model_files["config.json"] = WriteJson(folder.config.json(), 2) + "\n";
   }
   options.recipes = recipes;
   options.timeout = mesh.timeout();

@@ -18,7 +18,7 @@ namespace moonshard {
 class Saves {
  public:
   // Claims the directory for this run. Throws kRunTaken if another run has claimed it.
-  Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, const ModelConfig& config,
+  Saves(const TrainVerb& verb, const DeviceMesh& mesh, AppliedPlan& model, const ModelFolder& folder,
         const WeightRecipes& recipes, torch::optim::Optimizer& optimizer, Batches& data, Report& report);
 
   // Loads the checkpoint that the file `latest` names, else the newest valid one, whether it was saved on this mesh

@@ -18,13 +18,17 @@ DeviceMesh OpenMesh(const TrainVerb& verb) {
   return DeviceMesh::FromEnvironment(MeshShape::Parse(verb.model.mesh).ValueOrThrow(), options);
 }
 
+ModelFolder OpenFolder(const TrainVerb& verb) {
+  return (verb.init ? OpenModelWithoutWeights(verb.model) : OpenModelFolder(verb.model, /*headers_only=*/false))
+      .ValueOrThrow();
+}
+
 Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, const DeviceMesh& mesh,
-                 const ModelConfig& config, int64_t micro_batches) {
+                 const ModelFolder& folder, int64_t micro_batches) {
   if (Diagnostics errors = CheckStep(verb, mesh.shape()); !errors.empty()) throw PlanError(std::move(errors));
-  const JsonValue* vocabulary = config.Get("vocab_size");
   TokenOptions tokens;
   tokens.sequence = verb.sequence;
-  tokens.vocabulary = vocabulary != nullptr && vocabulary->is_int() ? vocabulary->AsInt() : 0;
+  tokens.vocabulary = VocabularyOf(folder).value_or(0);
   tokens.raw = verb.data_dtype;
   const int64_t ranks = mesh.shape().size(MeshAxis::kDpReplicate) * mesh.shape().size(MeshAxis::kDpShard);
   StepSize size;
@@ -71,16 +75,15 @@ Diagnostic NotExportedForTraining(const std::string& file) {
 // The model is made without storage, so that a rank never holds more than its shards. A plan without a section for data
 // parallelism on a mesh that has such an axis would train without an error: each replica would go its own way from its
 // own rows. So it is rejected here, where the plan and the mesh are both known.
-ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const DeviceMesh& mesh) {
+ShardedLm MakeModel(const TrainVerb& verb, const ModelFolder& folder, const DeviceMesh& mesh) {
   ShardedLm out;
   {
     const nn::DeferInit defer;
-    const std::string file = ProgramPathOf(verb.model);
-    if (file.empty()) {
-      out.net = MakeCausalLm(config.json(), config.file_name()).ValueOrThrow();
+    if (!folder.program) {
+      out.net = MakeCausalLm(folder.config.json(), folder.config.file_name()).ValueOrThrow();
     } else {
-      const std::shared_ptr<Program> program = Program::Open(file, StateType(verb));
-      if (!program->exported().trains) throw PlanError({NotExportedForTraining(file)});
+      const std::shared_ptr<Program> program = Program::FromProgram(folder.program, StateType(verb)).ValueOrThrow();
+      if (!program->exported().trains) throw PlanError({NotExportedForTraining(ProgramPathOf(verb.model))});
       if (verb.run.dtype == "bfloat16" && !program->exported().autocast_regions) {
         throw PlanError({NoAutocastRegions(program->exported())});
       }
@@ -98,25 +101,23 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const Devi
   }
   const LiveTree live = ReadLiveTree(*out.net.module).ValueOrThrow();
   ApplyOptions apply;
-  if (ProgramPathOf(verb.model).empty())
-    apply.deferred_type = ComputeType(verb) == at::kDouble ? at::kDouble : at::kFloat;
+  if (!folder.program) apply.deferred_type = ComputeType(verb) == at::kDouble ? at::kDouble : at::kFloat;
   apply.check_inputs = verb.check_inputs;
   out.model = AppliedPlan::Apply(
-      live, ToResult(ResolveModel(verb.model, config, mesh.shape(), live.tree)).ValueOrThrow(), mesh, apply);
+      live, ToResult(ResolveModel(verb.model, folder.config, mesh.shape(), live.tree)).ValueOrThrow(), mesh, apply);
   return out;
 }
 
-Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, const CausalLm& net, AppliedPlan& model) {
-  if (!verb.init && IsProgramPath(verb.model.model)) {
-    std::optional<Diagnostic> none = NoWeights(OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow());
-    if (!none) return {};
-    none->help = "use --init SEED for new weights";
-    throw PlanError({*std::move(none)});
-  }
+Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const CausalLm& net, AppliedPlan& model) {
   if (!verb.init) {
-    return LoadCheckpoint(model, Checkpoint::Open(verb.model.model).ValueOrThrow(), {.recipes = net.recipes});
+    if (std::optional<Diagnostic> none = NoWeights(folder)) {
+      none->help = "use --init SEED for new weights";
+      throw PlanError({*std::move(none)});
+    }
+    if (folder.is_program) return {};  // made with the archive's
+    return LoadCheckpoint(model, folder.checkpoint, {.recipes = net.recipes});
   }
-  const JsonValue* range = config.Get("initializer_range");
+  const JsonValue* range = folder.config.Get("initializer_range");
   const InitialRule of_decoders =
       range != nullptr && range->is_number() ? DecoderInit(range->AsDouble()) : DecoderInit();
   const auto program = std::dynamic_pointer_cast<Program>(net.module);

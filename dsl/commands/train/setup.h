@@ -20,10 +20,13 @@ DeviceMesh OpenMesh(const TrainVerb& verb);
 // has errors. `what` is an infinitive, for the message: "open the data".
 void ThrowTogether(const DeviceMesh& mesh, const std::string& what, const Diagnostics& errors);
 
+// Reads the model; without its checkpoint if --init makes new weights.
+ModelFolder OpenFolder(const TrainVerb& verb);
+
 // Opens `paths` as batches for `micro_batches` micro-batches, each as large as a micro-batch of the training data.
 // If one rank has errors, every rank throws them.
 Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, const DeviceMesh& mesh,
-                 const ModelConfig& config, int64_t micro_batches);
+                 const ModelFolder& folder, int64_t micro_batches);
 
 // Makes the reference model or the program, without storage, and shards it by the plan of ResolveModel. Every rank
 // chooses and evaluates the plan as every other verb does (in a child process with --isolate). The findings are in
@@ -33,11 +36,11 @@ struct ShardedLm {
   CausalLm net;
   std::shared_ptr<AppliedPlan> model;
 };
-ShardedLm MakeModel(const TrainVerb& verb, const ModelConfig& config, const DeviceMesh& mesh);
+ShardedLm MakeModel(const TrainVerb& verb, const ModelFolder& folder, const DeviceMesh& mesh);
 
 // Sets the initial weights: new ones from --init, else those of the model directory or of the program. Returns
 // warnings. Throws kMissingTensor for a program without weights as MODEL.
-Diagnostics FirstWeights(const TrainVerb& verb, const ModelConfig& config, const CausalLm& net, AppliedPlan& model);
+Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const CausalLm& net, AppliedPlan& model);
 
 torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model);
 Schedule ScheduleOf(const TrainVerb& verb);

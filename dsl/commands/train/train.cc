@@ -21,36 +21,37 @@ constexpr int kSignalled = 128;  // what a shell adds to the number of a signal 
 
 class TrainingRun {
  public:
-  // The ranks; the data; the model without storage, sharded under the plan; its loss; its optimizer. In this order:
-  // what is cheap and fails often, an option or a file, goes before what takes memory and time. Parameters get storage
-  // only as shards. Agree compares the options and the data on all ranks before the first step: a rank with
-  // another batch size would enter collectives of another number or shape, and wait for the others without a message.
+  // The ranks; the files of the model; the data; the model without storage, sharded under the plan; its loss; its
+  // optimizer. In this order: what is cheap and fails often, an option or a file, goes before what takes memory and
+  // time. Parameters get storage only as shards. Agree compares the options and the data on all ranks before the first
+  // step: a rank with another batch size would enter collectives of another number or shape, and wait for the others
+  // without a message.
   explicit TrainingRun(const TrainVerb& verb)
       : verb_(verb),
         mesh_(OpenMesh(verb)),
         world_(mesh_),
-        config_(ReadConfigOf(verb.model).ValueOrThrow()),
-        data_(OpenData(verb.data, verb, mesh_, config_, verb.micro_batches)),
-        lm_(MakeModel(verb, config_, mesh_)),
+        folder_(OpenFolder(verb)),
+        data_(OpenData(verb.data, verb, mesh_, folder_, verb.micro_batches)),
+        lm_(MakeModel(verb, folder_, mesh_)),
         model_(*lm_.model),
         loss_(NextTokenLoss::Make(lm_.net, model_, verb.loss_chunk).ValueOrThrow()),
         optimizer_(MakeOptimizer(verb, model_)),
         schedule_(ScheduleOf(verb)),
         compute_type_(ComputeType(verb)),
         report_(verb, mesh_, world_),
-        saves_(verb, mesh_, model_, config_, lm_.net.recipes, optimizer_, data_, report_) {
+        saves_(verb, mesh_, model_, folder_, lm_.net.recipes, optimizer_, data_, report_) {
     report_.Warn(model_.plan().findings);
     if (const auto program = std::dynamic_pointer_cast<Program>(lm_.net.module)) {
       report_.Warn(NotKeptByTraining(program->exported()));
     }
-    if (!verb.eval_data.empty()) held_out_.emplace(OpenData(verb.eval_data, verb, mesh_, config_, 1));
+    if (!verb.eval_data.empty()) held_out_.emplace(OpenData(verb.eval_data, verb, mesh_, folder_, 1));
     Agree(mesh_, "the training run",
           Describe(verb) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : ""));
     at::manual_seed(verb.seed + static_cast<uint64_t>(data_.place()));  // ranks that share their rows draw alike
     if (const std::optional<int64_t> resumed = saves_.Resume()) {
       step_ = *resumed;
     } else {
-      report_.Warn(FirstWeights(verb, config_, lm_.net, model_));
+      report_.Warn(FirstWeights(verb, folder_, lm_.net, model_));
     }
   }
 
@@ -191,7 +192,7 @@ class TrainingRun {
   const StopRequest stop_;
   DeviceMesh mesh_;
   World world_;
-  ModelConfig config_;
+  ModelFolder folder_;
   Batches data_;
   std::optional<Batches> held_out_;
   ShardedLm lm_;

@@ -1,12 +1,15 @@
 #include "dsl/planning/resolve_model/resolve_model.h"
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <vector>
 
 #include "dsl/planning/choose/choose_plan.h"
+#include "engine/core/base/join_first.h"
 #include "engine/core/base/text.h"
 #include "engine/graph/program_checks.h"
 #include "engine/io/exported_program/program_archive.h"
@@ -16,6 +19,8 @@ namespace moonshard {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr const char* kConfigFile = "config.json";
 
 double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -49,7 +54,7 @@ Result<ModelConfig> ReadConfigOf(const ModelOptions& options) {
 }
 
 std::optional<Diagnostic> NoWeights(const ModelFolder& folder) {
-  if (!folder.program || !folder.checkpoint.files().empty() || HasWeights(*folder.program)) return std::nullopt;
+  if (!folder.is_program || HasWeights(*folder.program)) return std::nullopt;
   Diagnostic d = MakeDiagnostic(Finding::kMissingTensor, "the program has no weights");
   d.path = folder.program->file;
   d.required =
@@ -58,12 +63,58 @@ std::optional<Diagnostic> NoWeights(const ModelFolder& folder) {
   return d;
 }
 
-Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only) {
+namespace {
+
+// What is read of a checkpoint: nothing, the headers of files that may have no data, or the headers of complete files.
+enum class CheckpointUse : uint8_t { kNone, kHeaders, kValues };
+
+// Why `path` is not a model directory: it does not exist, or is a file.
+Diagnostic NotAModel(const std::string& path) {
+  std::error_code error;
+  const bool there = std::filesystem::exists(path, error);
+  Diagnostic d = MakeDiagnostic(Finding::kFileNotFound,
+                                there ? "'" + path + "' is not a directory" : "there is no directory '" + path + "'");
+  d.path = path;
+  d.required = "a model directory (config.json and safetensors), or an exported program (.pt2)";
+  return d;
+}
+
+// An error for a directory that has archives but neither their index nor a config: which of them is the program, and
+// for which inputs, is not known.
+std::optional<Diagnostic> ArchivesWithoutIndex(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::path(path) / kConfigFile, error)) return std::nullopt;
+  std::vector<std::string> archives;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    if (entry.path().extension() == ".pt2") archives.push_back(entry.path().filename().string());
+  }
+  if (archives.empty()) return std::nullopt;
+  std::ranges::sort(archives);
+  Diagnostic d = MakeDiagnostic(Finding::kFileNotFound, "the directory has archives of programs (" +
+                                                            JoinFirst(archives, 4) + ") but no " + kProgramIndex);
+  d.path = path;
+  d.required =
+      "one of the archives as MODEL, or a directory that the exporter wrote, with its " + std::string(kProgramIndex);
+  return d;
+}
+
+// MODEL and --program are different programs: the weights of one would be those of another graph.
+Diagnostic TwoPrograms(const ModelOptions& options) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "MODEL and --program are two exported programs");
+  d.path = options.model;
+  d.declared = "--program " + options.program;
+  d.required = "a program as MODEL without --program, or the model directory with the weights as MODEL";
+  return d;
+}
+
+Result<ModelFolder> OpenModel(const ModelOptions& options, CheckpointUse use) {
   Diagnostics diagnostics;
   ModelFolder folder;
-  HeaderOptions header_options;
-  header_options.allow_header_only = headers_only;
   std::optional<MeshShape> mesh = MeshShape::Parse(options.mesh).Collect(diagnostics);
+  if (IsProgramPath(options.model) && !options.program.empty() && options.program != options.model) {
+    diagnostics.push_back(TwoPrograms(options));
+    return diagnostics;
+  }
   const std::string program_path = ProgramPathOf(options);
   if (!program_path.empty()) {
     std::optional<ExportedProgram> program = ReadProgramPath(program_path).Collect(diagnostics);
@@ -73,25 +124,58 @@ Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_on
     if (!mesh || !folder.program) return diagnostics;
     folder.config = ConfigOfProgram(*folder.program);
     folder.mesh = *mesh;
+    folder.is_program = true;
     return Result<ModelFolder>(std::move(folder), std::move(diagnostics));
   }
   std::error_code error;
   if (!std::filesystem::is_directory(options.model, error)) {
-    const bool there = std::filesystem::exists(options.model, error);
-    Diagnostic d = MakeDiagnostic(Finding::kFileNotFound, there ? "'" + options.model + "' is not a directory"
-                                                                : "there is no directory '" + options.model + "'");
-    d.path = options.model;
-    d.required = "a model directory (config.json and safetensors), or an exported program (.pt2)";
-    diagnostics.push_back(std::move(d));
+    diagnostics.push_back(NotAModel(options.model));
+    return diagnostics;
+  }
+  if (std::optional<Diagnostic> archives = ArchivesWithoutIndex(options.model)) {
+    diagnostics.push_back(*std::move(archives));
     return diagnostics;
   }
   std::optional<ModelConfig> config = ModelConfig::Read(options.model).Collect(diagnostics);
-  std::optional<Checkpoint> checkpoint = Checkpoint::Open(options.model, header_options).Collect(diagnostics);
+  std::optional<Checkpoint> checkpoint = Checkpoint();
+  if (use != CheckpointUse::kNone) {
+    HeaderOptions header_options;
+    header_options.allow_header_only = use == CheckpointUse::kHeaders;
+    checkpoint = Checkpoint::Open(options.model, header_options).Collect(diagnostics);
+  }
   if (!mesh || !config || !checkpoint || (!program_path.empty() && !folder.program)) return diagnostics;
   folder.config = std::move(*config);
   folder.checkpoint = std::move(*checkpoint);
   folder.mesh = *mesh;
   return Result<ModelFolder>(std::move(folder), std::move(diagnostics));
+}
+
+}  // namespace
+
+Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only) {
+  return OpenModel(options, headers_only ? CheckpointUse::kHeaders : CheckpointUse::kValues);
+}
+
+Result<ModelFolder> OpenModelWithoutWeights(const ModelOptions& options) {
+  return OpenModel(options, CheckpointUse::kNone);
+}
+
+std::optional<int64_t> VocabularyOf(const ModelFolder& folder) {
+  const JsonValue* size = folder.config.Get("vocab_size");
+  if (const JsonValue* text = folder.config.Get("text_config"); size == nullptr && text != nullptr) {
+    size = text->Find("vocab_size");
+  }
+  if (size != nullptr && size->is_int()) return size->AsInt();
+  if (!folder.program) return std::nullopt;
+  std::map<std::string, int64_t, std::less<>> parameters;  // full sizes
+  for (const auto& [name, symbol] : folder.program->symbols) {
+    if (!symbol.tensor.empty()) parameters[name] = symbol.example;
+  }
+  for (const ProgramOutput& output : folder.program->outputs) {
+    if (output.name != "logits" || output.shape.empty()) continue;
+    if (const std::optional<int64_t> last = output.shape.back().Evaluate(parameters)) return last;
+  }
+  return std::nullopt;
 }
 
 ModuleTree TreeOf(const ModelFolder& folder) {
@@ -166,6 +250,7 @@ Resolution ResolveDirectory(const ModelOptions& options, bool headers_only) {
   std::vector<PassRecord> read = {MakeRecord("read", made, found, SecondsSince(begin))};
   Resolution out;
   if (folder) out = ResolveModel(options, folder->config, folder->mesh, std::move(tree));
+  if (folder && folder->program) out.notes = NotesOf(*folder->program);
   PutBefore(found, std::move(read), out);
   return out;
 }

@@ -25,9 +25,10 @@
 
 namespace moonshard {
 
-// A model directory and how to parallelize it: the options that most verbs share.
+// A model and how to parallelize it: the options that most verbs share.
 struct ModelOptions {
-  std::string model;         // directory in Hugging Face form, or an exported program (.pt2)
+  // A directory in Hugging Face form, or an exported program: an archive (.pt2) or a directory of archives.
+  std::string model;
   std::string program = {};  // an exported program of the model; "": `model` if it is a program, else none
   std::string plan;          // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen by ChoosePlan
   std::string mesh;          // "tp=2,dp=4"; "": one rank
@@ -38,17 +39,27 @@ struct ModelOptions {
 // The path of the exported program: `program`, or `model` if it is a program; "": none.
 std::string ProgramPathOf(const ModelOptions& options);
 
+// What MODEL and --program give: the one form in which every verb reads a model.
 struct ModelFolder {
   ModelConfig config;
   Checkpoint checkpoint;
   MeshShape mesh;
   std::shared_ptr<const ExportedProgram> program = nullptr;  // runs in place of a reference model; null: none
+  bool is_program = false;  // MODEL is the program: there is no directory, and the weights are those in the archive
 };
 
 // Reads config.json, the checkpoint's headers, the mesh and the program. `headers_only` accepts safetensors files
 // without data. If `options.model` is a program, the config is the one that the exporter recorded (empty if it recorded
-// none), and the checkpoint is empty. The errors of all files are returned together.
+// none), and the checkpoint is empty. The errors of all files are returned together. Errors also: kFileNotFound:
+// `options.model` is no directory, or a directory with archives but without their index; kBadArgument: both
+// `options.model` and `options.program` are programs, and not the same.
 Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only);
+// As OpenModelFolder, for a model that gets new weights: the checkpoint is not read, and is empty.
+Result<ModelFolder> OpenModelWithoutWeights(const ModelOptions& options);
+
+// Returns the number of tokens that the model knows: vocab_size of the config or of the text model in it, else the last
+// dim of the program's logits. nullopt: neither is known.
+std::optional<int64_t> VocabularyOf(const ModelFolder& folder);
 
 // Returns the config of the model directory or, if `options.model` is a program, the config that the exporter recorded.
 // Errors: those of ModelConfig::Read and ReadProgram; kBadInput: a program without a config.

@@ -24,14 +24,16 @@ std::string FindingFormName(FindingForm form) {
   return "text";
 }
 
-std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool color, const std::string& subject) {
+std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool color, const std::string& subject,
+                          const std::vector<std::string>& notes) {
   switch (form) {
     case FindingForm::kText: return ToText(diagnostics, color);
     case FindingForm::kGithub: return GithubAnnotations(diagnostics);
     case FindingForm::kSarif: return VisibleJson(WriteJson(SarifLog(diagnostics, subject), 2)) + "\n";
     case FindingForm::kJson: break;
   }
-  const JsonValue::Object document = {{"format_version", kFindingsFormatVersion}, {"findings", ToJson(diagnostics)}};
+  JsonValue::Object document = {{"format_version", kFindingsFormatVersion}, {"findings", ToJson(diagnostics)}};
+  if (!notes.empty()) document["notes"] = JsonValue::Array(notes.begin(), notes.end());
   return VisibleJson(WriteJson(document, 2)) + "\n";
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/base/diagnostic.h"
 #include "engine/core/base/json.h"
@@ -28,9 +29,10 @@ std::string FindingFormName(FindingForm form);
 
 // Returns the diagnostics as a document that ends with a line end; the forms text and github give "" if there are no
 // diagnostics. `color` applies to text. `subject` is the file of a finding without a place, because sarif requires a
-// file for every result; "" for no file.
+// file for every result; "" for no file. `notes` are messages about the model without an identifier: the form json has
+// them as a list of texts, "notes", unless there are none; the other forms leave them out.
 std::string WriteFindings(const Diagnostics& diagnostics, FindingForm form, bool color = false,
-                          const std::string& subject = "");
+                          const std::string& subject = "", const std::vector<std::string>& notes = {});
 
 // Returns a diagnostic as JSON: an element of the form json, of explain and of the report, and the form in which
 // processes exchange diagnostics.

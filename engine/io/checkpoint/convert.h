@@ -14,6 +14,7 @@
 #include <string>
 
 #include "engine/core/base/result.h"
+#include "engine/io/checkpoint/model_form.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/io/safetensors/weight_recipe.h"
 #include "engine/io/storage/storage.h"
@@ -41,11 +42,14 @@ struct ConvertSummary {
 // Checkpoint::header_only). `plan` must be compiled for the module tree of `source`, or, with `recipes`, for the module
 // tree of the program that has these recipes (Program::recipes). With `recipes`, the tensors of the program's model are
 // sharded and stored, and the manifest records how the tensors of the model directory are made from the stored tensors.
+// With `form`, `source` is not a model directory but any file with tensors (the archive of a program): `form` has the
+// other files, and a merge gives a directory with them and with all tensors in model.safetensors (FitForm).
 // Errors: those of LayOut and ListModelFiles; kNotSupported: one of the directories is inside the other, or the model
 // uses only a part of a tensor of the directory; kMissingTensor: no tensor for a parameter; kTensorMismatch: a tensor
 // has another shape than the parameter; kFileNotFound, kFileUnreadable, kWriteFailed.
 Result<ConvertSummary> ShardModel(const Checkpoint& source, const CompiledPlan& plan, const std::string& out,
-                                  const ConvertOptions& options = {}, const WeightRecipes* recipes = nullptr);
+                                  const ConvertOptions& options = {}, const WeightRecipes* recipes = nullptr,
+                                  const ModelForm* form = nullptr);
 
 // Merges the sharded checkpoint `sharded` into the model directory `out`. If `sharded` is a step of a training run,
 // only the tensors of the model are merged, without the optimizer state (model_form.h). Everything that is read is

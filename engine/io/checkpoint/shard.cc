@@ -28,6 +28,7 @@
 #include "engine/io/checkpoint/convert_files.h"
 #include "engine/io/checkpoint/lay_out.h"
 #include "engine/io/checkpoint/model_files.h"
+#include "engine/io/checkpoint/model_form.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
 #include "engine/io/safetensors/invert_recipes.h"
 #include "engine/io/safetensors/read_recipe.h"
@@ -51,18 +52,22 @@ std::vector<std::string> PathsOf(const Checkpoint& source) {
 class Sharder : private Conversion {
  public:
   Sharder(const Checkpoint& source, const CompiledPlan& plan, const std::string& out, const ConvertOptions& options,
-          const WeightRecipes* recipes)
+          const WeightRecipes* recipes, const ModelForm* form)
       : Conversion(out, options),
         source_(source),
         plan_(plan),
         recipes_(recipes),
+        form_(form),
         inputs_(PathsOf(source)),
         reader_(source),
         parts_(source, reader_) {}
 
   Result<ConvertSummary> Run() {
-    if (Failure nested = RefuseNested(source_.path(), out())) return *nested;
-    std::optional<ModelFiles> files = ListModelFiles(source_.path(), source_).Collect(found_);
+    std::optional<ModelFiles> files = ModelFiles();
+    if (form_ == nullptr) {
+      if (Failure nested = RefuseNested(source_.path(), out())) return *nested;
+      files = ListModelFiles(source_.path(), source_).Collect(found_);
+    }
     ListTensors();
     if (HasErrors(found_)) return found_;
     std::optional<LaidOut> laid_out = LayOut(Placed(), plan_.mesh).Collect(found_);
@@ -75,6 +80,7 @@ class Sharder : private Conversion {
     for (const auto& [name, recipe] : own_of_model_) manifest.made[name].recipe = recipe;
     manifest.kept = std::move(files->kept);
     manifest.folders = std::move(files->folders);
+    if (form_ != nullptr) made_form_ = FitForm(*form_, FormTensors(), manifest);
     CountBytes();
     return WriteThroughStaging(Work());
   }
@@ -190,6 +196,26 @@ class Sharder : private Conversion {
     return ties;
   }
 
+  // The tensors of the manifest as FitForm takes them: each with the names that the model ties to it.
+  std::vector<FormTensor> FormTensors() const {
+    std::map<std::string, std::vector<std::string>> aliases;
+    for (const std::vector<std::string>& tie : Ties()) {
+      for (const std::string& name : tie) {
+        for (const std::string& other : tie) {
+          if (other != name) aliases[name].push_back(other);
+        }
+      }
+    }
+    std::vector<FormTensor> tensors;
+    for (const Item& item : items_) {
+      ParamRef param;
+      const bool buffer = plan_.tree->FindParameter(item.name, &param) &&
+                          plan_.tree->parameters(plan_.tree->modules()[param.module])[param.param].is_buffer;
+      tensors.push_back({item.name, aliases[item.name], buffer});
+    }
+    return tensors;
+  }
+
   void CountBytes() {
     const Manifest& manifest = laid_out_.manifest;
     for (const CheckpointFile& file : source_.files()) summary_.source_bytes += file.bytes;
@@ -207,6 +233,7 @@ class Sharder : private Conversion {
     if (!opened.ok()) return false;
     const Manifest& known = opened.value().manifest();
     Manifest same = laid_out_.manifest;
+    for (const auto& [name, content] : made_form_.kept) same.kept.push_back({name, name, content.size(), 0});
     if (same.tensors.size() != known.tensors.size() || same.kept.size() != known.kept.size()) return false;
     for (size_t i = 0; i < same.tensors.size(); ++i) {
       same.tensors[i].hash = known.tensors[i].hash;
@@ -248,6 +275,7 @@ class Sharder : private Conversion {
       return HasHash(source_.files()[tensor.file].path, tensor.begin, tensor.bytes,
                      made == known.made.end() ? known.Find(tensor.name)->hash : made->second.hash);
     };
+    if (form_ != nullptr) return FormIs(known) && std::ranges::all_of(source_.tensors(), tensor_is);
     return known.source.size() == source_.files().size() &&
            std::ranges::all_of(known.kept,
                                [&](const KeptFile& file) {
@@ -260,6 +288,20 @@ class Sharder : private Conversion {
                                                                header.value().bytes(), file.header_hash);
                                }) &&
            std::ranges::all_of(source_.tensors(), tensor_is);
+  }
+
+  // Whether the form is the one that this run makes.
+  bool FormIs(const Manifest& known) const {
+    const auto kept_is = [&](const KeptFile& file) {
+      const auto made = made_form_.kept.find(file.name);
+      return made != made_form_.kept.end() && HashOf(made->second) == file.hash;
+    };
+    const auto header_is = [&](const ModelFile& file) {
+      const auto made = made_form_.headers.find(file.name);
+      return made != made_form_.headers.end() && HashOf(made->second) == file.header_hash;
+    };
+    return known.source.size() == made_form_.headers.size() && std::ranges::all_of(known.kept, kept_is) &&
+           std::ranges::all_of(known.source, header_is);
   }
 
   // What is sharded, and how: another plan or mesh, or a source that was touched, is other work. Times and inodes stand
@@ -298,7 +340,7 @@ class Sharder : private Conversion {
       if (Failure failed = WriteTensor(items_[i], laid_out_.order[i], outputs)) return failed;
     }
     if (Failure failed = HashMade()) return failed;
-    if (Failure failed = WriteSourceForm()) return failed;
+    if (Failure failed = form_ == nullptr ? WriteSourceForm() : WriteMadeForm()) return failed;
     if (Failure failed = WriteKept()) return failed;
     const std::string text = manifest.ToText();
     if (Failure failed = WriteFileIn(kManifestFile, text)) return failed;
@@ -424,7 +466,17 @@ class Sharder : private Conversion {
     return std::nullopt;
   }
 
+  Failure WriteMadeForm() {
+    std::vector<std::string> names;
+    if (Failure failed = WriteForm(storage(), staging().directory(), made_form_, laid_out_.manifest, names))
+      return failed;
+    for (const auto& [name, content] : made_form_.kept) summary_.written_bytes += content.size();
+    for (const auto& [name, header] : made_form_.headers) summary_.written_bytes += header.size();
+    return std::nullopt;
+  }
+
   Failure WriteKept() {
+    if (form_ != nullptr) return std::nullopt;  // WriteMadeForm
     if (Failure failed = MakeDirectories(laid_out_.manifest.folders)) return failed;
     for (KeptFile& file : laid_out_.manifest.kept) {
       const Result<uint64_t> hash = CopyTo(file.stored, source_.path() + "/" + file.name, file.bytes);
@@ -454,6 +506,8 @@ class Sharder : private Conversion {
   const Checkpoint& source_;
   const CompiledPlan& plan_;
   const WeightRecipes* recipes_;
+  const ModelForm* form_;  // null: that of the source directory
+  ModelForm made_form_;    // `form_` with the header of its tensors
   InputFiles inputs_;
   ShardReader reader_;
   CheckpointSource parts_;
@@ -465,8 +519,8 @@ class Sharder : private Conversion {
 }  // namespace
 
 Result<ConvertSummary> ShardModel(const Checkpoint& source, const CompiledPlan& plan, const std::string& out,
-                                  const ConvertOptions& options, const WeightRecipes* recipes) {
-  return Sharder(source, plan, out, options, recipes).Run();
+                                  const ConvertOptions& options, const WeightRecipes* recipes, const ModelForm* form) {
+  return Sharder(source, plan, out, options, recipes, form).Run();
 }
 
 }  // namespace moonshard

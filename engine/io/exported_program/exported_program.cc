@@ -174,6 +174,18 @@ Diagnostics NotKeptByTraining(const ExportedProgram& program) {
   return out;
 }
 
+std::vector<std::string> NotesOf(const ExportedProgram& program) {
+  std::vector<std::string> out;
+  const auto add = [&](const ExportedProgram& archive) {
+    for (const std::string& note : archive.notes) {
+      if (std::ranges::find(out, note) == out.end()) out.push_back(note);
+    }
+  };
+  add(program);
+  for (const auto& other : program.others) add(*other);
+  return out;
+}
+
 WeightRecipes RecipesOf(const ExportedProgram& program) {
   WeightRecipes out;
   for (const ProgramTensor& tensor : program.tensors) {

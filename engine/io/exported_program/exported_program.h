@@ -254,6 +254,7 @@ struct ExportedProgram {
   std::vector<SizeGuard> guards;                                          // all must hold
   std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> valid;  // by symbol: ranges of valid sizes
   std::vector<NotKept> not_kept;
+  std::vector<std::string> notes;   // of the exporter: dims that are not symbolic and why, what is not supported
   bool trains = true;               // exported in training mode
   bool evaluates = true;            // the graph is also that of evaluation mode, with its dropout and statistics off
   bool autocast_regions = false;    // the graph switches autocast off where the model does
@@ -295,6 +296,9 @@ bool HasWeights(const ExportedProgram& program);
 
 // Returns the differences between training the program and training its model (NotKept), as warnings (kNotSupported).
 Diagnostics NotKeptByTraining(const ExportedProgram& program);
+
+// Returns the exporter's notes of all archives of the program, each note once, in the order of the archives.
+std::vector<std::string> NotesOf(const ExportedProgram& program);
 
 // Returns the recipes of the tensors that have recipes, by name of the tensor.
 WeightRecipes RecipesOf(const ExportedProgram& program);

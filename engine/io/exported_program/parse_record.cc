@@ -155,6 +155,7 @@ class RecordParser {
     ReadCalls(record);
     ReadWeights(record);
     ReadNotKept(record);
+    ReadNotes(record);
   }
 
  private:
@@ -524,6 +525,12 @@ class RecordParser {
       if (known == kKinds.end()) Fail("'kind' is '" + kind + "', required: backward, buffer or attribute");
       program_.not_kept.push_back({known->second, Text(json, "name")});
     }
+  }
+
+  void ReadNotes(const JsonValue& record) {
+    at_ = "'notes'";
+    if (record.Find("notes") == nullptr) return;
+    for (const JsonValue& note : List(record, "notes")) program_.notes.push_back(TextOf(note, "notes"));
   }
 
   const Names& names_;

@@ -47,6 +47,7 @@ Result<ProgramArchive> ProgramArchive::Open(const std::string& path) {
   if (!S_ISREG(status.st_mode)) {
     Diagnostic d = MakeDiagnostic(Finding::kFileUnreadable, "the program is not a regular file");
     d.path = path;
+    d.required = std::string("an archive (.pt2), or a directory of archives with its ") + kProgramIndex;
     return d;
   }
   ProgramArchive out;

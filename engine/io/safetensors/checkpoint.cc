@@ -145,6 +145,16 @@ Result<Checkpoint> Checkpoint::OpenFile(const std::string& path, HeaderOptions o
   return CheckpointOpener(path, options).OpenFile(path);
 }
 
+Checkpoint Checkpoint::FromParts(std::string path, std::vector<StoredTensor> tensors,
+                                 std::vector<CheckpointFile> files) {
+  Checkpoint out;
+  out.path_ = std::move(path);
+  out.tensors_ = std::move(tensors);
+  out.files_ = std::move(files);
+  std::ranges::sort(out.tensors_, {}, &StoredTensor::name);
+  return out;
+}
+
 const StoredTensor* Checkpoint::Find(std::string_view name) const {
   const auto found = std::ranges::lower_bound(tensors_, name, {}, &StoredTensor::name);
   return found == tensors_.end() || found->name != name ? nullptr : &*found;

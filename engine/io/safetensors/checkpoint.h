@@ -45,6 +45,10 @@ class Checkpoint {
   // Opens one file of any name. Errors: those of ReadHeader.
   static Result<Checkpoint> OpenFile(const std::string& path, HeaderOptions options = {});
 
+  // Returns a checkpoint of tensors whose bytes are in files of another format: contiguous and row-major at
+  // StoredTensor::begin. `path`: see path(). Names must be distinct, and every range must lie within its file.
+  static Checkpoint FromParts(std::string path, std::vector<StoredTensor> tensors, std::vector<CheckpointFile> files);
+
   // Sorted by name.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   // Returns nullptr if there is no such tensor.

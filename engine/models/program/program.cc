@@ -271,12 +271,17 @@ void Program::AddGraph(std::shared_ptr<const ExportedProgram> exported, int32_t 
 }
 
 std::shared_ptr<Program> Program::Open(const std::string& path, const std::string& dtype) {
-  ExportedProgram program = ReadProgramPath(path).ValueOrThrow();
-  if (!dtype.empty()) program = InDType(program, dtype).ValueOrThrow();
-  return FromProgram(std::make_shared<const ExportedProgram>(std::move(program))).ValueOrThrow();
+  return FromProgram(std::make_shared<const ExportedProgram>(ReadProgramPath(path).ValueOrThrow()), dtype)
+      .ValueOrThrow();
 }
 
-Result<std::shared_ptr<Program>> Program::FromProgram(std::shared_ptr<const ExportedProgram> program) {
+Result<std::shared_ptr<Program>> Program::FromProgram(std::shared_ptr<const ExportedProgram> program,
+                                                      const std::string& dtype) {
+  if (!dtype.empty() && dtype != program->dtype) {
+    Result<ExportedProgram> converted = InDType(*program, dtype);
+    if (!converted.ok()) return converted.diagnostics();
+    program = std::make_shared<const ExportedProgram>(std::move(converted).value());
+  }
   std::vector<std::string> files = {program->file};
   for (const auto& other : program->others) files.push_back(other->file);
   std::vector<ProgramArchive> archives;

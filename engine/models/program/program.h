@@ -66,8 +66,10 @@ class Program : public ProgramModule {
   // computation (InDType); "": as exported. Throws PlanError: the errors of ReadProgramPath, InDType and
   // program::CompileProgram; kNotSupported for an input that is a number.
   static std::shared_ptr<Program> Open(const std::string& path, const std::string& dtype = {});
-  // `program`: a result of ReadProgramPath. Reads the values from the program's archives. Errors: those of Open.
-  static Result<std::shared_ptr<Program>> FromProgram(std::shared_ptr<const ExportedProgram> program);
+  // `program`: a result of ReadProgramPath. Reads the values from the program's archives. `dtype`: as for Open. Errors:
+  // those of Open.
+  static Result<std::shared_ptr<Program>> FromProgram(std::shared_ptr<const ExportedProgram> program,
+                                                      const std::string& dtype = {});
   // `program` was read from `archive` and has no other archives (ExportedProgram::others).
   static Result<std::shared_ptr<Program>> FromArchive(const ProgramArchive& archive,
                                                       std::shared_ptr<const ExportedProgram> program);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/core/findings/forms.h"
+#include "engine/layout/data_flow.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/unit_memory.h"
 #include "engine/plan/explain/explain.h"
@@ -139,6 +140,15 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
       {"findings", ToJson(plan.findings)},
   };
   if (!units.empty()) out["units"] = std::move(units);
+  if (const std::shared_ptr<const DataFlow>& flow = plan.tree->flow(); flow != nullptr) {
+    JsonValue::Array edges;
+    for (const FlowEdge& edge : flow->edges) {
+      edges.emplace_back(JsonValue::Object{
+          {"from", flow->FromText(edge)}, {"through", BetweenText(edge.between)}, {"to", flow->ToText(edge)}});
+    }
+    out["flow"] = std::move(edges);
+  }
+  if (!options.notes.empty()) out["notes"] = JsonValue::Array(options.notes.begin(), options.notes.end());
   return out;
 }
 

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "engine/core/base/text.h"
 #include "engine/core/base/visible.h"
+#include "engine/layout/data_flow.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/unit_memory.h"
@@ -33,7 +35,56 @@ void AddRedistributions(std::string& out, const char* what,
   }
 }
 
-void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint32_t>& modules,
+// The edges of the data flow into the calls of each module, by index of the module; empty if the flow is not known.
+using EdgesInto = std::vector<std::vector<const FlowEdge*>>;
+
+EdgesInto EdgesOf(const ModuleTree& tree) {
+  EdgesInto out;
+  const DataFlow* flow = tree.flow().get();
+  if (flow == nullptr) return out;
+  out.resize(tree.modules().size());
+  std::vector<int64_t> module_of;
+  for (const FlowCall& call : flow->calls) module_of.push_back(tree.Find(call.module));
+  for (const FlowEdge& edge : flow->edges) {
+    const int64_t module = edge.to < 0 ? -1 : module_of[static_cast<size_t>(edge.to)];
+    if (module >= 0) out[static_cast<size_t>(module)].push_back(&edge);
+  }
+  return out;
+}
+
+// One line for each argument: "fed by 0    model.layers.{0..1}.input_layernorm, model.norm (residual)".
+void AddFeeders(std::string& out, const ModuleTree& tree, const std::vector<uint32_t>& modules,
+                const EdgesInto& edges) {
+  if (edges.empty()) return;
+  const DataFlow& flow = *tree.flow();
+  // Feeding modules of one path class through the same operators are one text.
+  std::map<uint32_t, std::vector<std::pair<std::pair<int64_t, uint8_t>, std::set<std::string>>>> by_argument;
+  for (const uint32_t module : modules) {
+    for (const FlowEdge* edge : edges[module]) {
+      const bool of_model = edge->from < 0;
+      const std::string from =
+          of_model ? "input " + flow.inputs[edge->output] : flow.calls[static_cast<size_t>(edge->from)].module;
+      const int64_t index = of_model ? -1 : tree.Find(from);
+      const int64_t kind = index < 0 ? -1 - static_cast<int64_t>(edge->output)
+                                     : static_cast<int64_t>(tree.modules()[static_cast<size_t>(index)].path_class);
+      auto& groups = by_argument[edge->input];
+      const std::pair key(kind, edge->between);
+      auto group = std::ranges::find_if(groups, [&](const auto& one) { return one.first == key; });
+      if (group == groups.end()) group = groups.insert(groups.end(), {key, {}});
+      group->second.insert(from);
+    }
+  }
+  for (const auto& [argument, groups] : by_argument) {
+    std::vector<std::string> texts;
+    for (const auto& [key, paths] : groups) {
+      texts.push_back((key.first < 0 ? *paths.begin() : FoldPaths({paths.begin(), paths.end()})) +
+                      (key.second == 0 ? "" : " (" + BetweenText(key.second) + ")"));
+    }
+    out += "    " + Padded("fed by " + std::to_string(argument), 12) + Visible(Join(texts, ", ")) + "\n";
+  }
+}
+
+void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint32_t>& modules, const EdgesInto& edges,
               const ExplainOptions& options) {
   const ModuleLayouts& layouts = plan.LayoutsOf(modules.front());
   const ModuleTree::Signature& signature = plan.tree->signatures()[layouts.signature];
@@ -45,6 +96,7 @@ void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint
   const std::string path = Visible(FoldPaths(paths));
   out += Padded(path.empty() ? "(root)" : path, 56) + "  " +
          Padded(layouts.style.empty() ? "-" : Visible(layouts.style), 16) + "  " + Visible(source) + "\n";
+  AddFeeders(out, *plan.tree, modules, edges);
   AddRedistributions(out, "input", layouts.inputs, plan.mesh);
   for (size_t i = 0; i < signature.size(); ++i) {
     const std::vector<int64_t> local = LocalShape(signature[i].shape, layouts.params[i], plan.mesh, options.rank);
@@ -120,7 +172,8 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
     if (fresh) entries.emplace_back();
     entries[entry->second].push_back(m);
   }
-  for (const std::vector<uint32_t>& modules : entries) AddEntry(out, plan, modules, options);
+  const EdgesInto edges = EdgesOf(*plan.tree);
+  for (const std::vector<uint32_t>& modules : entries) AddEntry(out, plan, modules, edges, options);
   for (const auto& tie : plan.tree->ties()) {
     out += "tied:";
     for (ParamRef p : tie) out += " " + Visible(plan.tree->PathOf(p));
@@ -143,6 +196,8 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
          ":\n";
   AddDirection(out, totals.collectives, Direction::kForward);
   AddDirection(out, totals.collectives, Direction::kBackward);
+  if (!options.notes.empty()) out += "notes of the exporter:\n";
+  for (const std::string& note : options.notes) out += "  " + Visible(note) + "\n";
   return out;
 }
 

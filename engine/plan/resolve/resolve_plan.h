@@ -47,6 +47,9 @@ struct Resolution {
   std::optional<CompiledPlan> compiled;  // its `findings` are equal to `diagnostics`
   Diagnostics diagnostics;               // of all passes that ran, in the order of the passes
   std::vector<PassRecord> passes;        // one for each pass that ran, in order
+  // Messages of the exporter about the model, if the model is an exported program (NotesOf); set by the stage that read
+  // the model.
+  std::vector<std::string> notes = {};
 };
 
 // Runs the passes in order and returns their results. Stops after match or compile if that pass fails. A lint pass that

@@ -10,11 +10,12 @@ attention that was exported. The case `dtypes`
 is a program exported in bfloat16, with what transformers computes of it in each dtype; `modes` a module of one's own whose
 operators compute otherwise in training, with its weights in the archives; `drawing` one that has other operators in
 evaluation, as a directory of two archives; `sizes` one that computes with its sizes;
-`lengths` recurrence and attention of torch.nn; `branches` one with torch.cond. OUT/llama/inputs is a directory of programs for different sets of inputs,
+`lengths` recurrence and attention of torch.nn; `branches` one with torch.cond; `outputs` a causal language model without a
+config that returns more than its logits and loss, with tied weights and a persistent buffer in the archive. OUT/llama/inputs is a directory of programs for different sets of inputs,
 with files for each set.
 
 OUT/deepseek_v3/program_float64.pt2 is exported in float64, which grouped_mm does not take, for curves of training.
-The cases `modes`, `drawing`, `sizes`, `lengths` and `branches` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
+The cases `modes`, `drawing`, `sizes`, `lengths`, `branches` and `outputs` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
 """
 
 import json
@@ -305,6 +306,48 @@ class Lengths(torch.nn.Module):
         return {"made": self.layer(x + self.attention(x, x, x, need_weights=False)[0])}
 
 
+class Outputs(torch.nn.Module):
+    """A causal language model whose loss is that of the next tokens, and which returns its hidden states, an auxiliary
+    loss that is not part of the loss, and the most likely tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(24, 8)
+        self.norm = torch.nn.LayerNorm(8)
+        self.up = torch.nn.Linear(8, 16)
+        self.down = torch.nn.Linear(16, 8)
+        self.lm_head = torch.nn.Linear(8, 24, bias=False)
+        self.lm_head.weight = self.embed.weight
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 8))
+
+    def forward(self, input_ids, labels):
+        x = self.embed(input_ids) * self.scale
+        x = x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+        logits = self.lm_head(x)
+        targets = torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return {"loss": loss, "logits": logits, "hidden": x, "aux_loss": x.square().mean(), "tokens": logits.argmax(-1)}
+
+
+def make_outputs(folder: pathlib.Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = Outputs()
+    random_values(model)
+    ids = torch.arange(24).reshape(4, 6) * 7 % 24
+    inputs = {"input_ids": ids, "labels": ids.clone()}
+    save_file(inputs, folder / "inputs.safetensors")
+    export_program.export(model, (), inputs, folder / "program.pt2", weights=True,
+                          kinds=lambda name: {"input_ids": "ids", "labels": "labels"}[name])  # fmt: skip
+    slim(folder / "program.pt2", bare=True)
+    results = model(**inputs)
+    results["loss"].backward()
+    expected = {name: one.detach().clone() for name, one in results.items()}
+    expected |= {f"grad.{name}": p.grad.clone() for name, p in model.named_parameters()}
+    save_file(expected, folder / "expected.safetensors")
+    print("outputs", float(results["loss"].detach()), flush=True)
+
+
 def make_lengths(folder: pathlib.Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
@@ -504,7 +547,7 @@ def make_reference(out: pathlib.Path, name: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", *(f"reference/{name}" for name in REFERENCE)):
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", "outputs", *(f"reference/{name}" for name in REFERENCE)):
         try:
             if case == "sizes":
                 make_sizes(OWN_MODULES / "sizes" if out == HERE else out / "sizes")
@@ -512,6 +555,8 @@ def main() -> None:
                 make_lengths(OWN_MODULES / "lengths" if out == HERE else out / "lengths")
             elif case == "branches":
                 make_branches(OWN_MODULES / "branches" if out == HERE else out / "branches")
+            elif case == "outputs":
+                make_outputs(OWN_MODULES / "outputs" if out == HERE else out / "outputs")
             elif case == "dtypes":
                 make_dtypes(DTYPES_HERE if out == HERE else out / "dtypes")
             elif case == "drawing":

@@ -164,7 +164,7 @@ TEST_CASE("what shard and merge refuse") {
   CHECK_FALSE(fs::exists(scratch / "out"));
   const Outcome weightless = Run({"shard", kParity + "programs/llama/program.pt2", scratch / "out"});
   CHECK(weightless.code == 2);
-  CHECK_THAT(weightless.err, Contains("shard reads weights from a model directory") && Contains("--program"));
+  CHECK_THAT(weightless.err, Contains("the program has no weights") && Contains("--program") && Contains("--weights"));
   const Outcome unsharded = Run({"merge", model, scratch / "out"});
   CHECK(unsharded.code == 2);
   CHECK_THAT(unsharded.err, Contains("is not a sharded checkpoint"));

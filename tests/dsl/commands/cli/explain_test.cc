@@ -104,6 +104,46 @@ TEST_CASE("explain: the JSON has the keys that scripts rely on, and is the same 
   CHECK(totals.Find("collectives")->Find("forward")->Find("all_reduce")->Find("count")->AsInt() == 5);
 }
 
+TEST_CASE("explain and check of a program: the exporter's notes, and which modules feed a module") {
+  const std::string program = SourcePath("tests/parity/programs/llama/program.pt2");
+  const std::vector<std::string> notes = {"6 parameters have no symbolic dim"};
+  const auto notes_of = [](const JsonValue& json) {
+    std::vector<std::string> out;
+    for (const JsonValue& note : json.Find("notes")->AsArray()) out.push_back(note.AsString());
+    return out;
+  };
+  const Outcome text = Run({"explain", program, "--mesh", "tp=2"});
+  INFO(text.ToText());
+  REQUIRE(text.code == 0);
+  CHECK_THAT(text.out, Contains("\nnotes of the exporter:\n  6 parameters have no symbolic dim\n"));
+  CHECK_THAT(text.out, Contains("    fed by 0    model.layers.{0,1}.input_layernorm\n") &&
+                           Contains("    fed by 0    input input_ids\n") &&
+                           Contains("    fed by 0    model.layers.{0,1}.mlp.act_fn (elementwise), "
+                                    "model.layers.{0,1}.mlp.up_proj (elementwise)\n"));
+  const Outcome data = Run({"explain", program, "--mesh", "tp=2", "--json"});
+  REQUIRE(data.code == 0);
+  const JsonValue json = ParseJson(data.out, "stdout").ValueOrThrow();
+  CHECK(KeysOf(json) == Keys{"findings", "flow", "format_version", "mesh", "modules", "notes", "plan", "plan_hash",
+                             "program", "rank", "rules", "totals"});
+  CHECK(notes_of(json) == notes);
+  const JsonValue edge = JsonValue::Object{
+      {"from", "model.layers.0.mlp.act_fn:0"}, {"through", "elementwise"}, {"to", "model.layers.0.mlp.down_proj:0"}};
+  CHECK(std::ranges::count(json.Find("flow")->AsArray(), edge) == 1);
+  const Outcome checked = Run({"check", program, "--mesh", "tp=2", "--json"});
+  REQUIRE(checked.code == 0);
+  const JsonValue findings = ParseJson(checked.out, "stdout").ValueOrThrow();
+  CHECK(KeysOf(findings) == Keys{"findings", "format_version", "notes"});
+  CHECK(notes_of(findings) == notes);
+  CHECK_THAT(Run({"check", program, "--mesh", "tp=2"}).err,
+             Contains("note of the exporter: 6 parameters have no symbolic dim\n"));
+  // Other forms of findings have no place for notes; the file of a finding without one is the program.
+  CHECK_THAT(Run({"check", program, "--mesh", "tp=2", "--format", "sarif"}).out, !Contains("no symbolic dim"));
+  const Outcome unfit = Run({"check", program, "--mesh", "tp=3", "--plan", "llama", "--format", "sarif"});
+  INFO(unfit.ToText());
+  CHECK(unfit.code == 1);
+  CHECK_THAT(unfit.out, !Contains("program.pt2/config.json"));
+}
+
 TEST_CASE("explain: any rank, any number of tokens, an option of the plan") {
   const std::string uneven = SourcePath("tests/parity/llama_vocab331");  // 331 rows are 166 and 165
   CHECK_THAT(Run({"explain", uneven, "--mesh", "tp=2"}).out, Contains("[331, 32] -> [166, 32]"));

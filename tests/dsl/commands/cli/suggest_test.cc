@@ -38,6 +38,20 @@ TEST_CASE("suggest: the plan is on stdout, or in a file that was not there") {
   CHECK(Run({"suggest", scratch.path()}).code == 2);
 }
 
+TEST_CASE("suggest: a program, or a directory and its program, give one plan") {
+  const std::string llama = SourcePath("tests/parity/programs/llama");
+  const Outcome archive = Run({"suggest", llama + "/program.pt2"});
+  INFO(archive.ToText());
+  REQUIRE(archive.code == 0);
+  CHECK(Run({"suggest", llama + "/inputs"}).out == archive.out);
+  CHECK(Run({"suggest", llama, "--program", llama + "/program.pt2"}).out == archive.out);
+  // Names that tell nothing: only the data flow of a program shows which projection ends a block.
+  const Outcome unnamed = Run({"suggest", SourcePath("tests/dsl/planning/suggest/unnamed.pt2"), "--sure"});
+  INFO(unnamed.ToText());
+  CHECK(unnamed.code == 0);
+  CHECK_THAT(unnamed.out, Contains("rowwise"));
+}
+
 TEST_CASE("explain --html: a page in a file or on stdout") {
   ScratchFolder scratch;
   const std::string file = scratch / "report.html";

@@ -214,6 +214,22 @@ TEST_CASE("verify hands the session's words to the program, and fails as it does
   isolated.Feed(":verify");
   CHECK(given == std::vector<std::string>{"verify", kModel, "--mesh", "tp=2", "--option", "sequence_parallel=true",
                                           "--isolate", "--color", "never"});
+  SessionOptions of_program;
+  of_program.model.model = SourcePath("tests/parity/programs/llama");
+  of_program.model.program = of_program.model.model + "/program.pt2";
+  of_program.run_moonshard = options.run_moonshard;
+  code = 0;
+  Session with_program(of_program);
+  with_program.Open();
+  CHECK(with_program.Feed(":verify").good);
+  CHECK(given == std::vector<std::string>{"verify", of_program.model.model, "--mesh", "tp=1", "--program",
+                                          of_program.model.program});
+  // An archive alone is a model too.
+  const moonshard::Outcome loaded = with_program.Feed(":load " + of_program.model.program);
+  INFO(loaded.err);
+  CHECK(loaded.good);
+  CHECK(with_program.Feed(":verify").good);
+  CHECK(given == std::vector<std::string>{"verify", of_program.model.program, "--mesh", "tp=1"});
 }
 
 TEST_CASE("findings are written in the form that was asked for, without notes between them") {

@@ -24,6 +24,40 @@ TEST_CASE("a model directory and words become a compiled plan") {
   CHECK(plan.value().rule_matches.size() == plan.value().plan->rules.size());
 }
 
+TEST_CASE("MODEL and --program give a config, a checkpoint and a program") {
+  const std::string llama = test::SourcePath("tests/parity/programs/llama");
+  const std::string outputs = test::SourcePath("tests/parity/own_modules/outputs/program.pt2");
+  struct FolderCase {
+    std::string model;
+    std::string program;
+    bool has_program;
+    bool is_program;
+    size_t files;  // of the checkpoint
+    bool weights;  // whether there are any
+    int64_t vocabulary;
+    size_t notes;
+  };
+  for (const FolderCase& one : {FolderCase{llama, "", false, false, 1, true, 48, 0},
+                                FolderCase{llama, llama + "/program.pt2", true, false, 1, true, 48, 1},
+                                FolderCase{llama, llama + "/inputs", true, false, 1, true, 48, 1},
+                                FolderCase{llama + "/program.pt2", "", true, true, 0, false, 48, 1},
+                                FolderCase{llama + "/inputs", "", true, true, 0, false, 48, 1},
+                                FolderCase{llama + "/with_weights.pt2", "", true, true, 0, true, 48, 1},
+                                FolderCase{outputs, "", true, true, 0, true, 24, 1}}) {
+    INFO(one.model << " " << one.program);
+    const ModelFolder folder = OpenModelFolder({.model = one.model, .program = one.program}, false).ValueOrThrow();
+    CHECK((folder.program != nullptr) == one.has_program);
+    CHECK(folder.is_program == one.is_program);
+    CHECK(folder.checkpoint.files().size() == one.files);
+    CHECK(!NoWeights(folder) == one.weights);
+    CHECK(VocabularyOf(folder) == one.vocabulary);
+    if (folder.program) CHECK(NotesOf(*folder.program).size() == one.notes);
+    const ModelFolder bare = OpenModelWithoutWeights({.model = one.model, .program = one.program}).ValueOrThrow();
+    CHECK(bare.checkpoint.files().empty());
+    CHECK(bare.config.json() == folder.config.json());
+  }
+}
+
 TEST_CASE("what is wrong with the directory and the mesh is said at once") {
   ModelOptions options = OptionsFor("", "tp=0");
   options.model = test::SourcePath("tests");

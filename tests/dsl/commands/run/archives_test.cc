@@ -1,0 +1,282 @@
+// An exported program where MODEL stands, in every verb: an archive with weights, one without, a directory of archives,
+// and a directory with --program.
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/core/base/json.h"
+#include "engine/io/safetensors/checkpoint.h"
+#include "tests/dsl/commands/train/token_bytes.h"
+#include "tests/support/programs.h"
+#include "tests/support/rounding.h"
+
+namespace moonshard::test {
+namespace {
+
+using Catch::Contains;
+
+const std::string kArchives = kParity + "programs/llama/";
+const std::string kOwnOutputs = kParity + "own_modules/outputs/";
+
+Outcome RunArchive(const Words& words) { return RunExecutable(ExecutablePath(), words, {"OMP_NUM_THREADS=1"}, 120); }
+
+Words With(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// A directory of two archives that have the weights: one for each set of inputs.
+std::string DirectoryWithWeights(const ScratchFolder& scratch) {
+  const std::filesystem::path directory = scratch / "archives";
+  std::filesystem::create_directories(directory);
+  std::filesystem::copy_file(kArchives + "with_weights.pt2", directory / "default.pt2");
+  std::filesystem::copy_file(kArchives + "inputs/attention_mask.pt2", directory / "attention_mask.pt2");
+  scratch.Write("archives/index.json",
+                R"({"format": 1, "programs": [{"file": "default.pt2", "ranges": [[1, 64]]},
+                                              {"file": "attention_mask.pt2", "ranges": [[1, 64]]}]})");
+  return directory.string();
+}
+
+// What a verb that reads weights reports where there are none.
+const std::string kNone = "the program has no weights";
+
+TEST_CASE("every verb takes an archive or a directory of archives where MODEL stands") {
+  const ScratchFolder scratch;
+  const std::string with_weights = kArchives + "with_weights.pt2";
+  const std::string directory = DirectoryWithWeights(scratch);
+  const std::string tokens = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(400, 48)));
+  const std::string input = scratch.Write("in.json", R"({"input_ids": [[3, 4, 5, 6]]})");
+  struct VerbCase {
+    Words verb;
+    Words more;
+    bool weights = false;  // whether the verb reads weights
+    bool mesh = true;
+    std::string expected = "";  // in what it prints, unless the weights are missing
+  };
+  const std::vector<VerbCase> verbs = {
+      {{"explain"}, {}, false, true, "notes of the exporter:\n  6 parameters have no symbolic dim\n"},
+      {{"explain"}, {"--json"}, false, true, "\"notes\": ["},
+      {{"explain"}, {"--memory"}, false, true, "llama"},
+      {{"explain"}, {"--html", "-"}, false, true, "<!doctype html>"},
+      {{"check"}, {}, false, true, "note of the exporter: 6 parameters have no symbolic dim"},
+      {{"check"}, {"--json"}, false, true, "\"notes\": ["},
+      {{"export"}, {"--form", "hf"}, false, true, "q_proj"},
+      {{"suggest"}, {}, false, false, "return plan {"},
+      {{"repl"}, {"-c", ":flow 0"}, false, true, "in the order of the program's calls"},
+      {{"verify"}, {"--types"}, false, true, "proven"},
+      {{"verify"}, {}, true, true, "verified"},
+      {{"verify"}, {"--ops"}, true, true, "operators:"},
+      {{"eval"}, {"--input", input, "--output", scratch / "out.safetensors", "--grads"}, true, true, ""},
+      {{"train"}, {"--data", tokens, "--steps", "1", "--batch", "2", "--sequence", "8"}, true, true, ""},
+      {{"train"},
+       {"--data", tokens, "--steps", "1", "--batch", "2", "--sequence", "8", "--init", "1"},
+       false,
+       true,
+       ""},
+      {{"shard"}, {"--replace"}, true, true, ""},
+  };
+  struct ModelCase {
+    Words model;
+    bool weights;
+  };
+  for (const ModelCase& model : std::vector<ModelCase>{{{with_weights}, true},
+                                                       {{directory}, true},
+                                                       {{kArchives + "program.pt2"}, false},
+                                                       {{kArchives + "inputs"}, false},
+                                                       {{kArchives, "--program", kArchives + "program.pt2"}, true},
+                                                       {{kArchives, "--program", kArchives + "inputs"}, true}}) {
+    for (const VerbCase& verb : verbs) {
+      Words words = verb.verb;
+      words.push_back(model.model.front());
+      if (verb.verb.front() == "shard") words.push_back(scratch / "sharded");
+      words.insert(words.end(), model.model.begin() + 1, model.model.end());
+      words = With(words, verb.more);
+      if (verb.mesh) words = With(words, {"--mesh", "tp=2"});
+      const Outcome done = RunArchive(words);
+      INFO(verb.verb.front() << " " << done.ToText());
+      if (verb.weights && !model.weights) {
+        CHECK(done.code == 2);
+        CHECK_THAT(done.err, Contains("error[MS0406]: " + kNone) && Contains("--program") && Contains("--weights"));
+      } else {
+        CHECK(done.code == 0);
+        CHECK_THAT(done.out + done.err, Contains(verb.expected));
+      }
+    }
+  }
+}
+
+TEST_CASE("a program needs no plan on one rank") {
+  const ScratchFolder scratch;
+  // No shipped plan has its class, and its modules have names that tell nothing.
+  const std::string unnamed = SourcePath("tests/dsl/planning/suggest/unnamed.pt2");
+  const std::string out = scratch / "out.safetensors";
+  for (const Words& words :
+       {Words{"explain", unnamed}, Words{"check", unnamed, "--strict"},
+        Words{"eval", kOwnOutputs + "program.pt2", "--input", kOwnOutputs + "inputs.safetensors", "--output", out},
+        Words{"verify", kOwnOutputs + "program.pt2"}}) {
+    const Outcome done = RunArchive(words);
+    INFO(done.ToText());
+    CHECK(done.code == 0);
+    CHECK_THAT(done.out + done.err, !Contains("MS0"));
+  }
+}
+
+// The plan of the program with several outputs.
+std::string PlanOfOutputs(const ScratchFolder& scratch) {
+  return scratch.Write("outputs.lua", "return plan { at(\"up\", colwise {}), at(\"down\", rowwise {}) }\n");
+}
+
+TEST_CASE("eval writes every output that the program names") {
+  const ScratchFolder scratch;
+  const std::string expected = kOwnOutputs + "expected.safetensors";
+  const std::string out = scratch / "out.safetensors";
+  const Words eval = {"eval",    kOwnOutputs + "program.pt2",        "--plan",   PlanOfOutputs(scratch),
+                      "--input", kOwnOutputs + "inputs.safetensors", "--output", out};
+  for (const char* mesh : {"tp=1", "tp=2"}) {
+    const Outcome done = RunArchive(With(eval, {"--mesh", mesh, "--grads"}));
+    INFO(mesh << " " << done.ToText());
+    REQUIRE(done.code == 0);
+    std::ostringstream bound;
+    bound << RecordedBound(expected);
+    const Outcome compared = RunArchive({"compare", out, expected, "--tolerance", bound.str()});
+    INFO(compared.ToText());
+    CHECK(compared.code == 0);
+    const Checkpoint written = Checkpoint::OpenFile(out).ValueOrThrow();
+    for (const char* name : {"loss", "logits", "hidden", "aux_loss", "tokens"}) {
+      INFO(name);
+      CHECK(written.Find(name) != nullptr);
+    }
+    CHECK(written.Find("tokens")->dtype == DType::kI64);
+  }
+  const Outcome parts = RunArchive(With(eval, {"--micro-batches", "2"}));
+  INFO(parts.ToText());
+  REQUIRE(parts.code == 0);
+  CHECK_THAT(parts.err, Contains("warning[MS0506]: outputs without a row for each sequence are not written: aux_loss"));
+  const Checkpoint of_parts = Checkpoint::OpenFile(out).ValueOrThrow();
+  CHECK(of_parts.Find("aux_loss") == nullptr);
+  REQUIRE(of_parts.Find("hidden") != nullptr);
+  CHECK(of_parts.Find("hidden")->shape == std::vector<int64_t>{4, 6, 8});
+}
+
+TEST_CASE("a program without a config is trained, and its steps merge into a directory") {
+  const ScratchFolder scratch;
+  const std::string tokens = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(400, 24)));
+  const Words train = {"train",      kOwnOutputs + "program.pt2",
+                       "--plan",     PlanOfOutputs(scratch),
+                       "--mesh",     "tp=2",
+                       "--data",     tokens,
+                       "--batch",    "2",
+                       "--sequence", "8",
+                       "--steps",    "2",
+                       "--save",     scratch / "run"};
+  const Outcome done = RunArchive(train);
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+  const Outcome merged = RunArchive({"merge", scratch / "run/step_00000002", scratch / "merged"});
+  INFO(merged.ToText());
+  REQUIRE(merged.code == 0);
+  CHECK_FALSE(std::filesystem::exists(scratch / "merged/config.json"));
+  CHECK(Checkpoint::Open(scratch / "merged").ValueOrThrow().Find("up.weight") != nullptr);
+  Words more = train;
+  more[13] = "3";
+  const Outcome resumed = RunArchive(With(more, {"--resume"}));
+  INFO(resumed.ToText());
+  CHECK(resumed.code == 0);
+  // Ids beyond the vocabulary are found by the sizes of the program.
+  more = With(train, {"--init", "1"});
+  more[7] = scratch.Write("wide.bin", RawTokens<uint16_t>(SomeTokens(400, 48)));
+  more[15] = scratch / "other";
+  const Outcome wide = RunArchive(more);
+  CHECK(wide.code != 0);
+  CHECK_THAT(wide.err, Contains("outside the vocabulary") && Contains("0 to 23"));
+}
+
+// The bytes of a tensor in a safetensors file of a directory.
+std::string BytesOfTensor(const Checkpoint& checkpoint, const std::string& name) {
+  const StoredTensor* tensor = checkpoint.Find(name);
+  REQUIRE(tensor != nullptr);
+  return ReadWholeFile(checkpoint.files()[tensor->file].path).substr(tensor->begin, tensor->bytes);
+}
+
+TEST_CASE("shard reads the weights of an archive, and merge writes them as a model directory") {
+  struct ShardCase {
+    std::string program;
+    Words plan;
+    bool config;
+    std::string directory;  // with the same weights; "": none
+  };
+  const ScratchFolder plans;
+  for (const ShardCase& one : {ShardCase{kArchives + "with_weights.pt2", {}, true, kArchives},
+                               ShardCase{kOwnOutputs + "program.pt2", {"--plan", PlanOfOutputs(plans)}, false, ""}}) {
+    for (const char* mesh : {"tp=1", "tp=2", "dp=2,tp=2"}) {
+      INFO(one.program << " " << mesh);
+      const ScratchFolder scratch;
+      const Words shard = With({"shard", one.program, scratch / "sharded", "--mesh", mesh}, one.plan);
+      const Outcome done = RunArchive(shard);
+      INFO(done.ToText());
+      REQUIRE(done.code == 0);
+      const Outcome again = RunArchive(shard);
+      INFO(again.ToText());
+      CHECK(again.code == 0);
+      CHECK_THAT(again.err, Contains("the complete output already exists"));
+      const Outcome merged = RunArchive({"merge", scratch / "sharded", scratch / "merged"});
+      INFO(merged.ToText());
+      REQUIRE(merged.code == 0);
+      CHECK(std::filesystem::exists(scratch / "merged/config.json") == one.config);
+      const Checkpoint after = Checkpoint::Open(scratch / "merged").ValueOrThrow();
+      if (one.directory.empty()) {
+        // Tied weights are stored once, buffers too.
+        CHECK(after.tensors().size() == 8);
+        CHECK(after.Find("scale") != nullptr);
+        CHECK(after.Find("lm_head.weight") == nullptr);
+      } else {
+        const Checkpoint before = Checkpoint::Open(one.directory).ValueOrThrow();
+        REQUIRE(after.tensors().size() == before.tensors().size());
+        for (const StoredTensor& tensor : before.tensors()) {
+          INFO(tensor.name);
+          CHECK(BytesOfTensor(after, tensor.name) == BytesOfTensor(before, tensor.name));
+        }
+      }
+      // With the program beside it, the merged directory is the model again.
+      if (!one.config) continue;
+      const std::string input = kArchives + "inputs.safetensors";
+      const Outcome eval = RunArchive({"eval", scratch / "merged", "--program", kArchives + "program.pt2", "--input",
+                                       input, "--output", scratch / "out.safetensors"});
+      INFO(eval.ToText());
+      CHECK(eval.code == 0);
+    }
+  }
+}
+
+TEST_CASE("a directory with archives but without their index is refused, with the archives") {
+  const ScratchFolder scratch;
+  scratch.Write("default.pt2", "");
+  scratch.Write("position_ids.pt2", "");
+  for (const char* verb : {"explain", "check", "suggest"}) {
+    const Outcome done = RunArchive({verb, scratch.path()});
+    INFO(done.ToText());
+    CHECK(done.code != 0);
+    CHECK_THAT(done.out + done.err,
+               Contains("the directory has archives of programs (default.pt2, position_ids.pt2) but no index.json") &&
+                   Contains("one of the archives as MODEL"));
+  }
+}
+
+TEST_CASE("two programs for one model are refused") {
+  const std::string program = kArchives + "program.pt2";
+  const Outcome two = RunArchive({"check", kArchives + "with_weights.pt2", "--program", program});
+  INFO(two.ToText());
+  CHECK(two.code == 1);
+  CHECK_THAT(two.out, Contains("error[MS0107]: MODEL and --program are two exported programs"));
+  CHECK(RunArchive({"check", program, "--program", program}).code == 0);
+  const Outcome folder = RunArchive({"check", kArchives, "--program", kArchives});
+  INFO(folder.ToText());
+  CHECK(folder.code == 1);
+  CHECK_THAT(folder.out, Contains("a directory of archives with its index.json"));
+}
+
+}  // namespace
+}  // namespace moonshard::test
