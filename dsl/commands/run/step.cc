@@ -155,8 +155,11 @@ std::map<std::string, at::Tensor> TakeNamed(const std::map<std::string, at::Tens
     errors.push_back(
         BadStepInput("the program does not take '" + name + "'", path, "only the inputs " + Join(names, ", ")));
     const bool usual = name == "attention_mask" || name == "position_ids" || name == "token_type_ids";
-    errors.back().help = "to use '" + name + "', export the model with '" + name + "' in --inputs" +
-                         (usual ? ", or to a directory, which has a program for each usual set of inputs" : "");
+    errors.back().help =
+        "to use '" + name + "', export the model with '" + name + "' in --inputs" +
+        (usual ? ", or export it to a directory: the exporter then writes a program for each usual set "
+                 "of inputs"
+               : "");
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
   return out;

@@ -135,6 +135,7 @@ int RefuseWrite(lua_State* L) {
   }
   lua_pushvalue(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) {
+    if (IsPoison(L, -1)) return 0;  // an earlier assignment is reported
     state.Report(Finding::kReadOnly, "'" + key + "' is a builtin and cannot be changed", key,
                  "'local " + key + " = ...' declares a local variable");
     return 0;

@@ -23,7 +23,9 @@ std::shared_ptr<const ModuleTree> TreeOfInputs(const PlanInputs& inputs) {
 Diagnostics WithReason(Diagnostics found, const std::string& why) {
   for (Diagnostic& d : found) {
     if (d.finding != Finding::kUnknownOption || d.message.find("'sequence_parallel'") == std::string::npos) continue;
-    d.message = "the plan has no option 'sequence_parallel': the plan by structure cannot shard the tokens: " + why;
+    d.message =
+        "the plan by structure has no option 'sequence_parallel' for this model, because it cannot shard the tokens: " +
+        why;
   }
   return found;
 }

@@ -1,7 +1,8 @@
 // Pace: measures whether file transfers are slower than 800 MB/s. Writes into the page cache are that slow in virtual
 // machines whose hypervisor allocates memory page by page (measured: 350 MB/s, with a disk of 1,500 MB/s); reads are
-// that slow only if the bytes are not in the page cache. If the transfers are slow, the caller releases pages that it no
-// longer needs, so that the next bytes reuse these pages. Otherwise all bytes stay in the page cache for the next reader.
+// that slow only if the bytes are not in the page cache. If the transfers are slow, the caller releases pages that it
+// no longer needs, so that the next bytes reuse these pages. Otherwise all bytes stay in the page cache for the next
+// reader.
 // Used by storage.cc and checkpoint/convert_files.h.
 #pragma once
 

@@ -133,8 +133,8 @@ class Program : public ProgramModule {
   bool Takes(const Graph& graph, const std::vector<at::Tensor>& inputs) const;
   // The error (kBadInput) of a set of inputs that no graph takes.
   Diagnostic NoGraphTakes(const std::vector<at::Tensor>& inputs) const;
-  // Returns the first graph of the module's mode that takes these inputs and is valid for their sizes. Throws PlanError if
-  // there is none.
+  // Returns the first graph of the module's mode that takes these inputs and is valid for their sizes. Throws PlanError
+  // if there is none.
   const Graph& GraphFor(const std::vector<at::Tensor>& inputs);
   // Returns the errors of these sizes; empty if the graph is valid for them.
   Diagnostics CheckSizes(const Graph& graph, const std::vector<at::Tensor>& inputs) const;

@@ -16,15 +16,16 @@ namespace moonshard {
 
 namespace {
 
-// Whether a module of the same class with the very same tensors was called: T5's `shared`, whose table its encoder and
-// decoder have under names of their own. A head that is tied to an embedding is of another class: its product must be
-// its own call.
+// Whether a module of the same class or style with the very same tensors was called: T5's `shared`, whose table its
+// encoder and decoder have under names of their own, in SeamlessM4T as modules of a subclass. A head that is tied to an
+// embedding is of another class and style: its product must be its own call.
 bool TwinWasCalled(const CompiledPlan& plan, const LiveTree& live, size_t module) {
   const std::vector<at::Tensor>& own = live.tensors[module];
   if (own.empty()) return false;
   for (size_t m = 0; m < live.modules.size(); ++m) {
     if (m == module || live.hooks[m] == nullptr || live.hooks[m]->calls() == 0) continue;
-    if (plan.tree->modules()[m].kind != plan.tree->modules()[module].kind) continue;
+    const bool same_style = plan.LayoutsOf(m).style == plan.LayoutsOf(module).style;
+    if (!same_style && plan.tree->modules()[m].kind != plan.tree->modules()[module].kind) continue;
     const auto same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
     if (std::ranges::equal(own, live.tensors[m], same)) return true;
   }

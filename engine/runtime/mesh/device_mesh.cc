@@ -241,10 +241,10 @@ void CheckMembers(const std::vector<std::shared_ptr<MeshGroup>>& groups, int64_t
   if (!anyone) return;
   Fail(Finding::kBadMesh, "the groups do not form the axes of a mesh",
        wrong ? "this rank's group is " + wrong->second + " (mesh ranks)"
-             : "a group of another rank, which the error of that rank names",
+             : "the groups of this rank are right, a group of another rank is not: see the error of that rank",
        wrong ? "the group " + wrong->first->name : "groups that form a grid",
-       "a mesh rank follows from the rank's coordinates: the coordinate along an axis is the rank in the group of that "
-       "axis, and the ranks of a group differ in that coordinate only");
+       "the coordinate of a process along an axis is its rank within its group of that axis; the coordinates together "
+       "determine its rank in the mesh, and the members of a group differ in that one coordinate only");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Autocast: computes matrix products in a lower precision until the end of a scope, on this thread, for one device
 // type. It is LibTorch's autocast without its weight cache. The cache identifies a parameter by its TensorImpl, which
-// under fsdp stays the same while the values of the parameter are gathered and freed. A second run of a recomputed module
-// has this autocast too, also without the cache.
+// under fsdp stays the same while the values of the parameter are gathered and freed. A second run of a recomputed
+// module has this autocast too, also without the cache.
 //
 //   const nn::Autocast autocast(mesh.device().type(), at::kBFloat16);
 //   loss = CrossEntropy(vocabulary, net->forward(ids), targets);

@@ -5,4 +5,5 @@ mesh.tp = 1
 string.rep = nil
 local opt = options { a = 1 }
 opt.a = 2
+rules = {} -- reported once
 return plan { rules }

@@ -209,7 +209,8 @@ def _sdpa_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
             return None
         if kwargs.get("allow_is_bidirectional_skip"):
             return None
-    return masking_utils.sdpa_mask(*args, **kwargs)
+    # With vmap the graph could not be written; the functions of masks work on indices that are broadcast, too.
+    return masking_utils.sdpa_mask(*args, **{**kwargs, "use_vmap": False})
 
 
 # Patches of transformers' own exporter that are not applied here: they force a kernel, or equal sizes of images.
@@ -287,9 +288,22 @@ def traceable(packed: bool = False) -> Iterator[None]:
             if "torch_compilable_check" in vars(module):  # checks of values, as of the number of image tokens
                 stack.enter_context(_attribute(module, "torch_compilable_check", lambda *_, **__: None))
         stack.enter_context(without_dropped_layers())
+        stack.enter_context(_attribute(torch.nn.Module, "to", _to_another(torch.nn.Module.to)))
         stack.enter_context(_attribute(moe, "_can_use_grouped_mm", lambda *_: False))
         stack.enter_context(_autocast_regions())
         yield
+
+
+def _to_another(to: Callable) -> Callable:
+    """`Module.to` for tracing, where it cannot replace parameters: a module that has the dtype already stays as it is."""
+
+    def replacement(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        if device is None and all(one.dtype == dtype for one in self.parameters()):
+            return self
+        return to(self, *args, **kwargs)
+
+    return replacement
 
 
 @contextlib.contextmanager
@@ -372,6 +386,8 @@ def default_inputs(model: PreTrainedModel) -> list[str]:
     decoder, and labels if the model computes a loss from labels. A classifier of rows makes the decoder ids itself."""
     takes = inspect.signature(model.forward).parameters
     names = [model.main_input_name]
+    if names == ["inputs"]:  # of any kind, as of Perceiver: the argument for the kind of this class
+        names = [name for name in ("input_ids", "input_values", "pixel_values") if name in takes][:1] or names
     if "pixel_values" in takes and names == ["input_ids"] and type(model).__name__.endswith("Model"):
         names.append("pixel_values")
     if model.config.is_encoder_decoder and "decoder_input_ids" in takes and _labels_of(model) != "rows":

@@ -62,6 +62,8 @@ SIZES: dict[str, Any] = {
     "bos_token_id": 1, "eos_token_id": 2, "kda_num_heads": 4, "kda_head_dim": 16, "decoder_start_token_id": 1,
     "moe_latent_size": None, "image_size": 64,
 }  # fmt: skip
+_TEXT = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+_DECODER = {**_TEXT, "model_type": "bert", "is_decoder": True, "add_cross_attention": True}
 # Sizes of types that the sizes above do not fit.
 OWN: dict[str, dict[str, Any]] = {
     **{name: {"num_hidden_layers": 4} for name in (
@@ -82,7 +84,14 @@ OWN: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": 128, "pad_token_id": 1}, "esmc": {"num_key_value_heads": 4}, "roc_bert": {"pronunciation_vocab_size": 32, "shape_vocab_size": 32, "pronunciation_embed_dim": 16, "shape_embed_dim": 16},
     "luke": {"entity_vocab_size": 64, "entity_emb_size": 32}, "swinv2": {"num_heads": [2, 4], "depths": [1, 1], "embed_dim": 32}, "donut-swin": {"num_heads": [2, 4], "depths": [1, 1], "embed_dim": 32},
     "swin": {"num_heads": [2, 4], "depths": [1, 1], "embed_dim": 32},
-    "big_bird": {"attention_type": "original_full"}, "xlnet": {"d_head": 16},
+    # Their sparse attention is used for longer sequences only.
+    **{name: {"attention_type": "original_full"} for name in ("big_bird", "bigbird_pegasus")},
+    "encoder-decoder": {"encoder": {**_TEXT, "model_type": "bert"}, "decoder": _DECODER},
+    "vision-encoder-decoder": {"encoder": {**_TEXT, "model_type": "vit", "image_size": 32, "patch_size": 8}, "decoder": _DECODER},
+    "speech-encoder-decoder": {"encoder": {**_TEXT, "model_type": "wav2vec2", "conv_dim": [32, 32], "conv_kernel": [3, 3],
+                                           "conv_stride": [2, 2], "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 16,
+                                           "num_conv_pos_embedding_groups": 4}, "decoder": _DECODER},
+    "xlnet": {"d_head": 16},
     "deepseek_v2": {"num_experts_per_tok": 2},
     **{name: {"head_dim": 16, "num_key_value_heads": 2} for name in (
         "hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron")},

@@ -774,16 +774,20 @@ _MODES = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 def _refuse_operators(program: ExportedProgram) -> None:
-    """Higher-order operators other than those that only switch a mode: branches, loops, custom kernels."""
+    """Higher-order operators other than those that only switch a mode, and branches: loops, custom kernels, vmap."""
     for graph_module in program.graph_module.modules():
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
             operation = node.target
-            if not isinstance(operation, torch._ops.HigherOrderOperator) or operation.name() in (*_MODES, _COND.name()):
+            if isinstance(operation, torch._ops.HigherOrderOperator):
+                name = operation.name()
+            else:
+                name = "vmap" if getattr(operation, "__module__", "") == "torch._functorch.predispatch" else ""
+            if name in ("", *_MODES, _COND.name()):
                 continue
             path, kind = [("", ""), *node.meta.get("nn_module_stack", {}).values()][-1]
             path = _without_root(path).partition("@")[0].removeprefix("module").removeprefix(".")
             place = f"module '{path}' ({kind})" if path else f"the model's own forward {kind}".strip()
-            raise ExportError(f"the higher-order operator torch.{operation.name()} is not supported; it is called in {place}")
+            raise ExportError(f"the higher-order operator torch.{name} is not supported; it is called in {place}")
 
 
 def _shape_env(program: ExportedProgram) -> ShapeEnv | None:

@@ -319,6 +319,35 @@ TEST_CASE("a sharded module that is used around its call is found") {
   });
 }
 
+struct ScaledImpl : torch::nn::Module {
+  explicit ScaledImpl(const at::Tensor& shared) { weight = register_parameter("weight", shared); }
+  at::Tensor forward(const at::Tensor& x) { return torch::linear(x, weight) * 2; }
+  at::Tensor weight;
+};
+MOONSHARD_MODULE(Scaled);
+
+struct TwinsImpl : torch::nn::Module {
+  TwinsImpl() {
+    shared = register_module("shared", nn::Linear(torch::nn::LinearOptions(4, 4).bias(false)));
+    own = register_module("own", Scaled(shared->weight));
+  }
+  at::Tensor forward(const at::Tensor& x) { return own(x); }
+  nn::Linear shared = nullptr;
+  Scaled own = nullptr;
+};
+MOONSHARD_MODULE(Twins);
+
+TEST_CASE("a module whose tensors another module of the same style uses is not one that was bypassed") {
+  RunRanks("tp=2", [&](DeviceMesh& mesh) {
+    Plan plan = BlockPlan(false);
+    plan.rules.resize(1);
+    plan.rules[0].pattern = "{shared,own}";
+    auto model = Parallelize(Twins(), plan, mesh, {.initial = InitialValues::kUnchecked});
+    model.forward(torch::ones({2, 4})).sum().backward();
+    Expect(model.applied().Findings().empty(), ToText(model.applied().Findings()));
+  });
+}
+
 TEST_CASE("a tie by assignment, which leaves the registered parameter behind, is found") {
   RunRanks("tp=2", [&](DeviceMesh& mesh) {
     Block block = MakeBlock();

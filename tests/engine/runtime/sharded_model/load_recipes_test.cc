@@ -403,7 +403,7 @@ TEST_CASE("a sharded model loads what recipes make, of the shards' bytes or in f
     } catch (const PlanError& error) {
       text = error.what();
     }
-    Expect(text.find("the recipe of 'layer_0.up.weight' cannot be applied to the tensors of the checkpoint") !=
+    Expect(text.find("the recipe of 'layer_0.up.weight' makes a tensor that does not match the model's tensor") !=
                std::string::npos,
            text);
     // A conversion that computes holds where its tensors are there, and then nothing is loaded in its place.
