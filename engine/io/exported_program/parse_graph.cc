@@ -65,7 +65,7 @@ class GraphParser {
     constexpr int64_t kMajor = 8;
     if (Integer(version, "major") != kMajor) {
       Fail("schema version " + std::to_string(Integer(version, "major")) + ", required: " + std::to_string(kMajor) +
-           ", which torch 2.9 to 2.11 write");
+           ", which torch 2.9 to 2.15 write");
     }
     program_.torch_version = Text(document, "torch_version");
     const JsonValue& module = Required(document, "graph_module");

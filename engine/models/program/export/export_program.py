@@ -27,6 +27,14 @@ from typing import Any
 
 import torch
 
+# The exporter replaces internals of torch while it traces; it was tested with torch of these versions.
+TORCH = (2, 11), (2, 15)
+if not TORCH[0] <= tuple(int(part) for part in torch.__version__.split(".")[:2]) <= TORCH[1]:
+    problem = "torch {}: the exporter needs torch {}.{} to {}.{}".format(torch.__version__, *TORCH[0], *TORCH[1])
+    if __name__ == "__main__":
+        sys.exit(f"error: {problem}")
+    raise ImportError(problem)
+
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from torch.export.graph_signature import InputKind  # noqa: E402

@@ -76,9 +76,10 @@ def build(
     else:
         model = _kept_types(make(config, **options), dtype)
     _as_buffers(model)
-    if getattr(model.config, "apply_spec_augment", False):
-        model.config.apply_spec_augment = False  # draws its masks with numpy
-        model.without_spec_augment = True
+    for part in model.modules():
+        if getattr(getattr(part, "config", None), "apply_spec_augment", False):
+            part.config.apply_spec_augment = False  # draws its masks with numpy
+            model.without_spec_augment = True
     if not experts and getattr(model.config, "_experts_implementation", None) == "grouped_mm" and not _aligned(model):
         model.set_experts_implementation("batched_mm")
     return model

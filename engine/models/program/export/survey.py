@@ -70,6 +70,10 @@ OWN: dict[str, dict[str, Any]] = {
         "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "llama4_text", "jamba", "lfm2", "minimax",
         "olmo_hybrid", "recurrent_gemma")},
     "kimi_linear": {"layer_types": ["linear_attention", "full_attention"], "linear_head_dim": 16, "linear_num_heads": 4},
+    "": {"intermediate_size": 16},  # the adaptor of Fun-ASR
+    "kyutai_speech_to_text": {"pad_token_id": 3, "audio_pad_token_id": 4, "audio_bos_token_id": 5},
+    "moonshine_streaming": {"num_key_value_heads": 4}, "mimi": {"upsample_groups": 64},
+    "shieldgemma2": {"yes_token_index": 5, "no_token_index": 6},
     "falcon_mamba": {"num_attention_heads": None},
     "zamba2": {"num_hidden_layers": 6, "mamba_expand": 2, "mamba_headdim": 16, "mamba_ngroups": 1, "n_mamba_heads": 8,
                "num_key_value_heads": 4, "attention_hidden_size": 128, "attention_head_dim": 32, "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "mamba", "hybrid"]},
@@ -129,6 +133,7 @@ INPUTS: dict[str | tuple[str, str], list[str]] = {
     **{name: ["input_ids", "attention_mask", "decoder_input_ids", "labels"] for name in ("longt5", "switch_transformers")},
     **{name: ["input_features", "attention_mask"] for name in ("parakeet_ctc", "lasr_ctc")},
     **{name: ["input_features", "attention_mask", "decoder_input_ids", "labels"] for name in ("canary", "cohere_asr")},
+    ("ImageClassification", "shieldgemma2"): ["input_ids", "attention_mask"],  # classifies by two tokens, without labels
     # Their loss takes a branch on the values of the labels.
     **{("SequenceClassification", name): ["input_ids"] for name in ("deberta", "deberta-v2")},
 }
@@ -319,7 +324,7 @@ def _expect(folder: pathlib.Path, exported: Any, options: Any) -> None:
         torch.manual_seed(0)
         results = real(**inputs, **hugging_face.forward_options(real))
         try:
-            if outputs[0] == "loss":
+            if "loss" in outputs:
                 results.loss.backward()
         except AssertionError:  # Reformer has gradients only in training mode
             real.zero_grad()
@@ -403,6 +408,13 @@ WHY: dict[str, str] = {
              "stays replicated: the ALiBi bias has batch x heads in one dim, which no layout shards by heads",
     "mpt": "attention stays replicated: the ALiBi bias is made for all heads. A plan that shards the bias at the "
            "attention module, `inputs = { [2] = { replicate, shard(0) } }`, is correct, but `suggest` does not write it",
+    **{name: "some gradients are at most a millionth of the largest one, sums of terms that nearly cancel; these differ by less "
+             "than 1e-8" for name in ("canary", "cohere_asr", "levit")},
+    "dinat": "needs the package natten", "timm_wrapper": "needs the package PIL",
+    "dia": "its decoder takes rows of codes; the survey makes no such example",
+    "kyutai_speech_to_text": "takes rows of codes; the survey makes no such example",
+    "siglip2": "takes patches with their sizes; the survey makes no such example",
+    "voxtral_realtime": "takes sound beside tokens; the survey makes no such example",
     "phimoe": "in training a factor of its routing defines its own backward, an estimate; the graph has the backward of "
               "the operators of its forward",
 }  # fmt: skip
@@ -423,7 +435,7 @@ def summary(path: pathlib.Path) -> str:
     for row in sorted(rows, key=lambda row: (tasks.index(row["class"]), row["type"])):
         what = _exceptions(row)
         if what:
-            own = row.get("reason", "").replace("|", "/")
+            own = re.sub(r"\S*/site-packages/", "", row.get("reason", "")).replace("|", "/")
             reason = own if row["result"] == "no small model" else WHY.get(row["type"]) or own
             out.append(f"| {row['class']} | {row['type']} | {'; '.join(what)} | {reason} |")
     little = [f"{row['type']} {row['share']}" for row in rows if row["share"] and float(row["share"]) < LITTLE]
