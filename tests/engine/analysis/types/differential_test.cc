@@ -173,7 +173,7 @@ at::Tensor Ids(at::IntArrayRef sizes, int64_t below) {
   at::manual_seed(5);
   return at::randint(below, sizes, at::kLong);
 }
-c10::List<std::optional<at::Tensor>> List(std::vector<std::optional<at::Tensor>> tensors) {
+c10::List<std::optional<at::Tensor>> List(const std::vector<std::optional<at::Tensor>>& tensors) {
   return c10::List<std::optional<at::Tensor>>(tensors);
 }
 
