@@ -240,7 +240,10 @@ class Walk {
       return;
     }
     NodeSizes sizes(steps_, index, tensors_, numbers_);
-    if (const graph::SizeRule rule = graph::SizeRuleOf(node.target)) rule(sizes);
+    const bool countable = std::ranges::all_of(node.outputs, [&](uint32_t value) {
+      return value == ProgramNode::kNoValue || IsCountable(steps_.values[value].sizes);
+    });
+    if (const graph::SizeRule rule = graph::SizeRuleOf(node.target); rule != nullptr && countable) rule(sizes);
     graph::TakeNoTerms(sizes);
     if (sizes.conflict) {
       sizes.conflict->module = call.module;
@@ -374,13 +377,16 @@ class Walk {
   bool Fits(LocalTensor& made, uint32_t value) const {
     const std::vector<int64_t>& sizes = steps_.values[value].sizes;
     if (made.dims.size() != sizes.size() || !IsCountable(sizes)) return false;
+    std::vector<int64_t> local;
     for (size_t i = 0; i < sizes.size(); ++i) {
       LocalDim& dim = made.dims[i];
-      if (dim.full == sizes[i]) continue;
-      if (dim.is_sharded()) return false;
-      dim.full = dim.local = sizes[i];
+      if (dim.full != sizes[i]) {
+        if (dim.is_sharded()) return false;
+        dim.full = dim.local = sizes[i];
+      }
+      local.push_back(dim.local);
     }
-    return true;
+    return IsCountable(local);
   }
 
   // Every operand is full, and every number that of the full model: so are the results.

@@ -10,6 +10,7 @@
 #include "engine/graph/size_rules.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <set>
@@ -284,15 +285,20 @@ void Regroup(NodeSizes& n, const LocalTensor& self, Dims out, const std::vector<
   n.Set(0, std::move(out), self.terms);
 }
 
+// Whether products of any of the local sizes are numbers.
+bool CanMultiply(const Dims& dims) {
+  int64_t product = 1;
+  return std::ranges::none_of(dims, [&](const LocalDim& dim) {
+    return __builtin_mul_overflow(product, std::max<int64_t>(std::abs(dim.local), 1), &product);
+  });
+}
+
 // The sizes of a view from its list of numbers, one of which may be -1.
 void ViewTo(NodeSizes& n, const LocalTensor& self, const std::vector<LocalNumber>& sizes) {
   const std::vector<int64_t>& full = n.FullSizes(0);
   if (full.size() != sizes.size()) return;
   Dims out(sizes.size());
   std::vector<bool> literal(sizes.size(), false);
-  int64_t elements = 1;
-  for (const LocalDim& dim : self.dims) elements *= dim.local;
-  int64_t others = 1;
   std::optional<size_t> open;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (*sizes[i].local == -1) {
@@ -302,9 +308,13 @@ void ViewTo(NodeSizes& n, const LocalTensor& self, const std::vector<LocalNumber
     out[i] = n.Made(sizes[i]);
     out[i].full = full[i];
     literal[i] = sizes[i].literal && full[i] > 1;
-    others *= out[i].local;
   }
+  if (!CanMultiply(out)) return;
   if (open) {
+    int64_t elements = 1;
+    for (const LocalDim& dim : self.dims) elements *= dim.local;
+    int64_t others = 1;
+    for (const LocalDim& dim : out) others *= dim.local;
     out[*open].full = full[*open];
     const bool divides = others > 0 && elements % others == 0;
     // What does not divide is refused by its group: the full size fits nowhere.
@@ -316,14 +326,17 @@ void ViewTo(NodeSizes& n, const LocalTensor& self, const std::vector<LocalNumber
         for (size_t i = 0; i < sizes.size(); ++i) {
           if (literal[i]) declared = full[i];
         }
+        const bool is_product = dim.full > 0 && declared <= kLargestSize;
+        const int64_t required = is_product ? declared * dim.local / dim.full : 0;
         n.Conflict(Kind::kInteger,
                    "its operand has " + std::to_string(elements) +
                        " elements on a rank, but the product of the sizes other than -1 is " + std::to_string(others) +
                        ", which does not divide " + std::to_string(elements),
-                   declared, declared * dim.local / dim.full, &dim, nullptr, static_cast<int32_t>(n.index()));
+                   declared, required, &dim, nullptr, static_cast<int32_t>(n.index()));
         return;
       }
     }
+    if (!CanMultiply(out)) return;
   }
   Regroup(n, self, std::move(out), literal);
 }
@@ -394,8 +407,10 @@ void Permute(NodeSizes& n) {
     const auto order = n.Numbers("dims");
     if (!order || order->size() != rank) return;
     for (size_t i = 0; i < rank; ++i) {
-      const int64_t from = *(*order)[i].full;
-      out[i] = self->dims.at(static_cast<size_t>(from < 0 ? from + static_cast<int64_t>(rank) : from));
+      const auto from =
+          static_cast<size_t>(*(*order)[i].full + (*(*order)[i].full < 0 ? static_cast<int64_t>(rank) : 0));
+      if (from >= rank) return;
+      out[i] = self->dims[from];
     }
   } else if (name == "aten::t" || name == "aten::numpy_T") {
     std::reverse(out.begin(), out.end());
@@ -986,7 +1001,7 @@ void AddMatmul(NodeSizes& n) {
   const LocalTensor* b = n.Tensor(batched ? "batch2" : "mat2");
   if (bias == nullptr || a == nullptr || b == nullptr) return;
   MultiplyMatrices(n, *a, *b);
-  if (n.in_conflict() || !n.results[0].known) return;
+  if (n.in_conflict() || n.results.empty() || !n.results[0].known) return;
   const LocalTensor made = n.results[0];
   if (std::optional<Dims> out = Broadcast(n, {&made, bias})) n.Set(0, std::move(*out), made.terms);
 }
