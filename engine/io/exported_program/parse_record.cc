@@ -94,6 +94,8 @@ std::vector<SizeExpression> ShapeOf(const JsonValue& object, std::string_view ke
   return out;
 }
 
+// Bytes of an element of the widest dtype: the bytes of a tensor fit into int64 in any dtype.
+constexpr int64_t kWidestElement = 16;
 constexpr size_t kMostComponents = 256;
 constexpr size_t kMostPathBytes = 1024;
 
@@ -226,10 +228,10 @@ class RecordParser {
       const JsonValue* grad = json.Find("requires_grad");
       tensor.requires_grad = grad != nullptr && grad->is_bool() && grad->AsBool();
       std::vector<int64_t> shape;
-      int64_t elements = 1;
+      int64_t bytes = kWidestElement;
       for (const JsonValue& size : List(json, "shape")) {
         shape.push_back(IntegerOf(size, "shape"));
-        if (shape.back() < 0 || !MultiplySize(elements, shape.back())) {
+        if (shape.back() < 0 || !MultiplySize(bytes, shape.back())) {
           Fail("the shape " + ShapeToString(shape) + " is not a valid tensor shape");
         }
       }
@@ -247,7 +249,7 @@ class RecordParser {
         if (tensor.symbolic.size() != tensor.shape.size()) Fail("'symbolic' and 'shape' have different lengths");
       }
       if (const JsonValue* initial = json.Find("initial"); initial != nullptr) {
-        tensor.initial = InitialOf(*initial, elements);
+        tensor.initial = InitialOf(*initial, bytes / kWidestElement);
       }
       const size_t dot = name.rfind('.');
       const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
@@ -272,9 +274,10 @@ class RecordParser {
     }
     for (auto& [name, tensor] : of_graph) {
       at_ = "tensor '" + name + "'";
-      int64_t elements = 1;
+      if (name.starts_with('.')) Fail("its name begins with a dot");
+      int64_t bytes = kWidestElement;
       for (const int64_t size : tensor.shape) {
-        if (!MultiplySize(elements, size))
+        if (!MultiplySize(bytes, size))
           Fail("the shape " + ShapeToString(tensor.shape) + " is not a valid tensor shape");
       }
       if (tensor.kind == ProgramTensor::Kind::kParameter) Fail("a parameter of the graph is not in the record");
