@@ -122,6 +122,7 @@ struct ProgramNode {
     kArithmetic,     // a Python operation on numbers: `target` "add", "floordiv", "sym_max"
     kEnterGradMode,  // sets the gradient mode until kLeave; inputs: on or off
     kEnterAutocast,  // sets autocast until kLeave; inputs: device type, dtype or none, on or off, cache casts or not
+                     // (none: as outside)
     kLeave,
     kBranch,  // runs the nodes up to kElse if its input is true, else those between kElse and kJoin; the input: a
               // number, or a tensor of one element

@@ -139,6 +139,9 @@ class BodyCompiler {
     return name.starts_with(call_->module + ".") ? name.substr(call_->module.size()) : name;
   }
 
+  // So that a name with any characters in it ends where it ends.
+  static std::string Sized(const std::string& name) { return std::to_string(name.size()) + ":" + name; }
+
   Operand Constant(c10::IValue value, const std::string& its_text) {
     text_ += "c" + its_text;
     body_.constants.push_back(std::move(value));
@@ -153,7 +156,7 @@ class BodyCompiler {
       if (fresh) body_.parameters.push_back(name);
       out.kind = Operand::Kind::kParameter;
       out.index = found->second;
-      text_ += "p" + name;
+      text_ += "p" + Sized(name);
     } else {
       out.kind = Operand::Kind::kRegister;
       out.index = Register(value);
@@ -187,7 +190,7 @@ class BodyCompiler {
       case Kind::kBool:
         if (tensor) return Constant(WrappedNumber(argument.integer != 0), "wb" + std::to_string(argument.integer));
         return Constant(argument.integer != 0, "b" + std::to_string(argument.integer));
-      case Kind::kString: return Constant(argument.text, "s" + argument.text);
+      case Kind::kString: return Constant(argument.text, "s" + Sized(argument.text));
       case Kind::kScalarType:
         return Constant(static_cast<int64_t>(ScalarTypeIn(argument.integer)), "t" + std::to_string(argument.integer));
       case Kind::kLayout:
@@ -242,7 +245,7 @@ class BodyCompiler {
       c10::List<std::string> texts;
       for (const ProgramArgument& one : argument.elements) {
         texts.push_back(one.text);
-        its_text += one.text + ",";
+        its_text += Sized(one.text);
       }
       return Constant(texts, its_text);
     }
@@ -269,7 +272,7 @@ class BodyCompiler {
   void AddNode(const ProgramNode& node) {
     Instruction instruction;
     instruction.name = node.name;
-    text_ += "\n" + node.target + "." + node.overload + (node.outputs_in_list ? "*" : "") + "(";
+    text_ += "\n" + Sized(node.target + "." + node.overload) + (node.outputs_in_list ? "*" : "") + "(";
     try {
       switch (node.kind) {
         case ProgramNode::Kind::kOperator:
@@ -288,6 +291,7 @@ class BodyCompiler {
         case ProgramNode::Kind::kEnterAutocast:
           instruction.kind = node.kind == ProgramNode::Kind::kEnterGradMode ? Instruction::Kind::kEnterGradMode
                                                                             : Instruction::Kind::kEnterAutocast;
+          CheckMode(node);
           for (const auto& [name, argument] : node.inputs) instruction.operands.push_back(Make(argument, nullptr));
           break;
         case ProgramNode::Kind::kLeave: instruction.kind = Instruction::Kind::kLeave; break;
@@ -303,6 +307,15 @@ class BodyCompiler {
     AddOutputs(node.outputs, instruction);
     instruction.outputs_in_list = node.outputs_in_list;
     body_.instructions.push_back(std::move(instruction));
+  }
+
+  static void CheckMode(const ProgramNode& node) {
+    const auto is = [&](size_t i, Kind kind) { return node.inputs[i].second.kind == kind; };
+    const bool fits = node.kind == ProgramNode::Kind::kEnterGradMode
+                          ? is(0, Kind::kBool)
+                          : (is(1, Kind::kScalarType) || is(1, Kind::kNone)) && is(2, Kind::kBool) &&
+                                (is(3, Kind::kBool) || is(3, Kind::kNone));
+    if (!fits) throw Misfit{"an argument of '" + node.target + "' has the wrong kind"};
   }
 
   // Sets where earlier instructions continue: a kBranch behind its kElse, a kElse at its kJoin.
@@ -331,6 +344,17 @@ class BodyCompiler {
     }
   }
 
+  // LibTorch takes a dtype, a layout or a memory format as an integer, and does not check it.
+  static void CheckEnumeration(const c10::Argument& formal, const ProgramArgument& argument) {
+    const c10::TypeKind wanted = WithoutOptional(formal.real_type().get())->kind();
+    const bool fits = argument.kind == Kind::kNone ||
+                      (wanted == c10::TypeKind::ScalarTypeType     ? argument.kind == Kind::kScalarType
+                       : wanted == c10::TypeKind::LayoutType       ? argument.kind == Kind::kLayout
+                       : wanted == c10::TypeKind::MemoryFormatType ? argument.kind == Kind::kMemoryFormat
+                                                                   : true);
+    if (!fits) throw Misfit{"argument '" + formal.name() + "' is not a " + formal.real_type()->str()};
+  }
+
   // Checks of the trace about dtypes, which would refuse another dtype of the model, and hints about sizes.
   static bool IsTraceOnly(const std::string& target) {
     return target == "aten::_assert_tensor_metadata" || target == "aten::sym_constrain_range_for_size" ||
@@ -345,6 +369,9 @@ class BodyCompiler {
       throw Misfit{"operator '" + node.target + (node.overload.empty() ? "" : "." + node.overload) +
                    "' is not registered: load the library that registers the operator before the program"};
     }
+    const std::vector<c10::Argument>& returns = instruction.op->schema().returns();
+    if (node.outputs_in_list && (returns.size() != 1 || returns[0].type()->kind() != c10::TypeKind::ListType))
+      throw Misfit{"'" + node.target + "' does not return one list"};
     Given given;
     std::set<std::string> taken;
     for (const auto& [name, argument] : node.inputs) given[name] = &argument;
@@ -357,6 +384,7 @@ class BodyCompiler {
         instruction.operands.push_back(Constant(*formal.default_value(), "="));
         continue;
       }
+      CheckEnumeration(formal, *found->second);
       if (FollowsMode(formal.name(), *found->second, given)) {
         text_ += "T";
         instruction.operands.push_back({Operand::Kind::kTraining, false, false, 0});
@@ -407,12 +435,15 @@ class BodyCompiler {
     const ProgramArgument* dim = nullptr;
     for (const auto& [name, argument] : node.inputs) (name == "self" ? of : dim) = &argument;
     if (of == nullptr || dim == nullptr || of->kind != Kind::kValue || dim->kind != Kind::kInt) return false;
+    if (node.outputs.size() != 1 || node.outputs[0] == ProgramNode::kNoValue) return false;
     const auto dims = static_cast<int64_t>(program_.values[of->value].sizes.size());
     instruction.dim = dim->integer < 0 ? dim->integer + dims : dim->integer;
     if (instruction.dim < 0 || instruction.dim >= dims)
       throw Misfit{"the node reads the size of a dim that the tensor does not have"};
     text_ += "d" + std::to_string(instruction.dim);
-    if (const int32_t tensor = tensor_of_value_[of->value]; tensor >= 0) {
+    // Constants are never sharded, and each archive has its own.
+    if (const int32_t tensor = tensor_of_value_[of->value];
+        tensor >= 0 && program_.tensors[static_cast<size_t>(tensor)].kind != ProgramTensor::Kind::kConstant) {
       instruction.kind = Instruction::Kind::kParameterSize;
       instruction.tensor = static_cast<uint32_t>(tensor);
       text_ += "P" + std::to_string(tensor);
@@ -428,7 +459,7 @@ class BodyCompiler {
     instruction.kind = Instruction::Kind::kCall;
     instruction.child = static_cast<uint32_t>(body_.children.size());
     body_.children.push_back({Relative(call.module), call.occurrence});
-    text_ += "\ncall " + body_.children.back().module + "@" + std::to_string(call.occurrence) + "(";
+    text_ += "\ncall " + Sized(body_.children.back().module) + "@" + std::to_string(call.occurrence) + "(";
     for (const uint32_t value : call.inputs) instruction.operands.push_back(ValueOperand(value));
     text_ += ")";
     AddOutputs(call.outputs, instruction);

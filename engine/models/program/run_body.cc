@@ -181,7 +181,8 @@ void CheckHeads(const at::Tensor& query, const at::Tensor& key) {
 
 void BodyRunner::CallOperator(const ProgramModule& module, const Instruction& instruction, c10::Stack& stack) {
   try {
-    if (!module.held_back_.empty() && stack[0].isNone() && instruction.op->schema().name() == "aten::addmm") {
+    if (!module.held_back_.empty() && !stack.empty() && stack[0].isNone() &&
+        instruction.op->schema().name() == "aten::addmm") {
       // beta * bias + alpha * (a @ b) without its bias.
       const at::Tensor product = at::mm(stack[1].toTensor(), stack[2].toTensor());
       const c10::Scalar alpha = stack[4].toScalar();
@@ -271,11 +272,12 @@ std::vector<c10::IValue> BodyRunner::Run(const ProgramModule& module, const Prog
       case Instruction::Kind::kEnterGradMode:
         modes.EnterGradMode(gradients && frame.Value(instruction.operands[0]).toBool());
         break;
-      case Instruction::Kind::kEnterAutocast:
+      case Instruction::Kind::kEnterAutocast: {
+        const c10::IValue cached = frame.Value(instruction.operands[3]);
         modes.EnterAutocast(frame.device.type(), frame.Value(instruction.operands[1]),
-                            frame.Value(instruction.operands[2]).toBool(),
-                            frame.Value(instruction.operands[3]).toBool());
+                            frame.Value(instruction.operands[2]).toBool(), cached.isNone() || cached.toBool());
         break;
+      }
       case Instruction::Kind::kLeave: modes.Leave(); break;
       case Instruction::Kind::kBranch:
         branches.push_back(BranchOf(frame.Value(instruction.operands[0])));

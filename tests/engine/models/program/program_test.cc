@@ -1,6 +1,7 @@
 // Programs by themselves: what is refused, and with which words; what a call of a module is.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -99,6 +100,31 @@ TEST_CASE("a tensor of a dtype that LibTorch's operators do not take is an error
   const Result<std::shared_ptr<Program>> made = Program::FromArchive(archive, program);
   REQUIRE_FALSE(made.ok());
   CHECK_THAT(ToText(made.diagnostics()), Contains("MS0412") && Contains("has a dtype that is not supported (200)"));
+}
+
+TEST_CASE("arguments and results of another kind than the operator's are errors") {
+  using Argument = ProgramArgument;
+  const ExportedProgram program = ReadProgramPath(kFixtures / "deepseek_v3" / "program.pt2").ValueOrThrow();
+  const auto errors = [&](const std::string& target, const std::function<void(ProgramNode&)>& edit) {
+    ExportedProgram edited = program;
+    const auto node = std::ranges::find(edited.graph.nodes, target, &ProgramNode::target);
+    REQUIRE(node != edited.graph.nodes.end());
+    edit(*node);
+    const Result<program::CompiledProgram> compiled = program::CompileProgram(edited);
+    return compiled.ok() ? "no error" : ToText(compiled.diagnostics());
+  };
+  const auto dtype_as_integer = [](ProgramNode& node) {
+    for (auto& [name, argument] : node.inputs) {
+      if (name == "dtype") argument.kind = Argument::Kind::kInt;
+    }
+  };
+  CHECK_THAT(errors("aten::to", dtype_as_integer), Contains("MS0412") && Contains("'dtype' is not a ScalarType"));
+  const auto in_list = [](ProgramNode& node) { node.outputs_in_list = true; };
+  CHECK_THAT(errors("aten::linear", in_list), Contains("'aten::linear' does not return one list"));
+  for (const size_t argument : {1, 2, 3}) {
+    const auto as_text = [&](ProgramNode& node) { node.inputs[argument].second.kind = Argument::Kind::kString; };
+    CHECK_THAT(errors("wrap_with_autocast", as_text), Contains("argument of 'wrap_with_autocast' has the wrong kind"));
+  }
 }
 
 TEST_CASE("a directory of archives is one program, whose calls take the archive that holds") {
