@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Result<ExportedProgram> program = ReadProgram(archive.value());
   if (program.ok()) {
     fuzz::RequireConsistent(program.value());
-    fuzz::ResolveSomePlan(program.value());
+    fuzz::ResolveSomePlans(program.value());
   } else {
     fuzz::RequireReason(program.diagnostics());
   }

@@ -1,5 +1,5 @@
-// What always holds for an exported program that was accepted, for the targets that read one; and some plan of it, held
-// against its graph.
+// What always holds for an exported program that was accepted, for the targets that read one; and some plans of it,
+// compared with its graph.
 #pragma once
 
 #include <map>
@@ -106,14 +106,21 @@ inline void RequireConsistent(const ExportedProgram& program) {
   Require(ProgramTree(program).modules().size() == program.modules.size(), "a tree of other modules");
 }
 
-// Every parameter gets one of a few placements, and every module of parameters one of a few outputs, as the program's
-// own sizes decide. That the plan is refused, or its sizes are, is as good as that they are not.
-inline void ResolveSomePlan(const ExportedProgram& program) {
+// A plan without rules; and one in which every parameter gets one of a few placements, and every module of parameters
+// one of a few outputs, as the program's own sizes decide. That the plan is refused, or its sizes are, is as good as
+// that they are not.
+inline void ResolveSomePlans(const ExportedProgram& program) {
   const auto shared = std::make_shared<const ExportedProgram>(program);
   auto tree = std::make_shared<ModuleTree>(ProgramTree(program));
   AddProgramKnowledge(*tree, shared);
   auto plan = std::make_shared<Plan>();
   plan->fallback.emplace();
+  const auto resolve = [&](const char* mesh) {
+    const Resolution done = RunPasses(plan, tree, MeshShape::Parse(mesh).ValueOrThrow());
+    for (const Diagnostic& d : done.diagnostics) Require(!d.message.empty(), "a finding without a message");
+  };
+  resolve("tp=2");
+  plan = std::make_shared<Plan>(*plan);
   for (const Module& module : tree->modules()) {
     const ModuleTree::Signature& parameters = tree->parameters(module);
     if (parameters.empty()) continue;
@@ -136,10 +143,7 @@ inline void ResolveSomePlan(const ExportedProgram& program) {
     }
     plan->rules.push_back(std::move(rule));
   }
-  for (const char* mesh : {"tp=2", "tp=4"}) {
-    const Resolution done = RunPasses(plan, tree, MeshShape::Parse(mesh).ValueOrThrow());
-    for (const Diagnostic& d : done.diagnostics) Require(!d.message.empty(), "a finding without a message");
-  }
+  for (const char* mesh : {"tp=2", "tp=4"}) resolve(mesh);
 }
 
 inline void RequireReason(const Diagnostics& diagnostics) {

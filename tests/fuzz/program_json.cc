@@ -1,4 +1,4 @@
-// The texts of an exported program (program_texts.h): reading them, and resolving some plan of the program.
+// The texts of an exported program (program_texts.h): reading them, and resolving some plans of the program.
 #include "tests/fuzz/program_checks.h"
 #include "tests/fuzz/program_texts.h"
 #include "tests/fuzz/target.h"
@@ -13,6 +13,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   fuzz::RequireConsistent(program.value());
-  fuzz::ResolveSomePlan(program.value());
+  fuzz::ResolveSomePlans(program.value());
   return 0;
 }

@@ -98,6 +98,12 @@ std::vector<JsonPlace> JsonPlaces(const JsonValue& value) {
   return all;
 }
 
+JsonValue& ValueAt(JsonValue& whole, const JsonPlace& place) {
+  JsonValue* at = &whole;
+  for (const std::string& step : place) at = &Entry(*at, step);
+  return *at;
+}
+
 std::string ToText(const JsonPlace& place, size_t change) {
   return (place.empty() ? "the whole" : Join(place, ".")) + ": " + kJsonChanges.at(change);
 }
@@ -107,12 +113,11 @@ std::optional<JsonValue> Changed(const JsonValue& whole, const JsonPlace& place,
   const bool of_entry = change == kGone || change == kTwice || change == kSwapped;
   if (place.empty() && of_entry) return std::nullopt;
   JsonValue out = whole;
-  JsonValue* container = &out;
-  for (size_t i = 0; i + 1 < place.size(); ++i) container = &Entry(*container, place[i]);
   if (of_entry) {
-    if (!ChangeEntry(*container, place.back(), change)) return std::nullopt;
+    JsonValue& container = ValueAt(out, JsonPlace(place.begin(), place.end() - 1));
+    if (!ChangeEntry(container, place.back(), change)) return std::nullopt;
   } else {
-    (place.empty() ? out : Entry(*container, place.back())) = Replacement(change);
+    ValueAt(out, place) = Replacement(change);
   }
   if (out == whole) return std::nullopt;
   return out;

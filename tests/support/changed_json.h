@@ -24,6 +24,9 @@ using JsonPlace = std::vector<std::string>;
 // Every place, in the order of a walk from the whole one (an empty way).
 std::vector<JsonPlace> JsonPlaces(const JsonValue& value);
 
+// What is at a place that JsonPlaces returned for this value.
+JsonValue& ValueAt(JsonValue& whole, const JsonPlace& place);
+
 // "layouts.0.shape.1: 2^31".
 std::string ToText(const JsonPlace& place, size_t change);
 
