@@ -579,7 +579,7 @@ class GraphParser {
           call.occurrence = call.occurrence * 10 + (digit - '0');
         }
       }
-      constexpr size_t kDeepest = 1000;
+      constexpr size_t kDeepest = 128;  // each value that a node reads passes through all calls around it
       if (stack.size() >= kDeepest) Fail("its modules are nested more than " + std::to_string(kDeepest) + " deep");
       stack.push_back(std::move(call));
     }
