@@ -66,6 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Result<ExportedProgram> read = ReadProgram(archive.value());
   if (!read.ok()) return 0;
   const auto program = std::make_shared<const ExportedProgram>(std::move(read).value());
+  fuzz::RequireConsistent(*program);
   const Result<std::shared_ptr<Program>> made = Program::FromArchive(archive.value(), program);
   if (!made.ok()) {
     fuzz::Require(HasErrors(made.diagnostics()), "refused without an error");

@@ -25,6 +25,13 @@ Number FloorDivided(int64_t a, int64_t b) {
   return a / b - static_cast<int64_t>((a % b != 0) && ((a < 0) != (b < 0)));
 }
 
+// With the sign of the divisor, as in Python.
+Number Modulo(int64_t a, int64_t b) {
+  if (b == 0) return {};
+  const int64_t rest = b == -1 ? 0 : a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
 Number Power(int64_t base, int64_t exponent) {
   if (exponent < 0) return {};
   Number out = 1;
@@ -43,14 +50,11 @@ Number Binary(Op op, int64_t a, int64_t b) {
     case Op::kMin: return std::min(a, b);
     case Op::kMax: return std::max(a, b);
     case Op::kFloorDiv: return FloorDivided(a, b);
-    case Op::kMod: {
-      const Number quotient = FloorDivided(a, b);
-      return quotient ? Number(a - *quotient * b) : Number();
-    }
+    case Op::kMod: return Modulo(a, b);
     case Op::kPow: return Power(a, b);
     case Op::kTrueDiv: {  // a size is an integer: any other quotient has no value here
       const Number quotient = FloorDivided(a, b);
-      return quotient && *quotient * b == a ? quotient : Number();
+      return quotient && a % b == 0 ? quotient : Number();
     }
     case Op::kEq: return a == b;
     case Op::kNe: return a != b;

@@ -77,6 +77,13 @@ int64_t FloorDivided(int64_t a, int64_t b) {
   return a / b - static_cast<int64_t>((a % b != 0) && ((a < 0) != (b < 0)));
 }
 
+// With the sign of the divisor, as in Python.
+int64_t Modulo(int64_t a, int64_t b) {
+  TORCH_CHECK(b != 0, "a size is divided by zero");
+  const int64_t rest = b == -1 ? 0 : a % b;
+  return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
 c10::IValue OfIntegers(int code, int64_t a, int64_t b) {
   switch (code) {
     case kAdd: return Added(a, b);
@@ -86,7 +93,7 @@ c10::IValue OfIntegers(int code, int64_t a, int64_t b) {
     case kTrueDiv:
       TORCH_CHECK(b != 0, "a size is divided by zero");
       return static_cast<double>(a) / static_cast<double>(b);
-    case kMod: return a - FloorDivided(a, b) * b;
+    case kMod: return Modulo(a, b);
     case kPow: {
       if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
       if (a >= -1 && a <= 1) return b == 0 ? 1 : (a == -1 && b % 2 == 0 ? 1 : a);

@@ -238,6 +238,8 @@ TEST_CASE("arithmetic on sizes is Python's") {
   CHECK(of("floordiv", -7, 2).toInt() == -4);
   CHECK(of("mod", -7, 3).toInt() == 2);
   CHECK(of("mod", 7, -3).toInt() == -2);
+  CHECK(of("mod", std::numeric_limits<int64_t>::min(), 7).toInt() == 6);
+  CHECK(of("mod", std::numeric_limits<int64_t>::min(), -1).toInt() == 0);
   CHECK(of("pow", 3, 4).toInt() == 81);
   CHECK(of("truediv", 7, 2).toDouble() == 3.5);
   CHECK(of("sym_max", 3, 9).toInt() == 9);
