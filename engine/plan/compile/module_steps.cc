@@ -276,7 +276,10 @@ class ProgramCompiler {
       const std::optional<MeshAxis> axis = MovingAxis(layouts.outputs[i], plan_.mesh);
       if (axis) out.leave.push_back(Redistribute(StepKind::kRedistributeOutput, i, *axis, {}));
     }
-    if (!layouts.after.empty()) out.leave.push_back(Step(StepKind::kAddParameters));
+    if (!layouts.after.empty()) {
+      out.leave.push_back(Step(StepKind::kAddParameters));
+      out.leave.back().in_forward = layouts.outputs.empty() || !MovingAxis(layouts.outputs[0], plan_.mesh);
+    }
     if (layouts.route && tp_) {
       if (layouts.route->inputs) {
         out.enter.push_back(Step(StepKind::kRouteInputs));

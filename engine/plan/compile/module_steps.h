@@ -46,7 +46,7 @@ enum class StepKind : uint8_t {
   // After the module's forward.
   kDrawAfter,           // selects the source of random numbers until the next call: `stream`
   kRedistributeOutput,  // redistributes result `position` on `axis`
-  kAddParameters,       // adds the parameters that the forward left out to the first result
+  kAddParameters,       // adds the parameters of ModuleLayouts::after to the first result, which was redistributed
   kRouteOutputs,        // as kRouteInputs, among the results
   kFinishCall,          // if no call encloses this call: a backward through the results runs the gradient sums
   kCastResults,         // casts floating-point results to `dtype`, or to the dtype of the first argument
@@ -105,8 +105,12 @@ struct ModuleStep {
   std::string shared_with;
   std::string dtype;  // torch's name; "" of kCastResults: the dtype of the first floating-point argument
   DrawFrom stream = DrawFrom::kCommon;
-  bool keeps = false;                 // of kReshardUnit: the unit stays full until its backward ends
-  bool compares = false;              // of kOutermostCall: the ranks of tp compare the inputs
+  bool keeps = false;     // of kReshardUnit: the unit stays full until its backward ends
+  bool compares = false;  // of kOutermostCall: the ranks of tp compare the inputs
+  // Of kAddParameters: the first result is not redistributed on this mesh, so the forward adds them itself, with the
+  // rounding of the model without a plan. On a recording mesh the step adds them all the same: a proof compares the
+  // operators at tp=1 with those of the mesh.
+  bool in_forward = false;
   std::optional<KeptOperators> kept;  // of kRecompute; nullopt: no results are stored
   bool operator==(const ModuleStep&) const = default;
 };

@@ -58,8 +58,8 @@ std::string NumbersOf(const ModuleStep& step, const ModuleSteps& /*steps*/, cons
   return "";
 }
 
-std::string Added(const ModuleStep& /*step*/, const ModuleSteps& steps, const CompiledPlan& plan) {
-  return ": " + Join(plan.layouts[steps.layouts].after, ", ");
+std::string Added(const ModuleStep& step, const ModuleSteps& steps, const CompiledPlan& plan) {
+  return ": " + Join(plan.layouts[steps.layouts].after, ", ") + (step.in_forward ? " (within the forward)" : "");
 }
 
 std::string Routed(const ModuleStep& /*step*/, const ModuleSteps& steps, const CompiledPlan& plan) {

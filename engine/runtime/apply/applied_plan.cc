@@ -147,7 +147,7 @@ class Applier {
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       if (s_.plan.StepsOf(m).empty() || s_.live.hooks[m] == nullptr) continue;
       std::vector<at::Tensor> late;
-      for (const std::string& name : s_.plan.LayoutsOf(m).after) late.push_back(TensorAt(m, name));
+      for (const std::string& name : LateParameters(m)) late.push_back(TensorAt(m, name));
       made.emplace_back(s_.live.hooks[m], MakeBoundary(parts, m, std::move(redistributions_[m]), std::move(late)));
     }
     for (auto& [hook, boundary] : made) hook->SetBoundary(std::move(boundary));  // fails nowhere
@@ -160,14 +160,22 @@ class Applier {
     return s_.live.tensors[m][static_cast<size_t>(found - signature.begin())];
   }
 
+  // The parameters that the module leaves out of its forward and its boundary adds.
+  std::vector<std::string> LateParameters(size_t m) const {
+    for (const ModuleStep& step : s_.plan.StepsOf(m).leave) {
+      if (step.kind != StepKind::kAddParameters) continue;
+      if (!step.in_forward || s_.mesh.recording()) return s_.plan.LayoutsOf(m).after;
+    }
+    return {};
+  }
+
   // Requests what modules must do differently under the plan (HoldBack, SetLocalRows). Both change the meaning of the
   // next forward, so they come after all checks and have an undo. Refusals are collected over all modules before
   // anything is thrown. With tp=1 a lookup has all rows and stays as it is.
   void RequestOfModules() {
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
-      const ModuleLayouts& layouts = s_.plan.LayoutsOf(m);
       Hookable* hook = s_.live.hooks[m];
-      for (const std::string& name : layouts.after) {
+      for (const std::string& name : LateParameters(m)) {
         if (hook->HoldBack(name)) {
           undo_.emplace_back([hook, name] { hook->ReleaseBack(name); });
         } else {

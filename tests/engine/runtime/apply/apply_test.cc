@@ -204,8 +204,7 @@ TEST_CASE("what cannot be applied leaves the model whole") {
   RunRanks("tp=2", [&](DeviceMesh& mesh) {
     Block block = MakeBlock();
     Plan plan = BlockPlan(false);
-    plan.rules[0].style.after = {"weight"};  // a Linear cannot hold back its weight
-    plan.rules[0].style.params.erase("weight");
+    plan.rules[1].style.after = {"bias", "weight"};  // a Linear cannot hold back its weight
     const std::string text = WhatIsThrown([&] { Parallelize(block, plan, mesh); });
     Expect(text.find("cannot leave parameter 'weight' out of its forward") != std::string::npos, text);
     ExpectEqual(block(Input()), MakeBlock()(Input()), "output after a refused plan");
@@ -238,6 +237,46 @@ struct UnwillingImpl : torch::nn::Module {
   bool asked_;
 };
 MOONSHARD_MODULE(Unwilling);
+
+// Counts how often it is asked to leave its bias out.
+struct AskedImpl : torch::nn::Module {
+  AskedImpl() {
+    weight = register_parameter("weight", torch::arange(6 * 4096, torch::kFloat32).sin().view({6, 4096}));
+    bias = register_parameter("bias", torch::arange(6, torch::kFloat32).cos());
+  }
+  at::Tensor forward(const at::Tensor& x) { return torch::linear(x, weight, asked > 0 ? at::Tensor() : bias); }
+  bool HoldBack(std::string_view) { return ++asked > 0; }
+  void ReleaseBack(std::string_view) { --asked; }
+  at::Tensor weight;
+  at::Tensor bias;
+  int asked = 0;
+};
+MOONSHARD_MODULE(Asked);
+
+struct AskedBlockImpl : torch::nn::Module {
+  AskedBlockImpl() { down = register_module("down", Asked()); }
+  at::Tensor forward(const at::Tensor& x) { return down(x); }
+  Asked down = nullptr;
+};
+MOONSHARD_MODULE(AskedBlock);
+
+// A product with a bias rounds otherwise than a product to which the bias is added.
+TEST_CASE("a bias is left out of the forward only where the output is reduced") {
+  for (const char* mesh_text : {"tp=1", "dp=2", "tp=2"}) {
+    const bool reduced = std::string(mesh_text) == "tp=2";
+    RunRanks(mesh_text, [&](DeviceMesh& mesh) {
+      AskedBlock model;
+      const at::Tensor x = torch::arange(10 * 4096, torch::kFloat32).cos().view({2, 5, 4096});
+      const at::Tensor expected = model(x);
+      Plan plan = PlanOfRules("bias", {{"down", RowwiseStyle(Layout::Replicate())}});
+      plan.rules[0].style.inputs = {Redistribution{Layout::Replicate(), Layout::Shard(-1)}};
+      plan.data_parallel.emplace().shards = false;  // ddp, which leaves parameters as they are
+      const at::Tensor out = Parallelize(model, plan, mesh).forward(x);
+      Expect(model->down->asked == (reduced ? 1 : 0), "the bias is left out");
+      Expect(reduced ? at::allclose(out, expected, 1e-4, 1e-3) : at::equal(out, expected), "the output");
+    });
+  }
+}
 
 struct UneasyBlockImpl : torch::nn::Module {
   explicit UneasyBlockImpl(bool asked) {
