@@ -88,7 +88,8 @@ for _, path in ipairs(owners(text.prefix)) do
     written[pattern] = true
   end
 end
-if model:has(text.prefix .. ".embed_tokens") and model:has(text.head) then
+local embeds <const> = model:has(text.prefix .. ".embed_tokens") and #model:parameters(text.prefix .. ".embed_tokens") > 0
+if embeds and model:has(text.head) then
   table.insert(rules, at(text.head, colwise { input = stream.residual, output = stream.logits }))
 end
 assert(not opt.sequence_parallel or not (unknown or text.merged), "sequence_parallel: the default plan cannot determine how " ..

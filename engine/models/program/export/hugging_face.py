@@ -77,7 +77,8 @@ def build(
         model = _kept_types(make(config, **options), dtype)
     _as_buffers(model)
     for part in model.modules():
-        if getattr(getattr(part, "config", None), "apply_spec_augment", False):
+        # Without an entry in the config, as of Data2Vec, it is on.
+        if getattr(getattr(part, "config", None), "apply_spec_augment", hasattr(part, "_mask_hidden_states")):
             part.config.apply_spec_augment = False  # draws its masks with numpy
             model.without_spec_augment = True
     if not experts and getattr(model.config, "_experts_implementation", None) == "grouped_mm" and not _aligned(model):
@@ -453,6 +454,8 @@ def example_inputs(
             own, dims = classes(batch), {0: Dim.AUTO}
         elif name == "labels" and type(model).__name__.endswith("ForTokenClassification"):
             own = classes(batch, sequence)
+        elif name == "labels" and config.model_type == "perceiver":  # whose logits have a fixed length
+            own, dims = ids(config.max_position_embeddings), {0: Dim.AUTO}
         elif name in ("labels", "decoder_input_ids"):
             own = ids(decoded)
         elif name in ("attention_mask", "decoder_attention_mask"):
@@ -468,8 +471,8 @@ def example_inputs(
         elif name == "input_features" and hasattr(config, "num_mel_bins"):  # Whisper's, of a fixed length
             length = 2 * getattr(config, "max_source_positions", sequence)
             own, dims = torch.randn(batch, config.num_mel_bins, length, generator=generator), {0: Dim.AUTO}
-        elif name == "input_features" and _frame_width(config):
-            own = torch.randn(batch, 8 * sequence, _frame_width(config), generator=generator)
+        elif name == "input_features" and _frame_width(model):
+            own = torch.randn(batch, 8 * sequence, _frame_width(model), generator=generator)
         elif name == "pixel_values" and hasattr(config, "vision_config") and "image_grid_thw" in names:
             own, dims = _patches(config.vision_config, batch, generator), {}
         elif name == "image_grid_thw":
@@ -499,8 +502,12 @@ def example_inputs(
     return inputs, varying
 
 
-def _frame_width(config: Any) -> int:
+def _frame_width(model: PreTrainedModel) -> int:
     """Numbers of a frame of audio that an encoder takes as rows of frames; 0: unknown."""
+    first = next(part for part in model.modules() if any(True for _ in part.parameters(recurse=False)))
+    if isinstance(first, torch.nn.Linear):  # takes the frames, which may be several of num_mel_bins
+        return first.in_features
+    config = model.config
     parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
     for part in parts:
         for name in ("num_mel_bins", "feature_projection_input_dim"):
