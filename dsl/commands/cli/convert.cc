@@ -110,7 +110,7 @@ int RunShard(const ShardVerb& verb) {
       std::optional<Checkpoint> weights = WeightsOf(*folder->program).Collect(found);
       if (weights) folder->checkpoint = std::move(*weights);
     }
-    for (Diagnostic& d : CheckRanks(folder->mesh, kMostRankFiles, "write one file per rank"))
+    for (Diagnostic& d : CheckRanks(folder->mesh, kMostRankFiles, "write a file for each"))
       found.push_back(std::move(d));
     auto tree = std::make_shared<const ModuleTree>(TreeOf(*folder));
     plan = ToResult(ResolveModel(verb.model, folder->config, folder->mesh, std::move(tree))).Collect(found);

@@ -297,7 +297,7 @@ class Launcher {
     const Rank& rank = ranks_[*first_failed_];
     if (halted_)
       Fail("rank " + std::to_string(*halted_) +
-           " was suspended by a signal (SIGSTOP or a debugger) when the launcher stopped the ranks");
+           " was suspended (by a signal such as SIGSTOP, or by a debugger) before the launcher ended the ranks");
     if (*first_failed_ != 0) {
       // If all ranks report the same (a wrong plan), rank 0 has reported it.
       if (!rank.text.empty() && rank.text != ranks_[0].text) {
@@ -344,7 +344,7 @@ int64_t MostLocalRanks() {
 
 Diagnostics CheckRanks(const MeshShape& mesh, int64_t most, const std::string& what) {
   if (mesh.world_size() <= most) return {};
-  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "the mesh is too large to " + what);
+  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "the mesh has too many ranks to " + what);
   d.path = "--mesh";
   d.declared = std::to_string(mesh.world_size()) + " ranks";
   d.required = "at most " + std::to_string(most) + " ranks";

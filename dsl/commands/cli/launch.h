@@ -29,10 +29,10 @@ inline constexpr int kExitAsked = 128;
 // The largest world size for which one machine does the following:
 int64_t MostLocalRanks();                                    // starts a process per rank: max(64, 16 * cores)
 inline constexpr int64_t kMostRankFiles = int64_t{1} << 14;  // writes a file per rank
-inline constexpr int64_t kMostStepRanks = int64_t{1} << 16;  // runs one rank without peers, or draws all ranks
+inline constexpr int64_t kMostStepRanks = int64_t{1} << 16;  // simulates a step of one rank, or draws all ranks
 
-// Returns an error (kBadMesh) for a mesh of more than `most` ranks. `what` completes "the mesh is too large to ...":
-// "start its ranks".
+// Returns an error (kBadMesh) for a mesh of more than `most` ranks. `what` completes "the mesh has too many ranks to
+// ...": "start them on one machine".
 Diagnostics CheckRanks(const MeshShape& mesh, int64_t most, const std::string& what);
 
 // Starts the ranks and waits for all of them. Forwards rank 0's stderr and buffers the output of the other ranks.

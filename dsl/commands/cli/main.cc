@@ -47,8 +47,7 @@ int RunWithTensors(const std::vector<std::string>& arguments, const std::optiona
     return kExitFailed;
   }
   if (StartedByLauncher() || !mesh) return Become(executable, arguments);
-  if (const Diagnostics errors = CheckRanks(*mesh, MostLocalRanks(), "start its ranks on one machine");
-      !errors.empty()) {
+  if (const Diagnostics errors = CheckRanks(*mesh, MostLocalRanks(), "start them on one machine"); !errors.empty()) {
     PrintFindings(errors, findings_output);
     return kExitUsage;
   }

@@ -76,8 +76,7 @@ Resolution ResolveToExplain(const ExplainVerb& verb, bool& good) {
     diagnostics.push_back(std::move(d));
   }
   if (resolution.compiled && !verb.html.empty()) {
-    for (Diagnostic& d : CheckRanks(resolution.mesh, kMostStepRanks, "draw its ranks"))
-      diagnostics.push_back(std::move(d));
+    for (Diagnostic& d : CheckRanks(resolution.mesh, kMostStepRanks, "draw them")) diagnostics.push_back(std::move(d));
   }
   PrintFindings(diagnostics, verb.findings_output);
   good = resolution.compiled && !HasErrors(diagnostics);

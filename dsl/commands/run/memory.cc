@@ -46,7 +46,7 @@ void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
 
 int RunExplainMemory(const ExplainVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
-  if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "run a step as one of its ranks"); !errors.empty())
+  if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "simulate a step of one rank"); !errors.empty())
     throw PlanError(std::move(errors));
   std::pair<int64_t, int64_t> tokens = ParseTokens(verb.tokens.empty() ? kTokens : verb.tokens).ValueOrThrow();
   if (verb.tokens.empty() && folder.program) tokens = FittingTokens(*folder.program, tokens);

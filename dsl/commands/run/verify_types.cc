@@ -12,7 +12,7 @@
 namespace moonshard {
 int RunVerifyTypes(const VerifyVerb& verb) {
   const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
-  if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "run a step as one of its ranks"); !errors.empty())
+  if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "simulate a step of one rank"); !errors.empty())
     throw PlanError(std::move(errors));
   if (verb.rank < 0 || verb.rank >= folder.mesh.world_size()) {
     Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "there is no rank " + std::to_string(verb.rank));

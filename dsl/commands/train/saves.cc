@@ -96,9 +96,9 @@ std::optional<int64_t> Saves::StepToResume() {
   if (!latest && steps.empty()) return std::nullopt;
   if (!verb_.resume) {
     Diagnostic d = MakeDiagnostic(
-        Finding::kBadInput, latest ? "the directory already has a run, saved after step " + std::to_string(*latest)
-                                   : "the directory already has a run: steps " + Names(steps) +
-                                         ", none of which is named by the file 'latest'");
+        Finding::kBadInput,
+        latest ? "the directory already has a run, saved after step " + std::to_string(*latest)
+               : "the directory already has a run: steps " + Names(steps) + ", without the file 'latest'");
     d.path = verb_.save;
     d.required = "--resume to resume the run, or another directory";
     throw PlanError({d});
@@ -114,8 +114,8 @@ std::optional<int64_t> Saves::StepToResume() {
     d.help = "restore the files of a step from a copy, or use another directory";
     throw PlanError({d});
   }
-  report_.PrintFindings("no file 'latest' names a step; the newest valid step of " + Names(steps) + " is " +
-                        std::to_string(*whole));
+  report_.PrintFindings("the file 'latest' does not exist; the run resumes from step " + std::to_string(*whole) +
+                        ", the newest valid step of " + Names(steps));
   return whole;
 }
 

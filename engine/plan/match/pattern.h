@@ -62,9 +62,9 @@ inline constexpr int kMostBraceDepth = 32;
 // The maximum size in bytes of all Alternative::regex of a pattern together.
 inline constexpr size_t kMostAlternativeBytes = size_t{4} << 20;
 
-// Translates a pattern. Errors: kBadPattern at `source` for an empty component, an unclosed brace or bracket, "**"
-// beside other characters of a component, a range that counts down or is too long, a pattern that exceeds a limit
-// above, an expression that RE2 rejects.
+// Translates a pattern. Errors: kBadPattern at `source` for an empty component, a brace without its counterpart, a "["
+// without "]", a dot in a character class, "**" beside other characters of a component, a range that is not two
+// numbers, counts down or is too long, a pattern that exceeds a limit above, an expression that RE2 rejects.
 Result<Pattern> TranslatePattern(std::string_view text, PatternSyntax syntax, const SourceSpan& source = {});
 
 // A numbered pattern is a key of a Hugging Face tp_plan and matches names as in transformers. From left to right,

@@ -54,7 +54,9 @@ Diagnostic StoreLost(const std::string& what, const std::string& why) {
   Diagnostic d = MakeDiagnostic(Finding::kRankLost, "the exchange '" + what + "' between the ranks failed");
   d.declared = "the store of the ranks is not available: " + why;
   d.required = "a store, which exists until every rank has ended";
-  d.help = "look at the output of the other ranks: the rank that holds the store (rank 0) probably failed first";
+  d.help =
+      "look at the output of the other ranks and of the launcher: the process that serves the store (rank 0, or the "
+      "agent of torchrun) probably failed first";
   return d;
 }
 

@@ -144,10 +144,9 @@ std::string HelpForType(c10::ScalarType from, c10::ScalarType to) {
          (c10::isFloatingType(to) ? ": if the checkpoint is quantized, dequantize it first" : "");
 }
 
-// For a source whose values cannot be read: a tensor without values, or a dtype that LibTorch does not have.
+// Help for a dtype that LibTorch does not have: of a tensor in a file, or of one that a recipe makes.
 std::string HelpWithoutType(const std::string& type) {
-  return "values of " + type +
-         " cannot be loaded: the tensor is on the meta device, or the checkpoint is quantized; dequantize it first";
+  return "values of " + type + " cannot be loaded: if the checkpoint is quantized, dequantize it first";
 }
 
 Diagnostic MissingTensor(const LiveParameter& parameter, const std::map<std::string, size_t>& by_name,
@@ -217,12 +216,16 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
     d.declared = source.type + " " + ShapeToString(source.shape);
     d.required = ShapeToString(required);
     if (source.shape == required) {
-      d.required = NameOf(type) + " " + d.required + (source.dtype ? "" : ", with values");
-      d.help = source.dtype ? HelpForType(*source.dtype, type) : HelpWithoutType(source.type);
+      d.required = NameOf(type) + " " + d.required + (source.dtype || !source.file.empty() ? "" : ", with values");
+      d.help = source.dtype          ? HelpForType(*source.dtype, type)
+               : source.file.empty() ? "the tensor has no values: it is undefined, or on the meta device"
+                                     : HelpWithoutType(source.type);
     } else if (source.shape.size() == 2 && required.size() == 2 && source.shape[0] == required[1] &&
                source.shape[1] == required[0]) {
-      d.help = swapped ? "the stored dims are not swapped: remove '" + parameter.path + "' from NameRules::transposed"
-                       : "the stored dims are swapped: add '" + parameter.path + "' to NameRules::transposed";
+      const std::string rule = "NameRules::transposed";
+      d.help = swapped ? "the stored dims are not swapped: remove or narrow the pattern of " + rule +
+                             " that matches '" + parameter.path + "'"
+                       : "the stored dims are swapped: add '" + parameter.path + "' to " + rule;
     }
     errors.push_back(std::move(d));
   }

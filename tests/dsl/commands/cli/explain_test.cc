@@ -200,7 +200,8 @@ void CheckTooLarge(const Words& words, const std::string& what) {
   const Outcome done = RunExecutable(ExecutablePath(), words, {}, 20);
   INFO(done.ToText());
   CHECK(done.code == 2);
-  CHECK_THAT(done.err, Contains("error[MS0308]: the mesh is too large to " + what) && Contains("required: at most"));
+  CHECK_THAT(done.err,
+             Contains("error[MS0308]: the mesh has too many ranks to " + what) && Contains("required: at most"));
 }
 
 TEST_CASE("a mesh of more ranks than one machine can work for is refused with the number") {
@@ -208,7 +209,7 @@ TEST_CASE("a mesh of more ranks than one machine can work for is refused with th
   const std::string page = folder / "page.html";
   CheckTooLarge({"explain", kModel, "--mesh", "dp=1048576", "--html", page}, "draw");
   CHECK_FALSE(std::filesystem::exists(page));
-  CheckTooLarge({"shard", kModel, folder / "out", "--mesh", "tp=2,dp=65536"}, "write one file per rank");
+  CheckTooLarge({"shard", kModel, folder / "out", "--mesh", "tp=2,dp=65536"}, "write a file for each");
 }
 
 TEST_CASE("the program answers without LibTorch") {

@@ -56,7 +56,7 @@ TEST_CASE("a mesh of more ranks than one machine can start is refused with the n
       ExecutablePath(), {"eval", kModel, "--mesh", "dp=65536", "--input", kRecorded, "--output", "-"}, {}, kSeconds);
   INFO(done.ToText());
   CHECK(done.code == 2);
-  CHECK_THAT(done.err, Contains("error[MS0308]: the mesh is too large to start its ranks on one machine") &&
+  CHECK_THAT(done.err, Contains("error[MS0308]: the mesh has too many ranks to start them on one machine") &&
                            Contains("required: at most"));
 }
 
