@@ -392,6 +392,8 @@ def default_inputs(model: PreTrainedModel) -> list[str]:
         names = [name for name in ("input_ids", "input_values", "pixel_values") if name in takes][:1] or names
     if "pixel_values" in takes and names == ["input_ids"] and type(model).__name__.endswith("Model"):
         names.append("pixel_values")
+    if names == ["pixel_values"] and "input_ids" in takes and takes["input_ids"].default is inspect.Parameter.empty:
+        names.append("input_ids")
     if model.config.is_encoder_decoder and "decoder_input_ids" in takes and _labels_of(model) != "rows":
         names.append("decoder_input_ids")
     return [*names, "labels"] if "labels" in takes and _labels_of(model) else names

@@ -112,7 +112,7 @@ OWN: dict[str, dict[str, Any]] = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2]},
         "full_attention": None}},
     "layoutlmv3": {"coordinate_size": 8, "shape_size": 16}, "lilt": {"hidden_size": 96}, "mistral4": {"head_dim": 24},
-    "xmod": {"default_language": "en_XX"},
+    "xmod": {"default_language": "en_XX"}, "blip_2_qformer": {"use_qformer_text_input": True},
     "whisper": {"max_source_positions": 32}, "audio-spectrogram-transformer": {"max_length": 128},
     "wav2vec2-bert": {"vocab_size": 64}, "wav2vec2-conformer": {"vocab_size": 64},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4},
@@ -408,9 +408,17 @@ WHY: dict[str, str] = {
     "yoso": "its attention defines its own backward, an estimate; the graph has the backward of the operators of its forward",
     **{name: "some gradients are at most a millionth of the largest one, sums of terms that nearly cancel; these differ by less "
              "than 1e-8" for name in ("canary", "cohere_asr", "levit")},
+    "deepseek_v4": "the gradient of one scalar, 6e-05 where the largest is 0.4, is a sum of terms that nearly cancel; it differs "
+                   "by 7e-09",
+    **{name: "differs by rounding; the cause is not known" for name in (
+        "align", "parakeet_ctc", "pp_lcnet", "wav2vec2-bert", "wav2vec2-conformer")},
     "dinat": "needs the package natten", "timm_wrapper": "needs the package PIL",
     "dia": "its decoder takes rows of codes; the survey makes no such example",
     "kyutai_speech_to_text": "takes rows of codes; the survey makes no such example",
+    "granite_speech5_ctc": "its blocks of frames cannot be traced for a dynamic length",
+    "perceiver": "the export was not done after 400 s",
+    "sew-d": "does not run in transformers either: its backward needs a tensor that its forward overwrites",
+    "videoprism": "takes videos; the survey makes no such example",
     "siglip2": "takes patches with their sizes; the survey makes no such example",
     "voxtral_realtime": "takes sound beside tokens; the survey makes no such example",
     "phimoe": "in training a factor of its routing defines its own backward, an estimate; the graph has the backward of "
