@@ -251,11 +251,11 @@ struct TypeScope::State final : CallObserver {
     assume(Assumption::Kind::kBackwards, backwards, std::move(differences.backwards));
   }
 
-  // A parameter that is left out of the forward and added to its result is right where the forward adds it last, which
-  // the classes of a product and a bias do. Of others nothing is known: a router may choose by what its bias makes, and
-  // it is left out at tp=1 as well, where sizes are taken from.
+  // A parameter that is left out of the forward and added to its result is right where the forward adds it last and
+  // along the last dim, which these classes do. Of others nothing is known: a router may
+  // choose by what its bias makes, and it is left out at tp=1 as well, where sizes are taken from.
   void AddLeftOut(UnprovenOperators& unproven) const {
-    constexpr std::array kProducts = {"Linear", "Conv1D", "Conv1d", "Conv2d", "Conv3d"};
+    constexpr std::array kProducts = {"Linear", "Conv1D"};
     const CompiledPlan& plan = applied.plan();
     for (size_t m = 0; m < plan.layouts_of.size() && plan.mesh.size(MeshAxis::kTp) > 1; ++m) {
       const std::string& kind = plan.tree->modules()[m].kind;

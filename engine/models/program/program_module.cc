@@ -104,8 +104,24 @@ std::vector<c10::IValue> ProgramModule::CallThrough(const BoundBody& bound, std:
   }
 }
 
-// A parameter can be left out where every operator that reads it adds it to its result, as a bias: of linear and conv,
-// which may be absent, and of addmm, which run_body.cc then replaces by a product.
+namespace {
+
+// Whether the operand `index` is a bias that the operator adds as it is along the last dim of its result, where the
+// boundary adds it: of linear, and of addmm with a factor of 1, which run_body.cc then replaces by a product. The bias
+// of a convolution is added along the channels, which are not the last dim.
+bool IsLastBias(const Body& body, const Instruction& instruction, size_t index) {
+  const auto& arguments = instruction.op->schema().arguments();
+  const std::string& op = instruction.op->schema().name();
+  if (op == "aten::linear") return arguments[index].name() == "bias";
+  if (op != "aten::addmm" || arguments[index].name() != "self") return false;
+  const auto beta = std::ranges::find(arguments, "beta", &c10::Argument::name) - arguments.begin();
+  const Operand& factor = instruction.operands[static_cast<size_t>(beta)];
+  return factor.kind == Operand::Kind::kConstant && body.constants[factor.index].toScalar().equal(1);
+}
+
+}  // namespace
+
+// A parameter can be left out where every operator that reads it adds it to its result as such a bias.
 bool ProgramModule::HoldBack(std::string_view parameter) {
   if (IsNeverCalled()) return true;
   bool used = false;
@@ -116,12 +132,7 @@ bool ProgramModule::HoldBack(std::string_view parameter) {
       for (size_t i = 0; i < instruction.operands.size(); ++i) {
         const Operand& operand = instruction.operands[i];
         if (operand.kind != Operand::Kind::kParameter || bound.body->parameters[operand.index] != name) continue;
-        if (!instruction.op) return false;
-        const std::string& op = instruction.op->schema().name();
-        const std::string& argument = instruction.op->schema().arguments()[i].name();
-        const bool is_bias = (argument == "bias" && (op == "aten::linear" || op.starts_with("aten::conv"))) ||
-                             (argument == "self" && op == "aten::addmm");
-        if (!is_bias) return false;
+        if (!instruction.op || !IsLastBias(*bound.body, instruction, i)) return false;
         used = true;
       }
     }

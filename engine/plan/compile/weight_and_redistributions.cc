@@ -103,7 +103,9 @@ std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleLa
                          "use rowwise {}: it declares weight = shard(1), and an output that is computed as partial",
                          true};
   }
-  const bool late = std::ranges::find(layouts.after, "bias") != layouts.after.end();
+  const bool reduced = !layouts.outputs.empty() && layouts.outputs.front() &&
+                       layouts.outputs.front()->from[MeshAxis::kTp] != layouts.outputs.front()->to[MeshAxis::kTp];
+  const bool late = reduced && std::ranges::find(layouts.after, "bias") != layouts.after.end();
   if (bias != nullptr && !bias->is_shard() && !late) {
     return Contradiction{weight + ", and bias = " + bias->ToString() + " within the forward",
                          "after = { \"bias\" }: a bias that is added in the forward would be counted once per rank",

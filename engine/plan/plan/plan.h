@@ -52,7 +52,7 @@ struct Style {
   std::vector<std::optional<Redistribution>> inputs;              // by argument position; nullopt: unchanged
   std::vector<std::optional<Redistribution>> outputs;  // by position in the result tuple; a single tensor is 0
   std::vector<std::string>
-      after;  // parameters that are added once to the redistributed first output, not within the forward
+      after;  // parameters that the forward leaves out, added once to the redistributed first output
   Lookup lookup = Lookup::kPlain;
   std::optional<Route> route;
   // Number of heads in the sharded dims of `params` and in the last dim of `outputs`, for layouts that declare neither

@@ -104,8 +104,8 @@ AxisTypes Convolution(Operands& o) {
   if (product.is_partial()) {
     if (added.is_partial()) return {product};
     return {o.Fault(
-        "the bias is added to a partial tensor and would be counted once per rank; add the bias after the reduction",
-        SuggestedFix::kAddBiasAfter)};
+        "the bias is added to a partial tensor and would be counted once per rank; shard the output channels, or use a "
+        "convolution without a bias and add it after the reduction")};
   }
   const bool by_channel = product.is_shard() && product.dim == kChannels;
   const bool fits = by_channel ? added.is_shard() || added.uniform_along(0) : added.is_replicate();

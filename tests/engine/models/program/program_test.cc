@@ -93,6 +93,50 @@ JsonValue Condition(const std::string& op, const std::string& symbol, int64_t nu
   return JsonValue::Array{JsonValue(op), JsonValue(symbol), JsonValue(number)};
 }
 
+// Whether the module of the program can leave its bias to a boundary, which adds it along the last dim of the result.
+bool HoldsBack(Program& program, const std::string& path) {
+  const LiveTree live = ReadLiveTree(program).ValueOrThrow();
+  for (size_t m = 0; m < live.modules.size(); ++m) {
+    if (live.tree->modules()[m].path != path) continue;
+    const bool held = live.hooks[m]->HoldBack("bias");
+    live.hooks[m]->ReleaseBack("bias");
+    return held;
+  }
+  FAIL("no module " << path);
+  return false;
+}
+
+TEST_CASE("only a bias that is added as it is along the last dim can be left out of a forward") {
+  const std::string path = "transformer.h.0.mlp.c_proj";
+  CHECK(HoldsBack(*Program::Open(kFixtures / "gpt2/program.pt2"), path));
+  const auto convolution = Program::Open(SourcePath("tests/parity/fixed_sizes/convolution.pt2"));
+  CHECK(HoldsBack(*convolution, "q"));
+  CHECK_FALSE(HoldsBack(*convolution, "conv"));  // along the channels
+
+  const ScratchFolder scratch;
+  const ProgramArchive archive = ProgramArchive::Open(kFixtures / "gpt2/program.pt2").ValueOrThrow();
+  for (const std::string beta : {"1.0", "0.5"}) {
+    std::vector<ZipEntry> entries;
+    for (const std::string& entry : archive.entries()) {
+      std::string bytes = archive.Read(entry).ValueOrThrow();
+      if (entry == "models/model.json") {
+        JsonValue model = ParseJson(bytes, entry).ValueOrThrow();
+        JsonValue::Object& graph = model.AsObject().at("graph_module").AsObject().at("graph").AsObject();
+        for (JsonValue& node : graph.at("nodes").AsArray()) {
+          const bool adds = node.Find("target")->AsString() == "torch.ops.aten.addmm.default";
+          if (!adds || WriteJson(node, 0).find("p_transformer_h_0_mlp_c_proj_bias") == std::string::npos) continue;
+          node.AsObject().at("inputs").AsArray().push_back(
+              ParseJson(R"({"name": "beta", "kind": 2, "arg": {"as_float": )" + beta + "}}", entry).ValueOrThrow());
+        }
+        bytes = WriteJson(model, 0);
+      }
+      entries.push_back({"program/" + entry, std::move(bytes)});
+    }
+    scratch.Write("beta.pt2", StoredZip(entries));
+    CHECK(HoldsBack(*Program::Open(scratch / "beta.pt2"), path) == (beta == "1.0"));
+  }
+}
+
 TEST_CASE("a tensor of a dtype that LibTorch's operators do not take is an error") {
   const ProgramArchive archive = ProgramArchive::Open((kFixtures / "llama" / "program.pt2").string()).ValueOrThrow();
   auto program = std::make_shared<ExportedProgram>(ReadProgram(archive).ValueOrThrow());
