@@ -155,7 +155,8 @@ TEST_CASE("a run without 'latest' is a run") {
   const Outcome resumed = train("3", {"--resume"});
   INFO(resumed.ToText());
   CHECK(resumed.code == 0);
-  CHECK_THAT(resumed.err, Contains("resumes from step 2, the newest valid step of 2, 4") && Contains("resumed after step 2"));
+  CHECK_THAT(resumed.err,
+             Contains("resumes from step 2, the newest valid step of 2, 4") && Contains("resumed after step 2"));
   // A directory that a step would replace, and that is none.
   fs::remove(folder / "run/step_00000002/moonshard.json");
   const Outcome bare = train("6", {"--resume"});
