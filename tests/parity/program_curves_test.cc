@@ -97,7 +97,7 @@ std::vector<double> ProgramCurve(const std::filesystem::path& folder, const std:
 }
 
 TEST_CASE("the loss curves of programs are the same however the ranks share the work") {
-  for (const char* name : {"deepseek_v3", "nemotron_h", "qwen3_5"}) {
+  for (const char* name : {"deepseek_v3", "nemotron_h", "olmo2", "qwen3_5"}) {
     const std::filesystem::path folder = std::filesystem::path(SourcePath("tests/parity/programs")) / name;
     const std::vector<double> one = ProgramCurve(folder, "tp=1");
     CHECK(one.back() < one.front() - 0.5);  // it learns

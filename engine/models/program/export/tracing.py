@@ -787,7 +787,9 @@ def _refuse_operators(program: ExportedProgram) -> None:
             path, kind = [("", ""), *node.meta.get("nn_module_stack", {}).values()][-1]
             path = _without_root(path).partition("@")[0].removeprefix("module").removeprefix(".")
             place = f"module '{path}' ({kind})" if path else f"the model's own forward {kind}".strip()
-            raise ExportError(f"the higher-order operator torch.{name} is not supported; it is called in {place}")
+            lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+            line = next((f", {file}:{line}" for file, line in reversed(lines) if not in_torch(file)), "")
+            raise ExportError(f"the higher-order operator torch.{name} is not supported; it is called in {place}{line}")
 
 
 def _shape_env(program: ExportedProgram) -> ShapeEnv | None:
