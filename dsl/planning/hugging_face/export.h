@@ -7,9 +7,9 @@
 // Only the tp layouts of rules are exported. The sections `fsdp` and `ddp` are omitted without a finding. A module is
 // reported if a rule gives it a layout on another axis, or if the form cannot express one of its tp layouts or
 // redistributions; neither the module nor any of its parameters has an entry. In `hf` a key with * names the same
-// module of all layers: if one of them cannot be expressed, or their styles differ, none of them has an entry, and each
-// of them to which the plan gives a style is reported. So an exported plan with errors is not equivalent to the
-// original: the modules without entries are replicated.
+// module of all layers: if one of them cannot be expressed, or their styles differ, none of them has an entry, which is
+// reported once for each rule and reason. So an exported plan with errors is not equivalent to the original: the
+// modules without entries are replicated.
 //
 // Stages before: compile, role.h.
 #pragma once
