@@ -101,6 +101,18 @@ int64_t MeshShape::Coordinate(int64_t rank, MeshAxis axis) const {
   return rank % size(axis);
 }
 
+int64_t MeshShape::data_ranks() const {
+  int64_t product = 1;
+  for (MeshAxis axis : kDataAxes) product *= size(axis);
+  return product;
+}
+
+int64_t MeshShape::DataCoordinate(int64_t rank) const {
+  int64_t place = 0;
+  for (MeshAxis axis : kDataAxes) place = place * size(axis) + Coordinate(rank, axis);
+  return place;
+}
+
 std::vector<int64_t> MeshShape::GroupOf(int64_t rank, MeshAxis axis) const {
   int64_t stride = 1;
   for (size_t i = kMeshAxisCount; i-- > static_cast<size_t>(axis) + 1;) stride *= sizes_[i];

@@ -23,6 +23,10 @@ inline constexpr size_t kMeshAxisCount = 5;
 inline constexpr std::array<MeshAxis, kMeshAxisCount> kMeshAxes = {MeshAxis::kPp, MeshAxis::kDpReplicate,
                                                                    MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp};
 
+// The axes along which ranks take other rows of the batch, outermost first.
+inline constexpr std::array<MeshAxis, 2> kDataAxes = {MeshAxis::kDpReplicate, MeshAxis::kDpShard};
+constexpr bool IsDataAxis(MeshAxis axis) { return axis == MeshAxis::kDpReplicate || axis == MeshAxis::kDpShard; }
+
 // "pp", "dp_replicate", "dp_shard", "cp", "tp".
 const char* ToString(MeshAxis axis);
 // Also accepts "dp" for dp_shard. Returns nullopt for any other name.
@@ -48,6 +52,10 @@ class MeshShape {
   int64_t world_size() const;
   // Returns the coordinate of `rank` along `axis`. Requires 0 <= rank < world_size().
   int64_t Coordinate(int64_t rank, MeshAxis axis) const;
+  // The product of the sizes of the data axes, and the number of `rank` among the parts of a batch: its coordinates
+  // along the data axes, row-major.
+  int64_t data_ranks() const;
+  int64_t DataCoordinate(int64_t rank) const;
   // Returns the ranks of the process group of `rank` along `axis`: those whose other coordinates are equal, in the
   // order of their coordinate along `axis`, including `rank`.
   std::vector<int64_t> GroupOf(int64_t rank, MeshAxis axis) const;

@@ -19,9 +19,8 @@ Batches::Batches(TokenFiles files, const DeviceMesh& mesh, const BatchOptions& o
     : files_(std::move(files)),
       options_(options),
       device_(mesh.device()),
-      place_(mesh.coordinate(MeshAxis::kDpReplicate) * mesh.shape().size(MeshAxis::kDpShard) +
-             mesh.coordinate(MeshAxis::kDpShard)),
-      ranks_(mesh.shape().size(MeshAxis::kDpReplicate) * mesh.shape().size(MeshAxis::kDpShard)) {}
+      place_(mesh.shape().DataCoordinate(mesh.rank())),
+      ranks_(mesh.shape().data_ranks()) {}
 
 Result<Batches> Batches::Make(TokenFiles files, const DeviceMesh& mesh, const BatchOptions& options) {
   Batches out(std::move(files), mesh, options);

@@ -150,7 +150,7 @@ void OperatorChecker::Stopped(const std::string& path, const std::string& what) 
 void OperatorChecker::CheckLoss(const at::Tensor& loss) {
   const TensorType type = Get(loss);
   for (size_t i = 0; i < axes_.size(); ++i) {
-    const bool batches = axes_[i].axis == MeshAxis::kDpShard || axes_[i].axis == MeshAxis::kDpReplicate;
+    const bool batches = IsDataAxis(axes_[i].axis);
     if (!type[i].is_known() || type[i].is_replicate() ||
         (batches && (type[i].is_partial() || type[i].is(TypeKind::kVarying)))) {
       continue;
@@ -308,7 +308,7 @@ void OperatorChecker::Predicate(const at::Tensor& predicate) {
     Assume(predicate, known);
   const TensorType type = Get(predicate);
   for (size_t i = 0; i < axes_.size(); ++i) {
-    const bool batches = axes_[i].axis == MeshAxis::kDpShard || axes_[i].axis == MeshAxis::kDpReplicate;
+    const bool batches = IsDataAxis(axes_[i].axis);
     if (batches || type[i].is_replicate() || type[i].is(TypeKind::kFaulty)) continue;
     if (!type[i].is_known()) {
       NoteUnproven("cond: the layout of its predicate is not known");

@@ -118,8 +118,6 @@ void AddNumbers(const c10::IValue& value, std::vector<double>& out) {
   for (const c10::IValue& one : value.toListRef()) AddNumbers(one, out);
 }
 
-bool IsDataParallelAxis(MeshAxis axis) { return axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate; }
-
 // The name of one layer of several alike: "layers.*.mlp".
 std::string Folded(const std::string& path) {
   std::string out;
@@ -244,7 +242,7 @@ bool OperatorChecker::Assume(const at::Tensor& tensor, const TensorType* known) 
   ++assumed_;
   TensorType type;
   for (const CheckedAxis& axis : axes_) {
-    const bool own = IsDataParallelAxis(axis.axis) && tensor.dim() > 0;
+    const bool own = IsDataAxis(axis.axis) && tensor.dim() > 0;
     type.push_back(own ? AxisType::Outside() : AxisType::Replicate());
   }
   SetType(tensor, std::move(type));
@@ -550,7 +548,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   // sort of its tokens) makes values of its own, whose gradients are terms as all of them are. A sum over its rows that
   // has a gradient is a loss, or on the way to one; what has none counts something.
   const bool counts_alone = std::ranges::none_of(call.operands, &Operand::needs_gradient);
-  const bool own_step = IsDataParallelAxis(axes_[axis].axis) && !entry.collective &&
+  const bool own_step = IsDataAxis(axes_[axis].axis) && !entry.collective &&
                         (call.place.backward || counts_alone || std::ranges::none_of(types, &AxisType::is_partial));
   if (own_step && (!fault.empty() || !operands.unproven().empty())) return fill(TypeKind::kVarying);
   if (!fault.empty()) {

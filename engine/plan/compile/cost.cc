@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <ranges>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -154,7 +155,7 @@ class Counter {
         const Placement& placement = plan_.LayoutsOf(ref.module).params[ref.param];
         elements += Product(LocalShape(plan_.tree->At(ref).shape, placement, plan_.mesh, rank_)) + 1;
       }
-      for (MeshAxis axis : {MeshAxis::kDpShard, MeshAxis::kDpReplicate}) {
+      for (MeshAxis axis : std::views::reverse(kDataAxes)) {
         if (plan_.mesh.size(axis) == 1) continue;
         out_.push_back({PlannedCollective::Of::kGradientSum, Direction::kBackward, CollectiveKind::kAllReduce,
                         BytesOf(bucket.dtype, elements), -1, -1});

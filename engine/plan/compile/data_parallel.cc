@@ -23,7 +23,6 @@ namespace {
 //
 // A unit goes back to shards after its forward unless its parameters are needed again at once: those of the root, and
 // with all_but_last those of the last unit of each list, whose backward comes first.
-constexpr MeshAxis kDataAxes[] = {MeshAxis::kDpReplicate, MeshAxis::kDpShard};
 
 class DataParallelCompiler {
  public:

@@ -78,9 +78,7 @@ Interval ElementsOf(const PlannedSum& sum, const std::vector<int64_t>& shape, co
   return {terms[index].begin, terms[index].length};
 }
 
-bool SumsOverData(const CompiledPlan& plan) {
-  return plan.plan->data_parallel && plan.mesh.size(MeshAxis::kDpShard) * plan.mesh.size(MeshAxis::kDpReplicate) > 1;
-}
+bool SumsOverData(const CompiledPlan& plan) { return plan.plan->data_parallel && plan.mesh.data_ranks() > 1; }
 
 // Buckets are filled in the reverse order of the tree: a backward makes the gradients of the last layers first, so a
 // bucket of neighbours is ready early and its all-reduce runs beside the rest of the backward. One bucket is open for

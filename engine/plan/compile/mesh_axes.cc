@@ -10,8 +10,6 @@
 namespace moonshard {
 namespace {
 
-bool IsDataParallel(MeshAxis axis) { return axis == MeshAxis::kDpReplicate || axis == MeshAxis::kDpShard; }
-
 // Axes above 1 that no layout is on; not those of a data-parallel section. Ranks along such an axis do the same work
 // twice or, with different data, train different models: both run without an error, so it is a finding.
 std::vector<MeshAxis> UnusedAxes(const CompiledPlan& plan) {
@@ -31,7 +29,7 @@ std::vector<MeshAxis> UnusedAxes(const CompiledPlan& plan) {
   }
   std::vector<MeshAxis> out;
   for (const MeshAxis axis : kMeshAxes) {
-    const bool of_section = IsDataParallel(axis) && plan.plan->data_parallel;
+    const bool of_section = IsDataAxis(axis) && plan.plan->data_parallel;
     if (plan.mesh.size(axis) > 1 && !used[static_cast<size_t>(axis)] && !of_section) out.push_back(axis);
   }
   return out;
@@ -40,7 +38,7 @@ std::vector<MeshAxis> UnusedAxes(const CompiledPlan& plan) {
 Diagnostic Unused(const CompiledPlan& plan, MeshAxis axis) {
   const std::string name = ToString(axis);
   Diagnostic d;
-  if (IsDataParallel(axis)) {
+  if (IsDataAxis(axis)) {
     d = MakeDiagnostic(Finding::kUnusedAxis, "nothing reduces gradients over mesh axis '" + name +
                                                  "': each rank of the axis trains a separate model");
     d.required = "fsdp { wrap = ... } or ddp {} in the plan, or size 1; inference requires neither";
@@ -67,7 +65,7 @@ void CheckAxes(const CompiledPlan& plan, Diagnostics& diagnostics) {
 Diagnostics IndependentReplicas(const CompiledPlan& plan) {
   Diagnostics found;
   for (const MeshAxis axis : UnusedAxes(plan)) {
-    if (IsDataParallel(axis)) found.push_back(Unused(plan, axis));
+    if (IsDataAxis(axis)) found.push_back(Unused(plan, axis));
   }
   return found;
 }

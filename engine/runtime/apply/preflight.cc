@@ -113,8 +113,7 @@ class Preflight {
 
   void CheckAxes(const Placement& placement, const Module& module, size_t m, size_t p) {
     for (MeshAxis axis : kMeshAxes) {
-      const bool data_parallel =
-          plan_.plan->data_parallel && (axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate);
+      const bool data_parallel = plan_.plan->data_parallel && IsDataAxis(axis);
       if (axis == MeshAxis::kTp || data_parallel || plan_.mesh.size(axis) == 1 ||
           placement[axis] == Layout::Replicate()) {
         continue;

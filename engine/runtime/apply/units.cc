@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 
 #include "engine/core/base/check.h"
 #include "engine/plan/compile/data_parallel.h"
@@ -50,7 +51,7 @@ void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& pa
   }
   if (out.empty()) return;
   std::vector<std::shared_ptr<AxisGroup>> over;
-  for (MeshAxis axis : {MeshAxis::kDpShard, MeshAxis::kDpReplicate}) {
+  for (MeshAxis axis : std::views::reverse(kDataAxes)) {
     if (plan.mesh.size(axis) > 1) over.push_back(groups.at({axis, plan.mesh.size(axis)}));
   }
   sum.SetBuckets(out, std::move(over));

@@ -21,7 +21,7 @@ std::pair<int64_t, int64_t> PlaceOf(const MeshShape& mesh, int64_t rank) {
   int64_t data = 0;
   int64_t model = 0;
   for (MeshAxis axis : kMeshAxes) {
-    int64_t& place = axis == MeshAxis::kDpReplicate || axis == MeshAxis::kDpShard ? data : model;
+    int64_t& place = IsDataAxis(axis) ? data : model;
     place = place * mesh.size(axis) + mesh.Coordinate(rank, axis);
   }
   return {data, model};
