@@ -39,7 +39,8 @@ Diagnostic Differs(const OperatorDifference& first, const CompiledPlan& plan, co
 }  // namespace
 
 int RunVerifyOps(const VerifyVerb& verb) {
-  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
+  const ModelFolder folder =
+      WithoutLossOfShards(verb.model, OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow());
   if (folder.mesh.size(MeshAxis::kTp) != folder.mesh.world_size()) {
     Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "--ops supports only meshes of the single axis tp");
     d.required = "a mesh such as tp=2";
@@ -47,7 +48,7 @@ int RunVerifyOps(const VerifyVerb& verb) {
   }
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
   const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
-  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, type);
+  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, type, /*operators=*/true);
   if (mesh.rank() == 0) PrintFindings(sharded.applied->plan().findings, verb.findings_output);
 
   OperatorTrace trace;

@@ -55,8 +55,6 @@ constexpr std::array kNoCounterpart = {
     "results that differ between ranks", "operators with a different number of scalar arguments on the mesh",
     "lookups whose rows on other ranks are masked", "constants of more than 64 KiB, and later writes into constants"};
 
-bool IsDataParallel(MeshAxis axis) { return axis == MeshAxis::kDpShard || axis == MeshAxis::kDpReplicate; }
-
 RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
   RuleTable rules = RuleTable::BuiltIn();
   for (const auto& [name, rule] : options.rules) rules.Add(name, rule);
@@ -128,7 +126,7 @@ struct TypeScope::State final : CallObserver {
   TensorType TypeOfParameter(const LiveParameter& parameter) const {
     TensorType type;
     for (const CheckedAxis& axis : checker.axes()) {
-      if (IsDataParallel(axis.axis)) {
+      if (IsDataAxis(axis.axis)) {
         type.push_back(AxisType::Shared());
         continue;
       }
@@ -149,7 +147,7 @@ struct TypeScope::State final : CallObserver {
   TensorType TypeOfInput(const at::Tensor& tensor) const {
     TensorType type;
     for (const CheckedAxis& axis : checker.axes()) {
-      const bool batch = IsDataParallel(axis.axis) && tensor.dim() > 0;
+      const bool batch = IsDataAxis(axis.axis) && tensor.dim() > 0;
       const Layout layout = batch ? Layout::Shard(0) : Layout::Replicate();
       type.push_back(TypeOfLayout(layout, tensor.sizes(), -1, axis.ranks, axis.rank));
     }
@@ -365,7 +363,8 @@ Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions
   TypeOptions alone = options;
   alone.record = &unsharded;
   alone.observer = {};
-  Proof first = run(DeviceMesh::Recording(MeshShape::Make(axes).ValueOrThrow(), rank / tp, device), alone);
+  const MeshShape without = MeshShape::Make(axes).ValueOrThrow();
+  Proof first = run(DeviceMesh::Recording(without, rank / tp, device, /*as_if_tp=*/true), alone);
   if (std::ranges::count(first.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0) return first;
   options.unsharded = &unsharded;
   const auto prove = [&](int64_t at) {

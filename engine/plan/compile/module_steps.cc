@@ -93,8 +93,7 @@ class ProgramCompiler {
     plan_.buckets = GradientBucketsOf(plan_);
     plan_.gradient_scale = 1;
     if (SumsOverData(plan_) && plan_.plan->data_parallel->mean) {
-      plan_.gradient_scale =
-          1.0 / static_cast<double>(plan_.mesh.size(MeshAxis::kDpShard) * plan_.mesh.size(MeshAxis::kDpReplicate));
+      plan_.gradient_scale = 1.0 / static_cast<double>(plan_.mesh.data_ranks());
     }
   }
 
@@ -278,7 +277,9 @@ class ProgramCompiler {
     }
     if (!layouts.after.empty()) {
       out.leave.push_back(Step(StepKind::kAddParameters));
-      out.leave.back().in_forward = layouts.outputs.empty() || !MovingAxis(layouts.outputs[0], plan_.mesh);
+      const std::optional<Redistribution> first = layouts.outputs.empty() ? std::nullopt : layouts.outputs[0];
+      out.leave.back().in_forward = !MovingAxis(first, plan_.mesh);
+      out.leave.back().moves_on_tp = first && first->from[MeshAxis::kTp] != first->to[MeshAxis::kTp];
     }
     if (layouts.route && tp_) {
       if (layouts.route->inputs) {
@@ -421,7 +422,7 @@ class ProgramCompiler {
         }
       }
     }
-    for (MeshAxis axis : {MeshAxis::kDpReplicate, MeshAxis::kDpShard}) {
+    for (MeshAxis axis : kDataAxes) {
       if (plan_.plan->data_parallel && plan_.mesh.size(axis) > 1) axes.insert(axis);
     }
     if (!plan_.units.empty()) add({MeshAxis::kDpShard, plan_.unit_settings.ranks});

@@ -108,9 +108,10 @@ struct ModuleStep {
   bool keeps = false;     // of kReshardUnit: the unit stays full until its backward ends
   bool compares = false;  // of kOutermostCall: the ranks of tp compare the inputs
   // Of kAddParameters: the first result is not redistributed on this mesh, so the forward adds them itself, with the
-  // rounding of the model without a plan. On a recording mesh the step adds them all the same: a proof compares the
-  // operators at tp=1 with those of the mesh.
+  // rounding of the model without a plan. `moves_on_tp`: it is redistributed where tp has several ranks
+  // (DeviceMesh::as_if_tp).
   bool in_forward = false;
+  bool moves_on_tp = false;
   std::optional<KeptOperators> kept;  // of kRecompute; nullopt: no results are stored
   bool operator==(const ModuleStep&) const = default;
 };

@@ -164,7 +164,7 @@ class Applier {
   std::vector<std::string> LateParameters(size_t m) const {
     for (const ModuleStep& step : s_.plan.StepsOf(m).leave) {
       if (step.kind != StepKind::kAddParameters) continue;
-      if (!step.in_forward || s_.mesh.recording()) return s_.plan.LayoutsOf(m).after;
+      if (!step.in_forward || (step.moves_on_tp && s_.mesh.as_if_tp())) return s_.plan.LayoutsOf(m).after;
     }
     return {};
   }

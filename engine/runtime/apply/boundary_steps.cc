@@ -226,7 +226,11 @@ class AddParametersStep final : public BoundaryStep {
   void Leave(State* /*state*/, std::span<const TensorSlot> results) override {
     for (const TensorSlot& slot : results) {
       if (slot.position != 0 || !slot.tensor->defined()) continue;
-      for (const at::Tensor& parameter : late_) *slot.tensor = at::add(*slot.tensor, parameter);
+      for (const at::Tensor& parameter : late_) {
+        // Under autocast the output is narrower than the parameter, and the sum has the output's type, as in a forward.
+        const c10::ScalarType type = slot.tensor->scalar_type();
+        *slot.tensor = at::add(*slot.tensor, parameter.scalar_type() == type ? parameter : parameter.to(type));
+      }
     }
   }
 

@@ -267,6 +267,7 @@ struct DeviceMesh::State {
   uint16_t port = 0;
   bool closed = false;
   std::shared_ptr<CollectiveLog> log;  // of a Recording mesh
+  bool as_if_tp = false;
   // By axis and size; the full axis is the group of its size.
   std::map<std::pair<MeshAxis, int64_t>, std::shared_ptr<const MeshGroup>> groups;
 
@@ -462,7 +463,7 @@ DeviceMesh DeviceMesh::FromGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& t
   return FromGroup(tp->getBackend(nccl ? c10::kCUDA : c10::kCPU), options, tp->getStore());
 }
 
-DeviceMesh DeviceMesh::Recording(const MeshShape& shape, int64_t rank, c10::Device device) {
+DeviceMesh DeviceMesh::Recording(const MeshShape& shape, int64_t rank, c10::Device device, bool as_if_tp) {
   Check(rank >= 0 && rank < shape.world_size(), "DeviceMesh::Recording: the rank is outside the mesh");
   auto state = std::make_shared<State>();
   state->shape = shape;
@@ -470,6 +471,7 @@ DeviceMesh DeviceMesh::Recording(const MeshShape& shape, int64_t rank, c10::Devi
   state->options.device = DeviceChoice::kCpu;
   state->device.device = device;
   state->log = std::make_shared<CollectiveLog>();
+  state->as_if_tp = as_if_tp;
   for (MeshAxis axis : kMeshAxes) state->groups[{axis, shape.size(axis)}] = state->Make(axis, shape.size(axis));
   return DeviceMesh(std::move(state));
 }
@@ -478,6 +480,7 @@ const MeshShape& DeviceMesh::shape() const { return state_->shape; }
 int64_t DeviceMesh::rank() const { return state_->rank; }
 c10::Device DeviceMesh::device() const { return state_->device.device; }
 bool DeviceMesh::recording() const { return state_->log != nullptr; }
+bool DeviceMesh::as_if_tp() const { return state_->as_if_tp; }
 std::chrono::milliseconds DeviceMesh::timeout() const { return state_->options.timeout; }
 StorePtr DeviceMesh::store() const { return state_->store; }
 

@@ -81,14 +81,18 @@ class DeviceMesh {
   static DeviceMesh FromGroup(const c10::intrusive_ptr<c10d::ProcessGroup>& tp, const MeshOptions& options = {});
   // Makes rank `rank` of a mesh without peers. Collectives are recorded in recorded(). Their results have the right
   // shapes, but not the right values. `device`: the device of the tensors; with the meta device, a step needs no
-  // storage.
-  static DeviceMesh Recording(const MeshShape& shape, int64_t rank = 0, c10::Device device = c10::Device(c10::kCPU));
+  // storage. `as_if_tp`: modules run the operators that they run with several ranks along tp, whatever tp is (a bias
+  // that the plan adds after a redistribution along tp is added there), so that an unsharded step compares with a
+  // sharded one operator by operator.
+  static DeviceMesh Recording(const MeshShape& shape, int64_t rank = 0, c10::Device device = c10::Device(c10::kCPU),
+                              bool as_if_tp = false);
 
   const MeshShape& shape() const;
   int64_t rank() const;
   int64_t coordinate(MeshAxis axis) const { return shape().Coordinate(rank(), axis); }
   c10::Device device() const;
   bool recording() const;
+  bool as_if_tp() const;
   std::chrono::milliseconds timeout() const;
 
   // Returns this rank's group along `axis`. A group of one rank has no backend. Throws PlanError kBadMesh after Close.

@@ -154,7 +154,7 @@ OperatorDifferences Compare(const Setup& setup, const std::function<void(const S
   OperatorDifferences out;
   RunRanks("tp=2", [&](DeviceMesh& mesh) {
     const ShardedModel sharded = Load(setup, mesh);
-    const ShardedModel unsharded = Load(setup, DeviceMesh::Recording(MeshShape()));
+    const ShardedModel unsharded = Load(setup, DeviceMesh::Recording(MeshShape(), 0, c10::kCPU, /*as_if_tp=*/true));
     {
       const at::NoGradGuard no_grad;
       spoil(sharded, mesh.rank());

@@ -186,7 +186,8 @@ const Unsharded& UnshardedOf(const PlannedModel& model) {
     plain.folder = model.folder;
     TypeOptions options;
     options.observer = at->second.trace.Recorder();
-    const LoadedModel loaded = LoadModel(plain, DeviceMesh::Recording(MeshShape()), at::kDouble);
+    const LoadedModel loaded =
+        LoadModel(plain, DeviceMesh::Recording(MeshShape(), 0, c10::kCPU, /*as_if_tp=*/true), at::kDouble);
     Prove(loaded, ReadTensors(InputsOf(model)), options, &at->second.numbers);
   }
   return at->second;

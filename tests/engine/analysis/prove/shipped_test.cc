@@ -73,7 +73,7 @@ TEST_CASE("what every operator makes is what its type says") {
       OperatorDifferences differences;
       RunRanks("tp=" + std::to_string(setup.tp), [&](DeviceMesh& mesh) {
         const ShardedModel sharded = Load(setup, mesh);
-        const ShardedModel unsharded = Load(setup, DeviceMesh::Recording(MeshShape()));
+        const ShardedModel unsharded = Load(setup, DeviceMesh::Recording(MeshShape(), 0, c10::kCPU, /*as_if_tp=*/true));
         const OperatorTrace trace = TraceOf(sharded, inputs);
         const OperatorTrace full = TraceOf(unsharded, inputs);
         Expect(Misplaced(trace, mesh.rank()) == 0, "each shard has the length of its indices");

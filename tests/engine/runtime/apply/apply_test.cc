@@ -7,6 +7,7 @@
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/nn/autocast.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "engine/runtime/nn/embedding.h"
 #include "engine/runtime/nn/hook.h"
@@ -262,19 +263,26 @@ MOONSHARD_MODULE(AskedBlock);
 
 // A product with a bias rounds otherwise than a product to which the bias is added.
 TEST_CASE("a bias is left out of the forward only where the output is reduced") {
+  Plan plan = PlanOfRules("bias", {{"down", RowwiseStyle(Layout::Replicate())}});
+  plan.rules[0].style.inputs = {Redistribution{Layout::Replicate(), Layout::Shard(-1)}};
+  plan.data_parallel.emplace().shards = false;  // ddp, which leaves parameters as they are
   for (const char* mesh_text : {"tp=1", "dp=2", "tp=2"}) {
     const bool reduced = std::string(mesh_text) == "tp=2";
     RunRanks(mesh_text, [&](DeviceMesh& mesh) {
       AskedBlock model;
       const at::Tensor x = torch::arange(10 * 4096, torch::kFloat32).cos().view({2, 5, 4096});
       const at::Tensor expected = model(x);
-      Plan plan = PlanOfRules("bias", {{"down", RowwiseStyle(Layout::Replicate())}});
-      plan.rules[0].style.inputs = {Redistribution{Layout::Replicate(), Layout::Shard(-1)}};
-      plan.data_parallel.emplace().shards = false;  // ddp, which leaves parameters as they are
       const at::Tensor out = Parallelize(model, plan, mesh).forward(x);
       Expect(model->down->asked == (reduced ? 1 : 0), "the bias is left out");
       Expect(reduced ? at::allclose(out, expected, 1e-4, 1e-3) : at::equal(out, expected), "the output");
+      const nn::Autocast autocast(c10::kCPU, torch::kBFloat16);
+      Expect(model(x).scalar_type() == torch::kBFloat16, "the type under autocast");
     });
+  }
+  for (const bool as_if_tp : {false, true}) {
+    AskedBlock model;
+    Parallelize(model, plan, DeviceMesh::Recording(MeshShape(), 0, c10::kCPU, as_if_tp));
+    CHECK(model->down->asked == (as_if_tp ? 1 : 0));
   }
 }
 
