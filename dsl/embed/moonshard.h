@@ -29,6 +29,7 @@
 #include "engine/io/safetensors/writer.h"
 #include "engine/io/storage/file.h"
 #include "engine/models/causal_lm.h"
+#include "engine/models/logits.h"
 #include "engine/models/own_loss.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/runtime/apply/parallelize.h"

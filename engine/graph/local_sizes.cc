@@ -45,7 +45,7 @@ class Walk {
     ranks_ = plan.mesh.size(MeshAxis::kTp);
   }
 
-  SizeConflicts Run() {
+  void Run() {
     for (const ProgramInput& input : steps_.inputs) {
       if (input.value >= 0) SetFull(static_cast<uint32_t>(input.value));
     }
@@ -68,10 +68,73 @@ class Walk {
       conflict.origin = tensors_[output.value].terms_origin;
       out_.boundaries.push_back(conflict);
     }
-    return std::move(out_);
   }
 
+  // The layouts of the graph's outputs, after Run.
+  std::vector<std::optional<Layout>> OutputLayouts() const {
+    std::vector<std::optional<Layout>> out;
+    for (const ProgramArgument& output : steps_.graph.outputs) {
+      const bool tensor = output.kind == ProgramArgument::Kind::kValue && tensors_[output.value].known;
+      out.push_back(tensor ? LayoutOf(tensors_[output.value]) : std::nullopt);
+    }
+    return out;
+  }
+
+  SizeConflicts conflicts() && { return std::move(out_); }
+
  private:
+  // A sharded dim has the layout of its origin, with heads and parts, if that layout gives its sizes. Equal shards of a
+  // dim without parts are plain shards.
+  std::optional<Layout> LayoutOf(const LocalTensor& tensor) const {
+    if (tensor.terms) return Layout::Partial();
+    std::optional<size_t> sharded;
+    for (size_t i = 0; i < tensor.dims.size(); ++i) {
+      if (!tensor.dims[i].is_sharded()) continue;
+      if (sharded) return std::nullopt;
+      sharded = i;
+    }
+    if (!sharded) return Layout::Replicate();
+    const LocalDim& dim = tensor.dims[*sharded];
+    if (dim.origin >= 0) {
+      Layout layout = LayoutAt(out_.origins[static_cast<size_t>(dim.origin)]);
+      layout.dim = static_cast<int>(*sharded);
+      if (Gives(layout, dim)) return layout;
+    }
+    Layout plain = Layout::Shard(static_cast<int>(*sharded));
+    if (dim.parts.empty() && dim.local * ranks_ == dim.full) return plain;
+    return std::nullopt;
+  }
+
+  Layout LayoutAt(const ShardOrigin& origin) const {
+    const ModuleLayouts& layouts = plan_.LayoutsOf(origin.module);
+    if (origin.kind == ShardOrigin::Kind::kParameter) return layouts.params[origin.index][MeshAxis::kTp];
+    const auto& moves = origin.kind == ShardOrigin::Kind::kInput ? layouts.inputs : layouts.outputs;
+    return moves[origin.index]->to[MeshAxis::kTp];
+  }
+
+  // Whether the layout shards the dim into these sizes and parts.
+  bool Gives(const Layout& layout, const LocalDim& dim) const {
+    const std::optional<LocalDim> made = DimUnder(layout, dim.full);
+    return made && made->local == dim.local && made->parts == dim.parts;
+  }
+
+  // A dim of `full` elements under a shard; nothing where the layout does not fit it.
+  std::optional<LocalDim> DimUnder(const Layout& layout, int64_t full) const {
+    if (!layout.is_shard() || layout.owner >= 0) return std::nullopt;
+    const Layout sized = layout.has_equal_parts() ? layout.Sized(full) : layout;
+    const Result<DimShards> shards = DimShards::Make(sized, full, ranks_);
+    if (!shards.ok()) return std::nullopt;
+    LocalDim out;
+    out.full = full;
+    out.local = shards.value().length(0);
+    for (const Layout::Part& part : sized.parts) {
+      const Result<DimShards> own = DimShards::Make(Layout::Shard(0, part.heads), part.size, ranks_);
+      if (!own.ok()) return std::nullopt;
+      out.parts.push_back({part.size, own.value().length(0)});
+    }
+    return out;
+  }
+
   void SetFull(uint32_t value) {
     const ProgramValue& meta = steps_.values[value];
     if (meta.kind != ProgramValue::Kind::kTensor || !IsCountable(meta.sizes)) return;
@@ -102,17 +165,12 @@ class Walk {
     }
     if (!layout.is_shard()) return out;
     const int64_t at = layout.dim < 0 ? layout.dim + static_cast<int64_t>(sizes.size()) : layout.dim;
-    if (layout.owner >= 0 || at < 0 || static_cast<size_t>(at) >= sizes.size()) return std::nullopt;
+    if (at < 0 || static_cast<size_t>(at) >= sizes.size()) return std::nullopt;
     LocalDim& dim = out.dims[static_cast<size_t>(at)];
-    const Layout sized = layout.has_equal_parts() ? layout.Sized(dim.full) : layout;
-    const Result<DimShards> shards = DimShards::Make(sized, dim.full, ranks_);
-    if (!shards.ok()) return std::nullopt;
-    dim.local = shards.value().length(0);
-    for (const Layout::Part& part : sized.parts) {
-      const Result<DimShards> own = DimShards::Make(Layout::Shard(0, part.heads), part.size, ranks_);
-      if (!own.ok()) return std::nullopt;
-      dim.parts.push_back({part.size, own.value().length(0)});
-    }
+    std::optional<LocalDim> made = DimUnder(layout, dim.full);
+    if (!made) return std::nullopt;
+    dim.local = made->local;
+    dim.parts = std::move(made->parts);
     return out;
   }
 
@@ -457,7 +515,22 @@ class Walk {
 }  // namespace
 
 SizeConflicts FindSizeConflicts(const ExportedProgram& steps, const CompiledPlan& plan) {
-  return Walk(steps, plan).Run();
+  Walk walk(steps, plan);
+  walk.Run();
+  return std::move(walk).conflicts();
+}
+
+std::vector<std::optional<Layout>> OutputLayouts(const ExportedProgram& program, const CompiledPlan& plan) {
+  Walk walk(program, plan);
+  walk.Run();
+  std::vector<std::optional<Layout>> out = walk.OutputLayouts();
+  for (const auto& other : program.others) {
+    const std::vector<std::optional<Layout>> of_other = OutputLayouts(*other, plan);
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (i >= of_other.size() || out[i] != of_other[i]) out[i] = std::nullopt;
+    }
+  }
+  return out;
 }
 
 }  // namespace moonshard

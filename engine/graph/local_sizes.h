@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,7 @@ struct SizeConflict {
   enum class Kind : uint8_t {
     kInteger,        // an integer of the graph is valid for the full size of a dim that is sharded
     kCrossesShards,  // a part of a sharded dim is selected as if the dim were full
+    kNeedsFullDim,   // the results depend on all elements of a dim that is sharded
     kFollowsShard,   // the size of a shard is used for a full tensor, or as a value
     kOperands,       // operands with layouts that do not fit together
     kTerms,          // a partial tensor is the operand of a nonlinear operator
@@ -102,5 +104,10 @@ struct SizeConflicts {
 // Returns the conflicts on the rank with tp coordinate 0. `plan` must be compiled for the module tree of `program`. A
 // conflict that follows from another conflict is not reported.
 SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan);
+
+// Returns the layout along tp in which each output of the program leaves, from the same propagation. nullopt: the
+// output is no tensor, its sizes are unknown, more than one of its dims is sharded, or the archives of the program
+// differ.
+std::vector<std::optional<Layout>> OutputLayouts(const ExportedProgram& program, const CompiledPlan& plan);
 
 }  // namespace moonshard

@@ -97,6 +97,8 @@ class Reporter {
     std::string out;
     if (kind == SizeConflict::Kind::kCrossesShards) {
       out = "shard each part of the dim by itself, with packed(dim, { sizes }); or gather";
+    } else if (kind == SizeConflict::Kind::kNeedsFullDim) {
+      out = "gather";
     } else if (kind == SizeConflict::Kind::kFollowsShard) {
       out = "read the number from the model's config instead of the tensor, and export again; or gather";
     } else if (kind == SizeConflict::Kind::kTerms) {
@@ -134,6 +136,7 @@ class Reporter {
         d.declared = std::to_string(one.declared) + ", an integer of the program that is valid only for the full size";
         break;
       case SizeConflict::Kind::kCrossesShards: d.declared = "a part of the full dim"; break;
+      case SizeConflict::Kind::kNeedsFullDim: d.declared = "all elements of the dim"; break;
       case SizeConflict::Kind::kFollowsShard:
         d.declared =
             chooses ? "a predicate of the size of a shard" : std::to_string(one.declared) + ", the size of a shard";
@@ -144,18 +147,36 @@ class Reporter {
     if (other != nullptr) d.declared += (one.kind == SizeConflict::Kind::kInteger ? "; " : ", because ") + Text(*other);
     d.required = one.kind == SizeConflict::Kind::kCrossesShards
                      ? "the full dim on every rank, or packed shards of its parts"
-                 : one.kind == SizeConflict::Kind::kTerms ? "the reduced tensor"
-                 : chooses                                ? "the same predicate as in the full model"
-                                                          : std::to_string(one.required);
+                 : one.kind == SizeConflict::Kind::kNeedsFullDim ? "the full dim on every rank"
+                 : one.kind == SizeConflict::Kind::kTerms        ? "the reduced tensor"
+                 : chooses                                       ? "the same predicate as in the full model"
+                                                                 : std::to_string(one.required);
     if (origin != nullptr) {
-      const bool full = one.kind == SizeConflict::Kind::kCrossesShards || one.kind == SizeConflict::Kind::kFollowsShard;
+      const bool full = one.kind == SizeConflict::Kind::kCrossesShards ||
+                        one.kind == SizeConflict::Kind::kNeedsFullDim || one.kind == SizeConflict::Kind::kFollowsShard;
       (one.kind == SizeConflict::Kind::kTerms ? d.declared : d.required) +=
           (full ? "; " : ", because ") + Text(*origin);
     }
     d.help = Fix(one.kind, program_.graph.nodes[one.node].kind == ProgramNode::Kind::kJoin, origin, other);
     const SourceSpan second = LineOf(other);
     if (second.known() && !(second == d.where)) d.related.push_back(second);
+    if (one.kind == SizeConflict::Kind::kNeedsFullDim && IsLossOfLogits(one.node)) {
+      d.severity = Severity::kWarning;
+      d.help =
+          "if this loss is the cross-entropy of the next tokens, eval, verify and train compute it from the sharded "
+          "logits instead; else " +
+          d.help;
+    }
     return d;
+  }
+
+  // Whether the node is the loss of a program that returns its logits, from which a caller can compute the loss.
+  bool IsLossOfLogits(uint32_t index) const {
+    const std::string& target = program_.graph.nodes[index].target;
+    return (target == "aten::cross_entropy_loss" || target == "aten::nll_loss") &&
+           std::ranges::any_of(program_.outputs, [](const ProgramOutput& output) {
+             return output.name == "logits" && output.shape.size() == 3;
+           });
   }
 
   Diagnostic OfBoundary(const BoundaryConflict& one) const {

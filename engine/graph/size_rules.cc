@@ -139,6 +139,35 @@ void LikeFirst(NodeSizes& n) {
   }
 }
 
+// Results that depend on all elements along the dims that the argument `name` gives; no rank has all elements of a
+// sharded dim.
+void AlongDim(NodeSizes& n, const char* name, int64_t by_default) {
+  const LocalTensor* self = n.node().inputs.empty() ? nullptr : n.TensorOf(n.node().inputs[0].second);
+  if (self == nullptr) return;
+  std::vector<int64_t> dims = {by_default};
+  if (const ProgramArgument* given = n.Find(name); given != nullptr && given->kind != ProgramArgument::Kind::kNone) {
+    const auto numbers = n.Numbers(name);
+    if (!numbers) return;
+    dims.clear();
+    for (const LocalNumber& number : *numbers) dims.push_back(*number.full);
+  }
+  for (int64_t dim : dims) {
+    if (dim < 0) dim += static_cast<int64_t>(self->dims.size());
+    if (dim < 0 || static_cast<size_t>(dim) >= self->dims.size()) continue;
+    const LocalDim& had = self->dims[static_cast<size_t>(dim)];
+    if (!had.is_sharded()) continue;
+    n.Conflict(
+        Kind::kNeedsFullDim,
+        "its results depend on all elements of a dim of size " + SizeText(had) + ", of which a rank has only its shard",
+        had.full, had.local, &had);
+    return;
+  }
+  LikeFirst(n);
+}
+
+void AlongGivenDim(NodeSizes& n) { AlongDim(n, "dim", -1); }
+void AlongGivenDims(NodeSizes& n) { AlongDim(n, "dims", -1); }
+
 // --- views -----------------------------------------------------------------------------------------------------------
 
 // One group of dims with equal products, `in` before and `out` behind, whose full sizes are known; false after a
@@ -1204,6 +1233,14 @@ void Loss(NodeSizes& n) {
   const LocalTensor* target = n.Tensor("target");
   if (self == nullptr || target == nullptr || self->dims.empty() || target->dims.empty()) return;
   if (!n.Agree(self->dims[0], target->dims[0], "the token dims of the logits and of the labels")) return;
+  const LocalDim& classes = self->dims[self->dims.size() > 1 ? 1 : 0];
+  if (classes.is_sharded()) {
+    n.Conflict(Kind::kNeedsFullDim,
+               "the loss depends on all logits of a token, of size " + SizeText(classes) +
+                   ", of which a rank has only its shard",
+               classes.full, classes.local, &classes);
+    return;
+  }
   if (n.FullSizes(0).empty()) {
     n.Set(0, {});
   } else {
@@ -1372,18 +1409,14 @@ const std::unordered_map<std::string, SizeRule>& Rules() {
                       "threshold",
                       "atan2",
                       "heaviside"});
-    add(LikeFirst, {"type_as",        "softmax",      "_softmax",
-                    "log_softmax",    "_log_softmax", "cumsum",
-                    "cumprod",        "logcumsumexp", "tril",
-                    "triu",           "sort",         "argsort",
-                    "flip",           "roll",         "copy",
-                    "fill",           "zero",         "index_put",
-                    "index_add",      "index_copy",   "index_fill",
-                    "scatter",        "scatter_add",  "scatter_reduce",
-                    "masked_scatter", "zeros_like",   "ones_like",
-                    "full_like",      "empty_like",   "rand_like",
-                    "randn_like",     "bernoulli",    "feature_dropout",
-                    "normalize"});
+    add(AlongGivenDim,
+        {"softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "sort", "argsort"});
+    add(AlongGivenDims, {"flip", "roll"});
+    add(LikeFirst,
+        {"type_as",         "tril",       "triu",       "copy",       "fill",        "zero",           "index_put",
+         "index_add",       "index_copy", "index_fill", "scatter",    "scatter_add", "scatter_reduce", "masked_scatter",
+         "zeros_like",      "ones_like",  "full_like",  "empty_like", "rand_like",   "randn_like",     "bernoulli",
+         "feature_dropout", "normalize"});
     add(View, {"view", "reshape", "_unsafe_view", "_reshape_alias"});
     add(ViewAs, {"view_as", "reshape_as"});
     add(Flatten, {"flatten"});

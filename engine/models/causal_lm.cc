@@ -77,6 +77,7 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
     const Headless scope(*model);
     return model(input_ids);
   };
+  made.head_path = "lm_head";
   made.head = model->head();
   return {std::move(made), std::move(diagnostics)};
 }

@@ -44,6 +44,9 @@ struct CausalLm {
   // How the parameters are computed from the tensors of a checkpoint (NameRules::recipes); empty: each parameter is one
   // tensor of the checkpoint.
   WeightRecipes recipes = {};
+  // The path of the module that computes the logits of a reference model, "lm_head". Empty for an exported program,
+  // whose graph tells how its logits leave (logits.h).
+  std::string head_path = {};
   // The Linear that computes the logits from the hidden states, owned by `module`; nullptr if the logits are computed
   // in another way.
   const nn::LinearImpl* head = nullptr;

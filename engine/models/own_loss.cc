@@ -42,16 +42,7 @@ class LossPart {
 
   // The part as a program of `logits` and `labels`; nothing where the loss depends on more.
   std::optional<ExportedProgram> Take(uint32_t logits, uint32_t loss) {
-    // A loss may be computed from the logits before the model casts them.
-    for (uint32_t same = logits;;) {
-      same_as_logits_.insert(same);
-      const auto made = made_by_.find(same);
-      if (made == made_by_.end()) break;
-      const ProgramNode& node = program_.graph.nodes[made->second];
-      if (!GivesItsOperand(node) || node.inputs[0].second.kind != ProgramArgument::Kind::kValue) break;
-      same = node.inputs[0].second.value;
-    }
-    if (!Follow(loss)) return std::nullopt;
+    if (!Find(logits, loss)) return std::nullopt;
     part_.graph.nodes.clear();
     for (const size_t index : nodes_) {
       ProgramNode node = program_.graph.nodes[index];
@@ -78,6 +69,23 @@ class LossPart {
     }
     return std::move(part_);
   }
+
+  // Finds the nodes from which the loss is computed, up to the logits; false where the loss depends on more.
+  bool Find(uint32_t logits, uint32_t loss) {
+    // A loss may be computed from the logits before the model casts them.
+    for (uint32_t same = logits;;) {
+      same_as_logits_.insert(same);
+      const auto made = made_by_.find(same);
+      if (made == made_by_.end()) break;
+      const ProgramNode& node = program_.graph.nodes[made->second];
+      if (!GivesItsOperand(node) || node.inputs[0].second.kind != ProgramArgument::Kind::kValue) break;
+      same = node.inputs[0].second.value;
+    }
+    return Follow(loss);
+  }
+
+  // The nodes that Find found: indices into the graph.
+  const std::set<size_t>& nodes() const { return nodes_; }
 
  private:
   // Of any size.
@@ -186,16 +194,71 @@ class LossPart {
   std::set<int64_t> tensors_;
 };
 
+// The value of the output with this name.
+std::optional<uint32_t> ValueOf(const ExportedProgram& program, const std::string& output) {
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    const ProgramArgument& value = program.graph.outputs[i];
+    if (program.outputs[i].name == output && value.kind == ProgramArgument::Kind::kValue) return value.value;
+  }
+  return std::nullopt;
+}
+
+void AddValues(const ProgramArgument& argument, std::set<uint32_t>& used) {
+  if (argument.kind == ProgramArgument::Kind::kValue) used.insert(argument.value);
+  for (const ProgramArgument& element : argument.elements) AddValues(element, used);
+}
+
+// Of one archive. From the last node to the first, so that what a removed node used may be removed too.
+std::optional<ExportedProgram> WithoutOwnLoss(const ExportedProgram& program) {
+  LossPart part(program);
+  if (!part.Find(*ValueOf(program, "logits"), *ValueOf(program, "loss"))) return std::nullopt;
+  ExportedProgram out = program;
+  for (size_t i = out.outputs.size(); i-- > 0;) {
+    if (out.outputs[i].name != "loss") continue;
+    out.outputs.erase(out.outputs.begin() + static_cast<std::ptrdiff_t>(i));
+    out.graph.outputs.erase(out.graph.outputs.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  std::set<uint32_t> used;
+  for (const ProgramArgument& output : out.graph.outputs) AddValues(output, used);
+  std::set<uint32_t> gone;
+  std::vector<ProgramNode> kept;
+  for (size_t i = program.graph.nodes.size(); i-- > 0;) {
+    const ProgramNode& node = program.graph.nodes[i];
+    const bool needed = std::ranges::any_of(node.outputs, [&](uint32_t value) { return used.contains(value); });
+    if (part.nodes().contains(i) && !needed) {
+      const bool plain = node.kind == ProgramNode::Kind::kOperator || node.kind == ProgramNode::Kind::kArithmetic;
+      if (!plain || node.target.ends_with('_')) return std::nullopt;  // a branch, or an operator that changes a tensor
+      gone.insert(node.outputs.begin(), node.outputs.end());
+      continue;
+    }
+    for (const auto& [name, argument] : node.inputs) AddValues(argument, used);
+    kept.push_back(node);
+  }
+  std::ranges::reverse(kept);
+  out.graph.nodes = std::move(kept);
+  for (RecordedCall& call : out.calls) {
+    // The results of the root are the outputs of the graph, in their order.
+    std::vector<RecordedCall::Place> results;
+    uint32_t removed = 0;
+    for (RecordedCall::Place place : call.results) {
+      if (gone.contains(place.value)) {
+        ++removed;
+        continue;
+      }
+      if (call.module.empty()) place.position -= removed;
+      results.push_back(place);
+    }
+    call.results = std::move(results);
+  }
+  std::erase_if(out.calls, [](const RecordedCall& call) { return call.results.empty(); });
+  return out;
+}
+
 }  // namespace
 
 OwnLoss OwnLossOf(const ExportedProgram& program) {
-  std::optional<uint32_t> logits;
-  std::optional<uint32_t> loss;
-  for (size_t i = 0; i < program.outputs.size(); ++i) {
-    if (program.graph.outputs[i].kind != ProgramArgument::Kind::kValue) continue;
-    if (program.outputs[i].name == "logits") logits = program.graph.outputs[i].value;
-    if (program.outputs[i].name == "loss") loss = program.graph.outputs[i].value;
-  }
+  const std::optional<uint32_t> logits = ValueOf(program, "logits");
+  const std::optional<uint32_t> loss = ValueOf(program, "loss");
   const auto labels = std::ranges::find(program.inputs, "labels", &ProgramInput::kind);
   if (!logits || !loss || labels == program.inputs.end() || labels->value < 0) return OwnLoss::kNone;
   std::optional<ExportedProgram> part = LossPart(program).Take(*logits, *loss);
@@ -218,6 +281,18 @@ OwnLoss OwnLossOf(const ExportedProgram& program) {
   constexpr double kRounding = 1e-4;
   const double bound = given.scalar_type() == at::kFloat || given.scalar_type() == at::kDouble ? kRounding : 1e-2;
   return std::abs(own - next_tokens) <= bound * std::abs(next_tokens) ? OwnLoss::kNextTokens : OwnLoss::kOther;
+}
+
+std::shared_ptr<const ExportedProgram> WithoutLoss(const ExportedProgram& program) {
+  if (OwnLossOf(program) != OwnLoss::kNextTokens) return nullptr;
+  std::optional<ExportedProgram> out = WithoutOwnLoss(program);
+  if (!out) return nullptr;
+  for (auto& other : out->others) {
+    if (!ValueOf(*other, "loss")) continue;
+    other = WithoutLoss(*other);
+    if (other == nullptr) return nullptr;
+  }
+  return std::make_shared<const ExportedProgram>(*std::move(out));
 }
 
 std::optional<Diagnostic> OwnLossDiffers(const ExportedProgram& program) {

@@ -1,9 +1,10 @@
 // OwnLoss: whether the loss that an exported program returns is the mean cross-entropy of the next tokens
-// (CausalLmLoss), which `eval` and `train` compute from the program's logits.
+// (CausalLmLoss), which `eval` and `train` can compute from the program's logits; and the program without it.
 // Stage before: engine/io/exported_program. Used by dsl/commands.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "engine/core/base/diagnostic.h"
@@ -27,5 +28,11 @@ OwnLoss OwnLossOf(const ExportedProgram& program);
 // Returns the error (kNotSupported) for a program with a loss other than CausalLmLoss; nullopt for kNone and
 // kNextTokens. Throws as OwnLossOf.
 std::optional<Diagnostic> OwnLossDiffers(const ExportedProgram& program);
+
+// Returns the program without its output "loss" and without the operators from which only the loss is computed, so that
+// a caller that computes CausalLmLoss from the logits does not compute the loss twice, and may have a plan that leaves
+// the logits sharded. The labels stay an input, which the graph does not use. Returns nullptr if the loss of one of the
+// program's archives is not kNextTokens, or is computed in a branch. Throws as OwnLossOf.
+std::shared_ptr<const ExportedProgram> WithoutLoss(const ExportedProgram& program);
 
 }  // namespace moonshard

@@ -110,15 +110,16 @@ struct TrainVerb {
   double weight_decay = 0.1;        // of parameters of two dims or more
   std::pair<double, double> betas = {0.9, 0.95};
   double eps = 1e-8;
-  double clip = 1;           // largest norm of the gradients; 0: not clipped
-  int64_t check_inputs = 0;  // the tp ranks compare all inputs every so many calls; 0: only integers on the CPU
-  int64_t skips = 3;         // consecutive steps that may have a non-finite loss or gradients
-  int64_t loss_chunk = 0;    // number of tokens whose logits are in memory at once; 0: all
-  uint64_t seed = 0;         // of the order of the data, and of dropout
-  std::string save;          // directory for the run's checkpoints; "": nothing is saved
-  int64_t save_every = 0;    // steps; 0: only at the end
-  int64_t keep = 3;          // number of checkpoints to keep; 0: all
-  bool resume = false;       // resume from the latest checkpoint in `save`, if there is one
+  double clip = 1;                   // largest norm of the gradients; 0: not clipped
+  int64_t check_inputs = 0;          // the tp ranks compare all inputs every so many calls; 0: only integers on the CPU
+  int64_t skips = 3;                 // consecutive steps that may have a non-finite loss or gradients
+  std::string loss = "next-tokens";  // or model: the loss that an exported program returns
+  int64_t loss_chunk = 0;            // number of tokens whose logits are in memory at once; 0: all
+  uint64_t seed = 0;                 // of the order of the data, and of dropout
+  std::string save;                  // directory for the run's checkpoints; "": nothing is saved
+  int64_t save_every = 0;            // steps; 0: only at the end
+  int64_t keep = 3;                  // number of checkpoints to keep; 0: all
+  bool resume = false;               // resume from the latest checkpoint in `save`, if there is one
   std::vector<std::string> accept_changes;  // allowed differences from the saved run: "data", "config"
   std::string log;                          // file of JSON lines, appended to; "": none
   int64_t log_every = 10;                   // steps between lines on a stderr that is not a terminal

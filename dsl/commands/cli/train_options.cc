@@ -28,8 +28,14 @@ void AddStep(CLI::App& app, TrainVerb& train) {
   AddNumber(app, "--sequence", train.sequence, "tokens of a sequence (default 128)");
   AddNumber(app, "--micro-batches", train.micro_batches,
             "micro-batches per rank; gradients are accumulated (default 1)");
+  CLI::Option* loss =
+      app.add_option("--loss", train.loss,
+                     "next-tokens (default): the cross-entropy of the next tokens; model: the loss that an exported "
+                     "program returns, with the tokens of the sequence as labels")
+          ->check(CLI::IsMember({"next-tokens", "model"}));
   AddNumber(app, "--loss-chunk", train.loss_chunk,
-            "compute logits and loss in chunks of N tokens, recomputed in backward (default 0: all at once)");
+            "compute logits and loss in chunks of N tokens, recomputed in backward (default 0: all at once)")
+      ->excludes(loss);
   app.add_option("--dtype", train.run.dtype,
                  "float32 (default), float64, or bfloat16: matrix products in bfloat16 under autocast; parameters, "
                  "gradients and the optimizer state in float32")
@@ -84,7 +90,7 @@ Diagnostic BadStep(const std::string& message, const std::string& option, const 
 // The ranges of the options keep these products far from the ends of int64_t.
 Diagnostics CheckStep(const TrainVerb& verb, const MeshShape& mesh) {
   Diagnostics found;
-  const int64_t ranks = mesh.size(MeshAxis::kDpReplicate) * mesh.size(MeshAxis::kDpShard);
+  const int64_t ranks = mesh.data_ranks();
   if (verb.batch % (ranks * verb.micro_batches) != 0) {
     found.push_back(BadStep("a batch of " + std::to_string(verb.batch) + " is not divisible by " +
                                 std::to_string(ranks) + " data-parallel ranks times " +

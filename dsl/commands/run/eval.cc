@@ -138,7 +138,8 @@ Diagnostics LeftOut(const StepResult& result, const EvalVerb& verb) {
 }  // namespace
 
 int RunEval(const EvalVerb& verb) {
-  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
+  const ModelFolder folder =
+      WithoutLossOfShards(verb.model, OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow());
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
   // Every rank reads the same rows: their gradients are equal without a sum.
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder), /*trains=*/false);

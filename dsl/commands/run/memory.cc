@@ -13,6 +13,7 @@
 #include "engine/analysis/footprint/step_recorder.h"
 #include "engine/analysis/meta/meta_scope.h"
 #include "engine/core/base/visible.h"
+#include "engine/models/own_loss.h"
 #include "engine/runtime/dtype/scalar_type.h"
 
 namespace moonshard {
@@ -45,7 +46,11 @@ void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
 }  // namespace
 
 int RunExplainMemory(const ExplainVerb& verb) {
-  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
+  ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
+  if (folder.program) {
+    // As `train` runs it.
+    if (auto without = WithoutLoss(*folder.program)) folder.program = std::move(without);
+  }
   if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "simulate a step of one rank"); !errors.empty())
     throw PlanError(std::move(errors));
   std::pair<int64_t, int64_t> tokens = ParseTokens(verb.tokens.empty() ? kTokens : verb.tokens).ValueOrThrow();
@@ -61,12 +66,12 @@ int RunExplainMemory(const ExplainVerb& verb) {
   const StepRecorder::Scope scope(recorder);
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type, /*trains=*/false);
-  std::optional<NextTokenLoss> loss;
+  std::optional<BatchLoss> loss;
   Inputs inputs;
   if (sharded.by_name) {
     inputs = MadeUpInputs("", verb.tokens, sharded, mesh.device());
   } else {
-    loss.emplace(NextTokenLoss::Make(sharded.model, *sharded.applied, /*chunk=*/0).ValueOrThrow());
+    loss.emplace(BatchLoss::NextTokens(sharded.model, *sharded.applied, /*chunk=*/0).ValueOrThrow());
     inputs.ids = at::empty({batch, sequence}, at::TensorOptions(mesh.device()).dtype(at::kLong));
   }
 

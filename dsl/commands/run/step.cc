@@ -14,9 +14,11 @@
 #include <ATen/ops/zeros.h>
 
 #include "dsl/commands/cli/memory_bound.h"
+#include "dsl/commands/run/full_outputs.h"
 #include "dsl/commands/run/tensor_file.h"
 #include "engine/core/base/join_first.h"
 #include "engine/core/base/text.h"
+#include "engine/models/logits.h"
 #include "engine/models/own_loss.h"
 #include "engine/models/program/compile_program.h"
 #include "engine/runtime/dtype/scalar_type.h"
@@ -358,21 +360,6 @@ Inputs MadeUpInputs(const std::string& path, const std::string& tokens, const Sh
   return inputs;
 }
 
-FullLogits::FullLogits(const AppliedPlan& applied, int64_t vocabulary) {
-  const CompiledPlan& plan = applied.plan();
-  const int64_t head = plan.tree->Find("lm_head");
-  if (head < 0) return;
-  const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(head));
-  if (layouts.outputs.empty() || !layouts.outputs[0] || plan.mesh.size(MeshAxis::kTp) == 1) return;
-  const Layout& layout = layouts.outputs[0]->to[MeshAxis::kTp];
-  if (layout == Layout::Replicate()) return;
-  move_ = TensorRedistribution::Make(layout, Layout::Replicate(), AxisGroup::Make(applied.mesh(), MeshAxis::kTp),
-                                     {vocabulary, -1, "logits for the loss", 1})
-              .ValueOrThrow();
-}
-
-at::Tensor FullLogits::operator()(at::Tensor logits) const { return move_ ? (*move_)(std::move(logits)) : logits; }
-
 namespace {
 
 // Labels of [batch, sequence] that the loss counts: not the first of a row, which nothing predicts.
@@ -404,7 +391,7 @@ void AddOutputs(const ProgramOutputs& outputs, StepResult& result) {
     result.outputs.emplace_back(outputs.names()[i], Reported(outputs.tensors()[i]));
 }
 
-StepResult RunByName(Program& program, const Inputs& inputs, const StepOptions& options) {
+StepResult RunByName(Program& program, const Inputs& inputs, const FullOutputs& full, const StepOptions& options) {
   if (options.micro_batches != 1) {
     Diagnostic d =
         MakeDiagnostic(Finding::kNotSupported, "the inputs of the program cannot be split into micro-batches");
@@ -420,12 +407,13 @@ StepResult RunByName(Program& program, const Inputs& inputs, const StepOptions& 
   if (options.grads) LossIn(outputs, program).backward();
   result.backward_s = SecondsSince(begin);
   if (outputs.Has("loss")) result.loss_of = "model";
-  AddOutputs(outputs, result);
+  AddOutputs(full(outputs), result);
   return result;
 }
 
 // A mean over parts of a batch is not theirs, so this is for whole batches.
-StepResult RunOwnLoss(const CausalLm& model, const Inputs& inputs, const StepOptions& options) {
+StepResult RunOwnLoss(const CausalLm& model, const Inputs& inputs, const FullOutputs& full,
+                      const StepOptions& options) {
   StepResult result;
   Clock::time_point begin = Clock::now();
   const ProgramOutputs outputs = model.outputs(inputs.ids, inputs.labels, inputs.attention_mask, inputs.position_ids);
@@ -434,19 +422,19 @@ StepResult RunOwnLoss(const CausalLm& model, const Inputs& inputs, const StepOpt
   if (options.grads) outputs["loss"].backward();
   result.backward_s = SecondsSince(begin);
   result.loss_of = "model";
-  AddOutputs(outputs, result);
+  AddOutputs(full(outputs), result);
   return result;
 }
 
 // For a step that computes the loss from the logits, because these are sharded or the batch is in micro-batches: throws
 // PlanError if the model computes another loss.
-void RequireCausalLmLoss(const ShardedModel& sharded, const FullLogits& full) {
+void RequireCausalLmLoss(const ShardedModel& sharded, const FullOutputs& full) {
   if (!sharded.model.own_loss) return;
   std::optional<Diagnostic> differs = OwnLossDiffers(*sharded.program);
   if (!differs) return;
-  differs->path = full.moves() ? "logits" : "--micro-batches";
-  differs->required = full.moves() ? "a plan that gathers the logits: output = replicate at the head"
-                                   : "--micro-batches 1: the model computes its loss over the full batch";
+  differs->path = full.moves("logits") ? "logits" : "--micro-batches";
+  differs->required = full.moves("logits") ? "a plan that gathers the logits: output = replicate at the head"
+                                           : "--micro-batches 1: the model computes its loss over the full batch";
   throw PlanError({*std::move(differs)});
 }
 
@@ -490,21 +478,23 @@ class OtherOutputs {
 
 at::Tensor LossOf(const ShardedModel& model, const Inputs& inputs) {
   if (model.by_name) return LossIn(model.by_name->forward(inputs.named), *model.by_name);
-  const FullLogits full(*model.applied, model.vocabulary);
-  if (model.model.own_loss && !full.moves()) {
+  const FullOutputs full(model);
+  if (model.model.own_loss && !full.moves("logits")) {
     return model.model.own_loss(inputs.ids, inputs.labels, inputs.attention_mask, inputs.position_ids).second;
   }
   RequireCausalLmLoss(model, full);
-  return CausalLmLoss(full(model.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids)), inputs.labels);
+  return CausalLmLoss(full("logits", model.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids)),
+                      inputs.labels);
 }
 
 StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const StepOptions& options) {
   const c10::AutoGradMode grad(options.grads);
-  if (sharded.by_name) return RunByName(*sharded.by_name, inputs, options);
   StepResult result;
   const CausalLm& model = sharded.model;
-  const FullLogits full(*sharded.applied, sharded.vocabulary);
-  if (model.own_loss && !full.moves() && options.micro_batches == 1) return RunOwnLoss(model, inputs, options);
+  const FullOutputs full(sharded);
+  if (sharded.by_name) return RunByName(*sharded.by_name, inputs, full, options);
+  if (model.own_loss && !full.moves("logits") && options.micro_batches == 1)
+    return RunOwnLoss(model, inputs, full, options);
   RequireCausalLmLoss(sharded, full);
   result.loss_of = "next tokens";
   const int64_t micro_batches = options.micro_batches;
@@ -525,11 +515,11 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
     const std::optional<at::Tensor> mask = part(inputs.attention_mask, i);
     const std::optional<at::Tensor> positions = part(inputs.position_ids, i);
     if (others) {
-      const ProgramOutputs outputs = model.outputs(ids, labels, mask, positions);
-      logits.push_back(full(outputs["logits"]));
+      const ProgramOutputs outputs = full(model.outputs(ids, labels, mask, positions));
+      logits.push_back(outputs["logits"]);
       others->Add(outputs);
     } else {
-      logits.push_back(full(model.forward(ids, mask, positions)));
+      logits.push_back(full("logits", model.forward(ids, mask, positions)));
     }
     const auto counted = static_cast<double>(CountedLabels(labels));
     // Each part is weighted by its fraction of the labels: the sum is then the mean over the batch, for any split.
@@ -572,14 +562,26 @@ Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder) {
   return LoadCheckpoint(*model.applied, folder.checkpoint, {.recipes = model.model.recipes});
 }
 
+ModelFolder WithoutLossOfShards(const ModelOptions& options, ModelFolder folder) {
+  if (!folder.program || folder.mesh.size(MeshAxis::kTp) == 1 || !IsCausalLm(*folder.program)) return folder;
+  std::shared_ptr<const ExportedProgram> without = WithoutLoss(*folder.program);
+  if (without == nullptr) return folder;
+  const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder));
+  const Resolution resolution = ResolveModel(options, folder.config, folder.mesh, tree);
+  // A plan with errors is reported when the model is made.
+  if (resolution.compiled && LogitsOf(*folder.program, *resolution.compiled).layout.is_shard())
+    folder.program = std::move(without);
+  return folder;
+}
+
 SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
-                          std::optional<c10::ScalarType> type) {
+                          std::optional<c10::ScalarType> type, bool operators) {
   ModelFolder alone = folder;
   alone.mesh = MeshShape();
   SideBySide out;
   out.sharded = MakeSharded(options, folder, mesh, type);
   LoadWeights(out.sharded, folder);
-  out.alone = MakeSharded(options, alone, DeviceMesh::Recording(alone.mesh), type);
+  out.alone = MakeSharded(options, alone, DeviceMesh::Recording(alone.mesh, 0, c10::kCPU, operators), type);
   LoadWeights(out.alone, folder);
   for (const ShardedModel* one : {&out.sharded, &out.alone}) one->model.module->eval();
   return out;

@@ -48,15 +48,22 @@ ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder,
 // nor the program has weights.
 Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder);
 
+// Returns the folder for a run of its model under the plan. A program whose loss is CausalLmLoss is run without the
+// loss (WithoutLoss) if the plan leaves the logits sharded: the program's loss cannot be computed from a shard of the
+// vocabulary, but the same loss of the gathered logits can.
+ModelFolder WithoutLossOfShards(const ModelOptions& options, ModelFolder folder);
+
 // The model with its weights, twice: sharded by the plan on the mesh, and unsharded on every rank. The unsharded model
 // is the same plan applied on a mesh of one rank, so both call the same modules, and its redistributions do nothing.
-// Both are in evaluation mode, since dropout would differ. Collective over the mesh. Throws PlanError.
+// Both are in evaluation mode, since dropout would differ. `operators`: the unsharded model runs the operators of the
+// sharded one (DeviceMesh::Recording, as_if_tp) instead of those of the model without a plan. Collective over the mesh.
+// Throws PlanError.
 struct SideBySide {
   ShardedModel sharded;
   ShardedModel alone;
 };
 SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
-                          std::optional<c10::ScalarType> type);
+                          std::optional<c10::ScalarType> type, bool operators = false);
 
 // The input tensors of one step, on one device. A causal language model uses the first four fields; a program with
 // inputs by name uses only `named`.
@@ -82,18 +89,6 @@ inline constexpr int64_t kMostGeneratedTokens = int64_t{1} << 17;
 // kMostGeneratedTokens tokens. Throws PlanError: as ReadInputs; for an invalid `tokens`; kNotSupported for an input
 // that cannot be generated (a grid).
 Inputs MadeUpInputs(const std::string& path, const std::string& tokens, const ShardedModel& model, c10::Device device);
-
-// Gathers logits that are sharded along the vocabulary, for the loss and the output file. Uses its own AxisGroup (over
-// the same process group), so that these collectives are not counted as collectives of the step.
-class FullLogits {
- public:
-  FullLogits(const AppliedPlan& applied, int64_t vocabulary);
-  at::Tensor operator()(at::Tensor logits) const;
-  bool moves() const { return move_.has_value(); }  // whether the plan leaves the logits sharded
-
- private:
-  std::optional<TensorRedistribution> move_;
-};
 
 struct StepOptions {
   bool grads = true;

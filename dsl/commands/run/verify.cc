@@ -207,7 +207,8 @@ void CompareGradients(const AppliedPlan& applied, const AppliedPlan& unsharded, 
 }  // namespace
 
 int RunVerify(const VerifyVerb& verb) {
-  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow();
+  const ModelFolder folder =
+      WithoutLossOfShards(verb.model, OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow());
   const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
   const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
   const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, type);

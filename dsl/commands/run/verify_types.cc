@@ -11,7 +11,8 @@
 
 namespace moonshard {
 int RunVerifyTypes(const VerifyVerb& verb) {
-  const ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
+  const ModelFolder folder =
+      WithoutLossOfShards(verb.model, OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow());
   if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "simulate a step of one rank"); !errors.empty())
     throw PlanError(std::move(errors));
   if (verb.rank < 0 || verb.rank >= folder.mesh.world_size()) {

@@ -5,11 +5,13 @@
 namespace moonshard {
 namespace {
 
-constexpr const char* kHead = "lm_head";
+constexpr int64_t kIgnored = -100;  // a target that does not count
 
-Diagnostic NotInChunks(const std::string& message, const std::string& required) {
+int64_t Targets(const Batch& batch) { return batch.targets.ne(kIgnored).sum().item<int64_t>(); }
+
+Diagnostic NotInChunks(const CausalLm& net, const std::string& message, const std::string& required) {
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, message);
-  d.path = kHead;
+  d.path = net.head_path.empty() ? "logits" : net.head_path;
   d.declared = "--loss-chunk";
   d.required = required;
   return d;
@@ -18,19 +20,20 @@ Diagnostic NotInChunks(const std::string& message, const std::string& required) 
 // The vocabulary dim of the head's weight, whose rule may gather the logits.
 Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& model) {
   if (net.head == nullptr)
-    return NotInChunks("the logits of this model are not the output of a single Linear", "no --loss-chunk");
+    return NotInChunks(net, "the logits of this model are not the output of a single Linear", "no --loss-chunk");
   const auto weight = std::ranges::find_if(model.parameters(),
                                            [&](const LiveParameter& p) { return p.tensor.is_same(net.head->weight); });
   for (const ShardedUnit& unit : model.plan().units) {
     if (unit.path.empty() || std::ranges::find(unit.params, weight->ref) == unit.params.end()) continue;
-    return NotInChunks("--loss-chunk needs the head's full weight, but fsdp unit '" + unit.path +
+    return NotInChunks(net,
+                       "--loss-chunk needs the head's full weight, but fsdp unit '" + unit.path +
                            "' gathers this weight only while the unit runs",
                        "a head in the root unit of fsdp, whose weights are full while the loss is computed");
   }
   const Layout& cut = weight->placement[MeshAxis::kTp];
   const bool in_shards = cut == Layout::Shard(0) && model.plan().mesh.size(MeshAxis::kTp) > 1;
   if (!in_shards && cut.is_shard() && model.plan().mesh.size(MeshAxis::kTp) > 1) {
-    return NotInChunks("the head's weight has layout " + cut.ToText(), "shard(0), or replicate");
+    return NotInChunks(net, "the head's weight has layout " + cut.ToText(), "shard(0), or replicate");
   }
   auto group =
       in_shards ? AxisGroup::Make(model.mesh(), MeshAxis::kTp) : AxisGroup::MakeSub(model.mesh(), MeshAxis::kTp, 1);
@@ -38,44 +41,71 @@ Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& mo
 }
 
 // How the hidden states arrive at the head.
-Layout HiddenLayout(const AppliedPlan& model) {
-  const ModuleLayouts& layouts = model.plan().LayoutsOf(static_cast<size_t>(model.plan().tree->Find(kHead)));
+Layout HiddenLayout(const CausalLm& net, const AppliedPlan& model) {
+  const ModuleLayouts& layouts = model.plan().LayoutsOf(static_cast<size_t>(model.plan().tree->Find(net.head_path)));
   if (layouts.inputs.empty() || !layouts.inputs[0]) return Layout::Replicate();
   return layouts.inputs[0]->from[MeshAxis::kTp];
 }
 
-}  // namespace
-
-Result<NextTokenLoss> NextTokenLoss::Make(const CausalLm& net, const AppliedPlan& model, int64_t chunk) {
-  Diagnostics diagnostics;
-  std::optional<Vocabulary> vocabulary =
-      (chunk > 0 ? VocabularyOfWeight(net, model) : VocabularyOf(model, kHead)).Collect(diagnostics);
-  if (!vocabulary) return diagnostics;
-  return NextTokenLoss(net, std::move(*vocabulary), {chunk, chunk > 0 ? HiddenLayout(model) : Layout::Replicate()});
+Result<Vocabulary> VocabularyOfLogits(const CausalLm& net, const AppliedPlan& model) {
+  const Logits logits = LogitsOf(net, model.plan());
+  return VocabularyOf(model, logits.layout, logits.vocabulary, net.head_path.empty() ? "logits" : net.head_path);
 }
 
-at::Tensor NextTokenLoss::Loss(const Batch& batch, LossReduction reduction) const {
+}  // namespace
+
+Result<BatchLoss> BatchLoss::NextTokens(const CausalLm& net, const AppliedPlan& model, int64_t chunk) {
+  Diagnostics diagnostics;
+  std::optional<Vocabulary> vocabulary =
+      (chunk > 0 ? VocabularyOfWeight(net, model) : VocabularyOfLogits(net, model)).Collect(diagnostics);
+  if (!vocabulary) return diagnostics;
+  return BatchLoss(net, std::move(vocabulary), {chunk, chunk > 0 ? HiddenLayout(net, model) : Layout::Replicate()});
+}
+
+Result<BatchLoss> BatchLoss::OfModel(const CausalLm& net, const AppliedPlan& model) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the model does not compute a loss itself");
+  d.path = "--loss";
+  if (!net.own_loss) {
+    d.required = "a program that was exported with its labels, as in --inputs input_ids labels; or --loss next-tokens";
+    return d;
+  }
+  const Layout layout = LogitsOf(net, model.plan()).layout;
+  if (layout != Layout::Replicate()) {
+    d.message = "the model's own loss cannot be computed from logits that leave as " + layout.ToText();
+    d.required = "a plan that gathers the logits: output = replicate at the head; or --loss next-tokens";
+    return d;
+  }
+  return BatchLoss(net, std::nullopt, {});
+}
+
+at::Tensor BatchLoss::Loss(const Batch& batch, LossReduction reduction) const {
+  if (!vocabulary_) {
+    const at::Tensor labels = batch.ids.masked_fill(batch.targets == kIgnored, kIgnored);
+    const at::Tensor mean = net_.own_loss(batch.ids, labels, {}, {}).second;
+    return reduction == LossReduction::kMean ? mean : mean * Targets(batch);
+  }
   // With chunks the head is not called: the loss multiplies by its weight, a chunk of tokens at a time, so that the
   // logits of all tokens never exist together. The model is then used without its own forward, so CallAsModel begins
   // and ends a call of it for the hooks of the plan.
   if (head_.chunk == 0) {
-    return CrossEntropy(vocabulary_, net_.forward(batch.ids, {}, {}), batch.targets, {.reduction = reduction});
+    return CrossEntropy(*vocabulary_, net_.forward(batch.ids, {}, {}), batch.targets, {.reduction = reduction});
   }
   return CallAsModel(*net_.module, batch.ids, [&](const at::Tensor& ids) {
     const at::Tensor hidden = net_.hidden(ids);
     // The product is made in the weight's type: float32 under autocast too.
     const at::Tensor& weight = net_.head->weight;
     return CrossEntropy(
-        vocabulary_,
-        ShardedLogits::OfHead(vocabulary_, hidden.to(weight.scalar_type()), weight, net_.head->bias, head_),
+        *vocabulary_,
+        ShardedLogits::OfHead(*vocabulary_, hidden.to(weight.scalar_type()), weight, net_.head->bias, head_),
         batch.targets, {.reduction = reduction});
   });
 }
 
-at::Tensor NextTokenLoss::Mean(const Batch& batch) const { return Loss(batch, LossReduction::kMean); }
+at::Tensor BatchLoss::Mean(const Batch& batch) const { return Loss(batch, LossReduction::kMean); }
 
-std::pair<double, int64_t> NextTokenLoss::Sum(const Batch& batch) const {
-  const int64_t targets = batch.targets.ne(-100).sum().item<int64_t>();
+std::pair<double, int64_t> BatchLoss::Sum(const Batch& batch) const {
+  const int64_t targets = Targets(batch);
+  if (targets == 0) return {0, 0};
   return {Loss(batch, LossReduction::kSum).item<double>(), targets};
 }
 

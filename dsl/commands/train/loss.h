@@ -1,39 +1,49 @@
-// NextTokenLoss: the cross-entropy of the next tokens of each row, for logits that the plan leaves replicated or
-// sharded along the vocabulary, without gathering them. The result is the same on every rank that shares the rows.
+// BatchLoss: the loss of a batch. It is either the cross-entropy of the next tokens of each row, for logits that the
+// plan leaves replicated or sharded along the vocabulary, without gathering them, or the loss that the model computes
+// itself. The result is the same on every rank that shares the rows.
 // Stage before: batches.h. Stage after: backward.
 #pragma once
+
+#include <optional>
 
 #include "dsl/commands/train/batches.h"
 #include "dsl/embed/moonshard.h"
 
 namespace moonshard {
 
-class NextTokenLoss {
+class BatchLoss {
  public:
-  // `chunk` above 0: the logits are computed for this many tokens at a time, and recomputed in the backward. `net` and
-  // `model` must outlive the loss. Errors: kNotSupported for logits in a layout other than shard(-1) or replicate. With
-  // a chunk, kNotSupported also if the logits are not the output of a single Linear, if the weight of that Linear is
-  // sharded along a dim other than 0, or if the weight is in an fsdp unit other than the root unit. Under fsdp the
-  // parameters of the root unit are gathered once for all chunks, and stay full until the root unit's backward ends.
-  static Result<NextTokenLoss> Make(const CausalLm& net, const AppliedPlan& model, int64_t chunk);
+  // The cross-entropy of the next tokens. `chunk` above 0: the logits are computed for this many tokens at a time, and
+  // recomputed in the backward. `net` and `model` must outlive the loss. Errors: kNotSupported for logits in a layout
+  // other than shard(-1) or replicate. With a chunk, kNotSupported also if the logits are not the output of a single
+  // Linear, if the weight of that Linear is sharded along a dim other than 0, or if the weight is in an fsdp unit other
+  // than the root unit. Under fsdp the parameters of the root unit are gathered once for all chunks, and stay full
+  // until the root unit's backward ends.
+  static Result<BatchLoss> NextTokens(const CausalLm& net, const AppliedPlan& model, int64_t chunk);
+  // The model's own loss (CausalLm::own_loss), with the inputs as labels: the model shifts them itself, as models of
+  // transformers do. `net` must outlive the loss. Errors: kNotSupported for a model without a loss of its own, and for
+  // logits that leave sharded.
+  static Result<BatchLoss> OfModel(const CausalLm& net, const AppliedPlan& model);
 
-  // A scalar with a gradient: the mean over the targets.
+  // A scalar with a gradient: the mean over the targets, or the model's own loss.
   at::Tensor Mean(const Batch& batch) const;
-  // The sum over the targets, and their number.
+  // The sum over the targets, and their number. Of a model's own loss: the loss times the number of targets.
   std::pair<double, int64_t> Sum(const Batch& batch) const;
 
   // The collectives of the loss alone; those of the model are in AppliedPlan::counts.
-  const CollectiveCounts& counts() const { return vocabulary_.group().counts(); }
-  void ClearCounts() const { vocabulary_.group().ClearCounts(); }
+  CollectiveCounts counts() const { return vocabulary_ ? vocabulary_->group().counts() : CollectiveCounts(); }
+  void ClearCounts() const {
+    if (vocabulary_) vocabulary_->group().ClearCounts();
+  }
 
  private:
-  NextTokenLoss(const CausalLm& net, Vocabulary vocabulary, HeadOptions head)
+  BatchLoss(const CausalLm& net, std::optional<Vocabulary> vocabulary, HeadOptions head)
       : net_(net), vocabulary_(std::move(vocabulary)), head_(std::move(head)) {}
   at::Tensor Loss(const Batch& batch, LossReduction reduction) const;
 
   const CausalLm& net_;
-  Vocabulary vocabulary_;
-  HeadOptions head_;  // with a chunk of 0 the model calls its head itself
+  std::optional<Vocabulary> vocabulary_;  // none: the model's own loss
+  HeadOptions head_;                      // with a chunk of 0 the model calls its head itself
 };
 
 }  // namespace moonshard

@@ -18,9 +18,14 @@ DeviceMesh OpenMesh(const TrainVerb& verb) {
   return DeviceMesh::FromEnvironment(MeshShape::Parse(verb.model.mesh).ValueOrThrow(), options);
 }
 
+// Without --loss model, the loss is computed from the logits, so a program need not compute it too.
 ModelFolder OpenFolder(const TrainVerb& verb) {
-  return (verb.init ? OpenModelWithoutWeights(verb.model) : OpenModelFolder(verb.model, /*headers_only=*/false))
-      .ValueOrThrow();
+  ModelFolder folder =
+      (verb.init ? OpenModelWithoutWeights(verb.model) : OpenModelFolder(verb.model, /*headers_only=*/false))
+          .ValueOrThrow();
+  if (!folder.program || verb.loss == "model") return folder;
+  if (auto without = WithoutLoss(*folder.program)) folder.program = std::move(without);
+  return folder;
 }
 
 Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, const DeviceMesh& mesh,
@@ -30,7 +35,7 @@ Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, c
   tokens.sequence = verb.sequence;
   tokens.vocabulary = VocabularyOf(folder).value_or(0);
   tokens.raw = verb.data_dtype;
-  const int64_t ranks = mesh.shape().size(MeshAxis::kDpReplicate) * mesh.shape().size(MeshAxis::kDpShard);
+  const int64_t ranks = mesh.shape().data_ranks();
   StepSize size;
   size.tokens = verb.batch / ranks * verb.sequence;
   size.logit_tokens = size.tokens / verb.micro_batches;
@@ -91,11 +96,11 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelFolder& folder, const Devi
     }
   }
   // A program with another loss would be trained towards something else.
-  if (const auto program = std::dynamic_pointer_cast<Program>(out.net.module)) {
+  if (const auto program = std::dynamic_pointer_cast<Program>(out.net.module); program && verb.loss != "model") {
     if (std::optional<Diagnostic> differs = OwnLossDiffers(program->exported())) {
       differs->path = program->exported().file;
-      differs->required =
-          "a causal language model whose loss is the mean over the next tokens; the C++ API can train other models";
+      differs->required = "a causal language model whose loss is the mean over the next tokens, or --loss model";
+      differs->help = "with --loss model, the tokens of each sequence are the labels: the model must shift them itself";
       throw PlanError({*std::move(differs)});
     }
   }
@@ -106,6 +111,11 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelFolder& folder, const Devi
   out.model = AppliedPlan::Apply(
       live, ToResult(ResolveModel(verb.model, folder.config, mesh.shape(), live.tree)).ValueOrThrow(), mesh, apply);
   return out;
+}
+
+BatchLoss MakeLoss(const TrainVerb& verb, const CausalLm& net, const AppliedPlan& model) {
+  return (verb.loss == "model" ? BatchLoss::OfModel(net, model) : BatchLoss::NextTokens(net, model, verb.loss_chunk))
+      .ValueOrThrow();
 }
 
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const CausalLm& net, AppliedPlan& model) {
@@ -176,6 +186,7 @@ std::string Describe(const TrainVerb& verb) {
                         {"eps", verb.eps},
                         {"clip", verb.clip},
                         {"skips", verb.skips},
+                        {"loss", verb.loss},
                         {"loss_chunk", verb.loss_chunk},
                         {"seed", std::to_string(verb.seed)},
                         {"save_every", verb.save_every},

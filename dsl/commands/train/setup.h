@@ -10,6 +10,7 @@
 
 #include "dsl/commands/cli/options.h"
 #include "dsl/commands/train/batches.h"
+#include "dsl/commands/train/loss.h"
 #include "dsl/embed/moonshard.h"
 
 namespace moonshard {
@@ -41,6 +42,9 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelFolder& folder, const Devi
 // Sets the initial weights: new ones from --init, else those of the model directory or of the program. Returns
 // warnings. Throws kMissingTensor for a program without weights as MODEL.
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const CausalLm& net, AppliedPlan& model);
+
+// The loss that --loss names. `net` and `model` must outlive it. Throws PlanError: the errors of BatchLoss.
+BatchLoss MakeLoss(const TrainVerb& verb, const CausalLm& net, const AppliedPlan& model);
 
 torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model);
 Schedule ScheduleOf(const TrainVerb& verb);

@@ -34,7 +34,7 @@ class TrainingRun {
         data_(OpenData(verb.data, verb, mesh_, folder_, verb.micro_batches)),
         lm_(MakeModel(verb, folder_, mesh_)),
         model_(*lm_.model),
-        loss_(NextTokenLoss::Make(lm_.net, model_, verb.loss_chunk).ValueOrThrow()),
+        loss_(MakeLoss(verb, lm_.net, model_)),
         optimizer_(MakeOptimizer(verb, model_)),
         schedule_(ScheduleOf(verb)),
         compute_type_(ComputeType(verb)),
@@ -183,7 +183,9 @@ class TrainingRun {
   void CheckCalls() {
     checked_ = true;
     Diagnostics findings = model_.Findings();
-    if (verb_.loss_chunk > 0) std::erase_if(findings, [](const Diagnostic& d) { return d.path == "lm_head"; });
+    if (verb_.loss_chunk > 0) {
+      std::erase_if(findings, [&](const Diagnostic& d) { return d.path == lm_.net.head_path; });
+    }
     if (HasErrors(findings)) throw PlanError(findings);
     report_.Warn(findings);
   }
@@ -197,7 +199,7 @@ class TrainingRun {
   std::optional<Batches> held_out_;
   ShardedLm lm_;
   AppliedPlan& model_;
-  NextTokenLoss loss_;
+  BatchLoss loss_;
   torch::optim::AdamW optimizer_;
   Schedule schedule_;
   c10::ScalarType compute_type_;

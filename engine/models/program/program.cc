@@ -11,6 +11,7 @@
 
 #include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
+#include "engine/graph/local_sizes.h"
 #include "engine/graph/program_checks.h"
 #include "engine/models/program/compile_program.h"
 #include "engine/runtime/nn/defer_init.h"
@@ -301,6 +302,10 @@ Result<std::shared_ptr<Program>> Program::FromArchive(const ProgramArchive& arch
 
 WeightRecipes Program::recipes() const { return RecipesOf(*exported_); }
 
+std::vector<std::optional<Layout>> Program::OutputLayouts(const CompiledPlan& plan) const {
+  return moonshard::OutputLayouts(*exported_, plan);
+}
+
 void Program::AddKnowledge(ModuleTree& tree) const { AddProgramKnowledge(tree, exported_); }
 
 std::string Program::Summary() const {
@@ -394,19 +399,45 @@ Diagnostics CheckGuards(const ExportedProgram& program, const std::map<std::stri
   return errors;
 }
 
+std::shared_ptr<const ProgramOutputs::Shapes> ShapesOfOutputs(
+    const ExportedProgram& program, const std::map<std::string, int64_t, std::less<>>& symbols) {
+  auto out = std::make_shared<ProgramOutputs::Shapes>();
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    std::optional<std::vector<int64_t>>& shape = out->emplace_back();
+    const ProgramArgument& value = program.graph.outputs[i];
+    const std::vector<SizeExpression>& recorded = program.outputs[i].shape;
+    // An archive may say nothing of an output.
+    if (value.kind != ProgramArgument::Kind::kValue || program.values[value.value].sizes.size() != recorded.size())
+      continue;
+    std::vector<int64_t> sizes;
+    for (const SizeExpression& expression : recorded) {
+      const std::optional<int64_t> size = expression.Evaluate(symbols);
+      if (size) sizes.push_back(*size);
+    }
+    if (sizes.size() == recorded.size()) shape = std::move(sizes);
+  }
+  return out;
+}
+
 }  // namespace
 
-// A size that is a symbol binds it or must equal what bound it; one that is an expression must have its value. A symbol
-// of a parameter has the local size.
-Diagnostics Program::CheckSizes(const Graph& graph, const std::vector<at::Tensor>& inputs) const {
+Program::Symbols Program::SymbolsOf(const Graph& graph, const std::vector<at::Tensor>& inputs, bool full) const {
   Symbols symbols;
   for (const SymbolSource& source : graph.sources) {
     if (!source.of_input) {
-      symbols[source.symbol] = shared()->shapes[source.index][static_cast<size_t>(source.dim)];
+      const std::vector<int64_t>& shape =
+          full ? graph.exported->tensors[source.index].shape : shared()->shapes[source.index];
+      symbols[source.symbol] = shape[static_cast<size_t>(source.dim)];
     } else if (inputs[source.index].defined() && source.dim < inputs[source.index].dim()) {
       symbols[source.symbol] = inputs[source.index].size(source.dim);
     }
   }
+  return symbols;
+}
+
+// A size that is a symbol binds it or must equal what bound it; one that is an expression must have its value.
+Diagnostics Program::CheckSizes(const Graph& graph, const std::vector<at::Tensor>& inputs) const {
+  const Symbols symbols = SymbolsOf(graph, inputs, /*full=*/false);
   Diagnostics errors = CheckShapes(*graph.exported, graph.slots, inputs, symbols);
   return errors.empty() ? CheckGuards(*graph.exported, symbols) : errors;
 }
@@ -460,7 +491,7 @@ Diagnostic Program::NoGraphTakes(const std::vector<at::Tensor>& inputs) const {
 }
 
 // Each set of sizes is looked at once: a training step compares a few integers.
-const Program::Graph& Program::GraphFor(const std::vector<at::Tensor>& inputs) {
+Program::Checked Program::GraphFor(const std::vector<at::Tensor>& inputs) {
   std::vector<int64_t> key = {is_training() ? 1 : 0};
   for (const at::Tensor& input : inputs) {
     key.push_back(input.defined() ? input.dim() : -1);
@@ -472,7 +503,7 @@ const Program::Graph& Program::GraphFor(const std::vector<at::Tensor>& inputs) {
     }
   }
   const std::lock_guard lock(mutex_);
-  if (const auto known = checked_.find(key); known != checked_.end()) return graphs_[known->second];
+  if (const auto known = checked_.find(key); known != checked_.end()) return known->second;
   std::optional<Diagnostics> first;
   size_t taking = 0;
   if (std::ranges::none_of(graphs_, [&](const Graph& graph) { return IsOfMode(graph); })) {
@@ -485,8 +516,10 @@ const Program::Graph& Program::GraphFor(const std::vector<at::Tensor>& inputs) {
     if (errors.empty()) {
       constexpr size_t kRemembered = 1024;
       if (checked_.size() >= kRemembered) checked_.clear();
-      checked_.emplace(std::move(key), i);
-      return graphs_[i];
+      return checked_
+          .emplace(std::move(key),
+                   Checked{i, ShapesOfOutputs(*graphs_[i].exported, SymbolsOf(graphs_[i], inputs, true))})
+          .first->second;
     }
     if (!first) first = std::move(errors);
   }
@@ -534,7 +567,8 @@ ProgramOutputs Program::forward(std::vector<at::Tensor> inputs) {
     d.required = std::to_string(names.size()) + ": " + Join(names, ", ");
     throw PlanError({std::move(d)});
   }
-  const Graph& graph = GraphFor(inputs);
+  const Checked checked = GraphFor(inputs);
+  const Graph& graph = graphs_[checked.graph];
   const at::DeviceType device =
       inputs.empty() || !inputs[0].defined() ? shared()->device.type() : inputs[0].device().type();
   if (!graph.exported->autocast_regions && at::autocast::is_autocast_available(device) &&
@@ -550,7 +584,7 @@ ProgramOutputs Program::forward(std::vector<at::Tensor> inputs) {
     tensors.push_back(value.isTensor() ? std::move(value).toTensor() : NumberAsTensor(value));
   std::vector<std::string> names;
   for (const ProgramOutput& output : exported_->outputs) names.push_back(output.name);
-  return {std::move(names), std::move(tensors)};
+  return {std::move(names), std::move(tensors), checked.shapes};
 }
 
 ProgramOutputs Program::forward(const std::map<std::string, at::Tensor>& inputs) {

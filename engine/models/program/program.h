@@ -25,6 +25,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,19 +35,29 @@
 #include "engine/core/base/result.h"
 #include "engine/io/exported_program/exported_program.h"
 #include "engine/io/exported_program/program_archive.h"
+#include "engine/layout/layout.h"
 #include "engine/models/program/program_module.h"
 
 namespace moonshard {
+
+struct CompiledPlan;  // engine/plan/compile/compiled_plan.h
 
 // The results of a call of a program: tensors with the names of the model's outputs, in the order of the outputs. A
 // result that is a number is a tensor without dims: int64, float64 or bool.
 class ProgramOutputs {
  public:
-  ProgramOutputs(std::vector<std::string> names, std::vector<at::Tensor> tensors)
-      : names_(std::move(names)), tensors_(std::move(tensors)) {}
+  // The shape of a result; nullopt if it depends on data.
+  using Shapes = std::vector<std::optional<std::vector<int64_t>>>;
+
+  ProgramOutputs(std::vector<std::string> names, std::vector<at::Tensor> tensors,
+                 std::shared_ptr<const Shapes> full_shapes)
+      : names_(std::move(names)), tensors_(std::move(tensors)), full_shapes_(std::move(full_shapes)) {}
 
   const std::vector<std::string>& names() const { return names_; }
   const std::vector<at::Tensor>& tensors() const { return tensors_; }
+  // The shapes that the results of the model without a plan have for these inputs. Under a plan, a result that leaves
+  // the model as a shard has another shape.
+  const Shapes& full_shapes() const { return *full_shapes_; }
   // Returns the tensor with this name ("logits"). Throws PlanError (kBadArgument) if no output has this name.
   const at::Tensor& operator[](std::string_view name) const;
   bool Has(std::string_view name) const;
@@ -54,6 +65,7 @@ class ProgramOutputs {
  private:
   std::vector<std::string> names_;
   std::vector<at::Tensor> tensors_;
+  std::shared_ptr<const Shapes> full_shapes_;
 };
 
 // Returns the error (kNotSupported) of a call under autocast if ExportedProgram::autocast_regions is false.
@@ -98,6 +110,9 @@ class Program : public ProgramModule {
   // Returns how parameters are computed from the tensors of a checkpoint with other names or shapes
   // (NameRules::recipes).
   WeightRecipes recipes() const;
+  // Returns the layout along tp in which each output leaves under a plan that was compiled for this program; nullopt
+  // where the graph does not tell it (engine/graph/local_sizes.h).
+  std::vector<std::optional<Layout>> OutputLayouts(const CompiledPlan& plan) const;
   void AddKnowledge(ModuleTree& tree) const override;
   // Returns one line about the compiled graph, for reports and tests: the numbers of nodes, modules and distinct calls,
   // and the names of torn modules (CallTree::torn).
@@ -133,9 +148,16 @@ class Program : public ProgramModule {
   bool Takes(const Graph& graph, const std::vector<at::Tensor>& inputs) const;
   // The error (kBadInput) of a set of inputs that no graph takes.
   Diagnostic NoGraphTakes(const std::vector<at::Tensor>& inputs) const;
-  // Returns the first graph of the module's mode that takes these inputs and is valid for their sizes. Throws PlanError
-  // if there is none.
-  const Graph& GraphFor(const std::vector<at::Tensor>& inputs);
+  struct Checked {
+    size_t graph = 0;
+    std::shared_ptr<const ProgramOutputs::Shapes> shapes;
+  };
+  // Returns the first graph of the module's mode that takes these inputs and is valid for their sizes, and the full
+  // shapes of its outputs. Throws PlanError if there is none.
+  Checked GraphFor(const std::vector<at::Tensor>& inputs);
+  // The values of the symbols for these inputs. A symbol that is a size of a parameter has the local size, or the full
+  // size if `full`.
+  Symbols SymbolsOf(const Graph& graph, const std::vector<at::Tensor>& inputs, bool full) const;
   // Returns the errors of these sizes; empty if the graph is valid for them.
   Diagnostics CheckSizes(const Graph& graph, const std::vector<at::Tensor>& inputs) const;
   Diagnostic NoGraphHolds(const std::vector<at::Tensor>& inputs) const;
@@ -147,7 +169,7 @@ class Program : public ProgramModule {
   std::vector<Graph> graphs_;
   std::vector<at::Tensor> constants_;
   std::mutex mutex_;  // protects `checked_` and the device: calls may run on several threads
-  std::map<std::vector<int64_t>, size_t> checked_;  // sizes of inputs and sharded dims -> index of the valid graph
+  std::map<std::vector<int64_t>, Checked> checked_;  // by the sizes of inputs and of sharded dims
   size_t distinct_bodies_ = 0;
   std::vector<std::string> torn_;
 };

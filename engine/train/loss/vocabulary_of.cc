@@ -28,19 +28,25 @@ Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& hea
   const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(found));
   const Layout left =
       layouts.outputs.empty() || !layouts.outputs[0] ? Layout::Replicate() : layouts.outputs[0]->to[MeshAxis::kTp];
-  const bool in_shards = left.is_plain_shard() && plan.mesh.size(MeshAxis::kTp) > 1;
-  if (plan.mesh.size(MeshAxis::kTp) > 1 && left != Layout::Replicate() && left != Layout::Shard(-1)) {
+  return VocabularyOf(model, left, weight->shape[0], head, std::move(options));
+}
+
+Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const Layout& logits, int64_t size, const std::string& path,
+                                VocabularyOptions options) {
+  const int64_t ranks = model.plan().mesh.size(MeshAxis::kTp);
+  const bool in_shards = ranks > 1 && (logits == Layout::Shard(-1) || logits == Layout::Shard(2));
+  if (ranks > 1 && !in_shards && logits != Layout::Replicate()) {
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                  "the losses do not support the layout of the logits that '" + head + "' outputs");
-    d.path = head;
-    d.declared = left.ToText();
+                                  "the losses do not support the layout of the logits that '" + path + "' outputs");
+    d.path = path;
+    d.declared = logits.ToText();
     d.required = "shard(-1), or replicate";
     return d;
   }
   // In a group of one the losses communicate nothing.
   auto group =
       in_shards ? AxisGroup::Make(model.mesh(), MeshAxis::kTp) : AxisGroup::MakeSub(model.mesh(), MeshAxis::kTp, 1);
-  return Vocabulary::Make(std::move(group), weight->shape[0], std::move(options));
+  return Vocabulary::Make(std::move(group), size, std::move(options));
 }
 
 }  // namespace moonshard

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "engine/core/base/result.h"
+#include "engine/layout/layout.h"
 #include "engine/runtime/apply/applied_plan.h"
 #include "engine/train/loss/vocabulary.h"
 
@@ -19,5 +20,11 @@ namespace moonshard {
 // if the output is replicate. Its size is the number of rows of the head's full weight. Errors: kBadInput if the module
 // does not exist or has no parameter `weight`; kNotSupported for an output of any other layout.
 Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& head, VocabularyOptions options = {});
+
+// Returns the vocabulary of logits that leave `model` in this layout along tp. `size`: of the full vocabulary. Errors:
+// kNotSupported for a layout other than shard(-1), the last dim of logits of three dims, and replicate; `path` names
+// the logits in the error.
+Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const Layout& logits, int64_t size, const std::string& path,
+                                VocabularyOptions options = {});
 
 }  // namespace moonshard

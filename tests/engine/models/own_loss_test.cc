@@ -23,8 +23,19 @@ TEST_CASE("the loss of causal language models is recognised as that of the next 
     if (file.path().extension() != ".pt2") continue;
     const std::string name = file.path().lexically_relative(kParityFolder).string();
     CAPTURE(name);
-    CHECK(OwnLossOf(ReadParity(name)) == (name == "programs/t5/program.pt2" ? OwnLoss::kOther : OwnLoss::kNextTokens));
+    const ExportedProgram program = ReadParity(name);
+    const bool other = name == "programs/t5/program.pt2";
+    CHECK(OwnLossOf(program) == (other ? OwnLoss::kOther : OwnLoss::kNextTokens));
+    // What computes it can be left out: all that is left is used, or was without effect before.
+    const auto without = WithoutLoss(program);
+    REQUIRE((without == nullptr) == other);
     ++programs;
+    if (other) continue;
+    CHECK(without->outputs.size() + 1 == program.outputs.size());
+    CHECK(std::ranges::count(without->outputs, "loss", &ProgramOutput::name) == 0);
+    CHECK(std::ranges::count(without->graph.nodes, "aten::cross_entropy_loss", &ProgramNode::target) == 0);
+    CHECK(without->graph.nodes.size() + 2 <= program.graph.nodes.size());
+    CHECK(OwnLossOf(*without) == OwnLoss::kNone);
   }
   CHECK(programs > 25);
 }
@@ -36,6 +47,8 @@ TEST_CASE("a loss of the same position is another one, and a program may have no
   const ExportedProgram without = ReadParity("own_modules/sizes/program.pt2");
   CHECK(OwnLossOf(without) == OwnLoss::kNone);
   CHECK_FALSE(OwnLossDiffers(without));
+  CHECK(WithoutLoss(same_position) == nullptr);
+  CHECK(WithoutLoss(without) == nullptr);
 }
 
 // The loss plus a value of a layer, as a balance of experts is.

@@ -329,10 +329,32 @@ class Outputs(torch.nn.Module):
         return {"loss": loss, "logits": logits, "hidden": x, "aux_loss": x.square().mean(), "tokens": logits.argmax(-1)}
 
 
-def make_outputs(folder: pathlib.Path) -> None:
+class Leaving(torch.nn.Module):
+    """A causal language model that returns what its layers make: a plan may leave these outputs sharded, in several
+    layouts. Its head has another name than usual, and its logits are not the head's output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(24, 8)
+        self.up = torch.nn.Linear(8, 16)
+        self.fused = torch.nn.Linear(8, 32)
+        self.odd = torch.nn.Linear(8, 10)
+        self.down = torch.nn.Linear(16, 8)
+        self.score = torch.nn.Linear(8, 24, bias=False)
+
+    def forward(self, input_ids, labels):
+        x = self.embed(input_ids)
+        up = self.up(x)
+        hidden = x + self.down(torch.nn.functional.gelu(up))
+        logits = torch.tanh(self.score(hidden) / 3) * 3
+        targets = torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return {"loss": loss, "logits": logits, "up": up, "heads": up.view(*up.shape[:2], -1, 4), "turned": up.transpose(1, 2),
+                "fused": self.fused(x), "odd": self.odd(x), "hidden": hidden}  # fmt: skip
+
+
+def make_outputs(folder: pathlib.Path, model: torch.nn.Module) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(0)
-    model = Outputs()
     random_values(model)
     ids = torch.arange(24).reshape(4, 6) * 7 % 24
     inputs = {"input_ids": ids, "labels": ids.clone()}
@@ -343,9 +365,20 @@ def make_outputs(folder: pathlib.Path) -> None:
     results = model(**inputs)
     results["loss"].backward()
     expected = {name: one.detach().clone() for name, one in results.items()}
-    expected |= {f"grad.{name}": p.grad.clone() for name, p in model.named_parameters()}
-    save_file(expected, folder / "expected.safetensors")
-    print("outputs", float(results["loss"].detach()), flush=True)
+    expected |= {f"grad.{name}": p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    save_file({name: one.contiguous() for name, one in expected.items()}, folder / "expected.safetensors")
+    print(folder.name, float(results["loss"].detach()), flush=True)
+
+
+class Balanced(Outputs):
+    """A causal language model whose loss has an auxiliary term, as that of a mixture of experts."""
+
+    def forward(self, input_ids, labels):
+        results = super().forward(input_ids, labels)
+        return {"loss": results["loss"] + 0.5 * results["aux_loss"], "logits": results["logits"]}
+
+
+OUTPUTS = {"outputs": Outputs, "leaving": Leaving, "balanced": Balanced}
 
 
 def make_lengths(folder: pathlib.Path) -> None:
@@ -547,7 +580,7 @@ def make_reference(out: pathlib.Path, name: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", "outputs", *(f"reference/{name}" for name in REFERENCE)):
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", *OUTPUTS, *(f"reference/{name}" for name in REFERENCE)):
         try:
             if case == "sizes":
                 make_sizes(OWN_MODULES / "sizes" if out == HERE else out / "sizes")
@@ -555,8 +588,9 @@ def main() -> None:
                 make_lengths(OWN_MODULES / "lengths" if out == HERE else out / "lengths")
             elif case == "branches":
                 make_branches(OWN_MODULES / "branches" if out == HERE else out / "branches")
-            elif case == "outputs":
-                make_outputs(OWN_MODULES / "outputs" if out == HERE else out / "outputs")
+            elif case in OUTPUTS:
+                torch.manual_seed(0)
+                make_outputs((OWN_MODULES if out == HERE else out) / case, OUTPUTS[case]())
             elif case == "dtypes":
                 make_dtypes(DTYPES_HERE if out == HERE else out / "dtypes")
             elif case == "drawing":

@@ -4,6 +4,7 @@
     survey.py OUT.tsv [--class C...] [--types T...]          one process per type; OUT.tsv grows line by line
                       [--timeout SECONDS]
                       [--engine MOONSHARD] [--keep FOLDER]   also in the engine: on one rank, and sharded on two
+                      [--suggested]                          also under the plan that `moonshard suggest` writes
     survey.py --summary OUT.tsv                              a summary of the table, and its exceptions, as Markdown
     survey.py --config TYPE FOLDER                           writes the small config.json that the survey uses
 
@@ -15,7 +16,8 @@ The columns are: class; type; result of the program in Python (`bits`: bitwise e
 difference of outputs and gradients; otherwise the error); engine: the same for `moonshard eval` with a checkpoint that
 save_pretrained wrote; plan: `chosen` (the plan that the engine chooses by itself: shipped, the config's own, or derived
 from the modules) or `suggest`; tp2: the same for `moonshard eval` with this plan and --mesh tp=2; share: the fraction
-of parameter elements in sharded tensors; nodes: the number of nodes; symbolic: the number of parameters with a symbolic
+of parameter elements in sharded tensors; suggested: the largest difference under the plan that `moonshard suggest`
+writes, run on each number of ranks up to 4 of which suggest says that check passes, or the first that fails; nodes: the number of nodes; symbolic: the number of parameters with a symbolic
 dim; operators: those that are not PyTorch's own; lengths: the valid sizes of the second dim; reason: errors and notes.
 """
 
@@ -208,7 +210,8 @@ def _is_number(config: Any, name: str) -> bool:
         return False
 
 
-def survey_one(task: str, model_type: str, engine: str | None = None, keep: str | None = None) -> dict[str, Any]:
+def survey_one(task: str, model_type: str, engine: str | None = None, keep: str | None = None,
+               suggested: bool = False) -> dict[str, Any]:  # fmt: skip
     """One row of the table: the model of a type in the auto class AutoModelFor`task`."""
     import torch
     import transformers
@@ -245,7 +248,7 @@ def survey_one(task: str, model_type: str, engine: str | None = None, keep: str 
             return row
         try:
             _expect(folder, exported, options)
-            found = survey_engine(engine, folder)
+            found = survey_engine(engine, folder, suggested)
         except Exception as error:
             found = {"engine": "does not run", "reason": _reason(error)}
     reasons = [one for one in (row["reason"], found.pop("reason", "")) if one]
@@ -272,7 +275,7 @@ def _number(difference: float) -> str:
 
 
 # --- In the engine ----------------------------------------------------------------------------------------------------
-def survey_engine(engine: str, folder: pathlib.Path) -> dict[str, Any]:
+def survey_engine(engine: str, folder: pathlib.Path, suggested: bool) -> dict[str, Any]:
     """Compares the results of the engine with those in `folder` (`_expect`)."""
     from safetensors.torch import load_file
 
@@ -297,7 +300,28 @@ def survey_engine(engine: str, folder: pathlib.Path) -> dict[str, Any]:
         row["tp2"] = _number(_evaluate(engine, folder, [*program, *plan, "--mesh", "tp=2"], expected))
     except RuntimeError as error:
         row |= {"tp2": "refused", "reason": str(error)}
-    return row
+    return {**row, "suggested": _suggested(engine, folder, program, expected)} if suggested else row
+
+
+def _suggested(engine: str, folder: pathlib.Path, program: list[str], expected: dict[str, Any]) -> str:
+    """ "tp=1,2,4: 1e-06", or "tp=4: " and the error of a run that suggest says would pass."""
+    plan = folder / "suggested.lua"
+    try:
+        written = _verb(engine, "suggest", folder / "program.pt2", "-o", str(plan), "--replace").stderr
+    except RuntimeError as error:
+        return str(error)
+    sizes = re.search(r"check passes on tp = ([0-9, ]+)", written)
+    ranks = [size for size in sizes[1].split(", ") if int(size) <= 4]
+    worst = 0.0
+    for size in ranks:
+        try:
+            differs = _evaluate(engine, folder, [*program, "--plan", str(plan), "--mesh", f"tp={size}"], expected)
+        except RuntimeError as error:
+            return f"tp={size}: {error}"
+        if differs > 1e-4:
+            return f"tp={size}: {_number(differs)}"
+        worst = max(worst, differs)
+    return f"tp={','.join(ranks)}: {_number(worst)}"
 
 
 def _expect(folder: pathlib.Path, exported: Any, options: Any) -> None:
@@ -338,7 +362,12 @@ def _expect(folder: pathlib.Path, exported: Any, options: Any) -> None:
 
 
 def _moonshard(engine: str, verb: str, folder: pathlib.Path, *arguments: str) -> str:
-    """The stdout of a verb. Raises RuntimeError with the first finding if the verb fails."""
+    """The stdout of a verb."""
+    return _verb(engine, verb, folder, *arguments).stdout
+
+
+def _verb(engine: str, verb: str, folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess:
+    """What a verb prints. Raises RuntimeError with the first finding if the verb fails."""
     # One thread, as for transformers here: sums over several threads are rounded differently.
     threads = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([engine, verb, str(folder), *arguments], capture_output=True, text=True, env=threads)
@@ -346,7 +375,7 @@ def _moonshard(engine: str, verb: str, folder: pathlib.Path, *arguments: str) ->
         lines = [line.strip() for line in (done.stderr + done.stdout).splitlines()]
         found = [line for line in lines if "error" in line] or lines[-1:]
         raise RuntimeError(f"{verb}: {found[0][:300] if found else f'exit code {done.returncode}'}")
-    return done.stdout
+    return done
 
 
 def _evaluate(engine: str, folder: pathlib.Path, arguments: list[str], expected: dict[str, Any]) -> float:
@@ -460,6 +489,8 @@ def _counts(rows: list[dict[str, str]]) -> dict[str, str]:
         close = sum(_class(row[column]) == "within 1e-4" for row in exported)
         return f"{bits}, {close} more within 1e-4" if close else str(bits)
 
+    suggested = [row["suggested"] for row in rows if row.get("suggested")]
+    held = sum(bool(re.fullmatch(r"tp=[0-9,]+: (bits|[0-9.]+e[-+][0-9]+)", one)) for one in suggested)
     return {
         "types": str(len(rows)),
         "can be exported": str(len(exported)),
@@ -468,6 +499,7 @@ def _counts(rows: list[dict[str, str]]) -> dict[str, str]:
         "engine, tp=2: within 1e-4 (worst)": f"{len(sharded)} ({worst:.0e})",
         "of these with a plan that the engine chooses by itself": str(sum(row["plan"] == "chosen" for row in sharded)),
         "of these with at least half of the parameters in sharded tensors": str(sum(float(row["share"]) >= 0.5 for row in sharded)),
+        **({"suggested plans: right on all ranks that they claim": f"{held} of {len(suggested)}"} if suggested else {}),
     }
 
 
@@ -501,7 +533,7 @@ def _reason(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-COLUMNS = ("class", "type", "result", "engine", "plan", "tp2", "share", "nodes", "symbolic", "operators", "lengths", "reason")
+COLUMNS = ("class", "type", "result", "engine", "plan", "tp2", "share", "suggested", "nodes", "symbolic", "operators", "lengths", "reason")
 
 
 def main() -> None:
@@ -512,6 +544,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=int, default=300)
     parser.add_argument("--engine", metavar="MOONSHARD", help="the moonshard program, to run the exports too")
     parser.add_argument("--keep", metavar="FOLDER", help="directory in which to keep the models that the engine ran")
+    parser.add_argument("--suggested", action="store_true")
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--update", action="store_true", help="keep the rows of OUT.tsv that are not made anew")
     parser.add_argument("--config", nargs=2, metavar=("TYPE", "FOLDER"))
@@ -574,7 +607,7 @@ def _run(task: str, model_type: str, given: argparse.Namespace) -> dict[str, Any
 def _send_row(sender: Any, task: str, model_type: str, given: argparse.Namespace) -> None:
     os.setpgid(0, 0)  # so that its own children end with it
     try:
-        row = survey_one(task, model_type, given.engine, given.keep)
+        row = survey_one(task, model_type, given.engine, given.keep, given.suggested)
     except Exception as error:
         row = {"class": task, "type": model_type, "result": "crashed", "reason": _reason(error)}
     sender.send(row)

@@ -40,6 +40,73 @@ std::string DirectoryWithWeights(const ScratchFolder& scratch) {
   return directory.string();
 }
 
+const std::string kLeaving = kParity + "own_modules/leaving/";
+
+// eval writes what the model without a plan returns, whatever the plan leaves sharded.
+TEST_CASE("outputs that leave as shards are gathered, and heads have any name") {
+  const ScratchFolder scratch;
+  struct Case {
+    std::string mesh;
+    Words more;
+    std::string loss;  // where it comes from
+  };
+  for (const Case& one : std::vector<Case>{{"tp=2", {}, "next tokens"},
+                                           {"tp=4", {}, "next tokens"},
+                                           {"tp=2", {"--micro-batches", "2"}, "next tokens"},
+                                           {"tp=2", {"--option", "sharded_logits=false"}, "model"},
+                                           {"tp=1", {}, "model"}}) {
+    const std::string out = scratch / "out.safetensors";
+    const Outcome done = RunArchive(
+        With({"eval", kLeaving + "program.pt2", "--plan", kLeaving + "plan.lua", "--mesh", one.mesh, "--input",
+              kLeaving + "inputs.safetensors", "--output", out, "--stats", scratch / "stats.json", "--grads"},
+             one.more));
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    const Outcome compared = RunArchive({"compare", out, kLeaving + "expected.safetensors"});
+    INFO(compared.ToText());
+    CHECK(compared.code == 0);
+    CHECK(ReadJsonFile(scratch / "stats.json").ValueOrThrow().Find("loss")->AsString() == one.loss);
+  }
+}
+
+std::vector<double> LossesIn(const std::string& log) {
+  std::vector<double> out;
+  std::istringstream lines(ReadWholeFile(log));
+  for (std::string line; std::getline(lines, line);) {
+    const JsonValue value = ParseJson(line, log).ValueOrThrow();
+    if (value.Find("event")->AsString() == "step") out.push_back(value.Find("loss")->AsDouble());
+  }
+  return out;
+}
+
+TEST_CASE("verify and train take sharded logits of a head with another name") {
+  const ScratchFolder scratch;
+  const std::string tokens = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(400, 24)));
+  const Words model = {kLeaving + "program.pt2", "--plan", kLeaving + "plan.lua"};
+  for (const Words& more : std::vector<Words>{{}, {"--types"}, {"--ops"}}) {
+    const Outcome done = RunArchive(With(With(With({"verify"}, model), {"--mesh", "tp=2"}), more));
+    INFO(done.ToText());
+    CHECK(done.code == 0);
+    CHECK_THAT(done.out, Contains(more == Words{"--ops"} ? "results compared" : more.empty() ? "verified" : "proven"));
+  }
+  std::vector<double> first;
+  for (const char* mesh : {"tp=1", "tp=2"}) {
+    for (const char* sharded : {"true", "false"}) {
+      const Outcome done =
+          RunArchive(With(With({"train"}, model),
+                          {"--mesh", mesh, "--data", tokens, "--steps", "3", "--batch", "2", "--sequence", "8", "--lr",
+                           "0.01", "--log", scratch / "log", "--option", std::string("sharded_logits=") + sharded}));
+      INFO(done.ToText());
+      REQUIRE(done.code == 0);
+      const std::vector<double> losses = LossesIn(scratch / "log");
+      std::filesystem::remove(scratch / "log");
+      REQUIRE(losses.size() == 3);
+      if (first.empty()) first = losses;
+      for (size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(first[i]).epsilon(1e-5));
+    }
+  }
+}
+
 // What a verb that reads weights reports where there are none.
 const std::string kNone = "the program has no weights";
 

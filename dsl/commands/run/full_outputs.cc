@@ -1,0 +1,77 @@
+#include "dsl/commands/run/full_outputs.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/core/base/text.h"
+#include "engine/models/logits.h"
+
+namespace moonshard {
+namespace {
+
+Diagnostic NotFull(const std::string& name, const at::Tensor& local, const std::vector<int64_t>& full) {
+  Diagnostic d = MakeDiagnostic(
+      Finding::kNotSupported, "the output '" + name + "' leaves the program as a shard, in a layout that is not known");
+  d.path = name;
+  d.declared = ShapeToString(local.sizes()) + " of " + ShapeToString(full);
+  d.required = "a layout that follows from the graph";
+  d.help = "declare `output = replicate` for the module that computes it";
+  return d;
+}
+
+}  // namespace
+
+FullOutputs::FullOutputs(const ShardedModel& model) {
+  const AppliedPlan& applied = *model.applied;
+  const CompiledPlan& plan = applied.plan();
+  if (plan.mesh.size(MeshAxis::kTp) == 1) return;
+  const auto group = AxisGroup::Make(applied.mesh(), MeshAxis::kTp);
+  const auto add = [&](const std::string& name, const Layout& layout, int64_t size) {
+    if (layout == Layout::Replicate() || layout.kind == LayoutKind::kShared) return;
+    TensorRedistribution move =
+        TensorRedistribution::Make(layout, Layout::Replicate(), group, {size, -1, "the full output '" + name + "'", 1})
+            .ValueOrThrow();
+    moves_.emplace(name, std::move(move));
+  };
+  const auto program = std::dynamic_pointer_cast<Program>(model.model.module);
+  if (program == nullptr) {
+    const Logits logits = LogitsOf(model.model, plan);
+    add("logits", logits.layout, logits.vocabulary);
+    return;
+  }
+  const ExportedProgram& exported = program->exported();
+  const std::vector<std::optional<Layout>> layouts = program->OutputLayouts(plan);
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    if (!layouts[i]) continue;
+    // A dim whose size depends on the inputs is measured when it is gathered.
+    int64_t size = -1;
+    const std::vector<SizeExpression>& shape = exported.outputs[i].shape;
+    if (layouts[i]->is_shard() && static_cast<size_t>(layouts[i]->dim) < shape.size()) {
+      const SizeExpression& full = shape[static_cast<size_t>(layouts[i]->dim)];
+      if (full.op == SizeExpression::Op::kNumber) size = full.number;
+    }
+    add(exported.outputs[i].name, *layouts[i], size);
+  }
+}
+
+at::Tensor FullOutputs::operator()(std::string_view output, at::Tensor local) const {
+  const auto move = moves_.find(output);
+  return move == moves_.end() ? local : move->second(std::move(local));
+}
+
+ProgramOutputs FullOutputs::operator()(const ProgramOutputs& local) const {
+  std::vector<at::Tensor> full;
+  Diagnostics errors;
+  for (size_t i = 0; i < local.names().size(); ++i) {
+    full.push_back((*this)(local.names()[i], local.tensors()[i]));
+    const std::optional<std::vector<int64_t>>& shape = local.full_shapes()[i];
+    if (shape && !full.back().sizes().equals(*shape)) errors.push_back(NotFull(local.names()[i], full.back(), *shape));
+  }
+  if (!errors.empty()) throw PlanError(std::move(errors));
+  return {local.names(), std::move(full), std::make_shared<const ProgramOutputs::Shapes>(local.full_shapes())};
+}
+
+}  // namespace moonshard
