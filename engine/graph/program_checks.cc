@@ -97,8 +97,6 @@ class Reporter {
     std::string out;
     if (kind == SizeConflict::Kind::kCrossesShards) {
       out = "shard each part of the dim by itself, with packed(dim, { sizes }); or gather";
-    } else if (kind == SizeConflict::Kind::kNeedsFullDim) {
-      out = "gather";
     } else if (kind == SizeConflict::Kind::kFollowsShard) {
       out = "read the number from the model's config instead of the tensor, and export again; or gather";
     } else if (kind == SizeConflict::Kind::kTerms) {
@@ -106,7 +104,7 @@ class Reporter {
     } else if (kind == SizeConflict::Kind::kOperands) {
       out = branches ? "return the same layout from both branches; or gather"
                      : "give both operands the same layout; or gather";
-    } else if (origin->kind == ShardOrigin::Kind::kParameter) {
+    } else if (kind == SizeConflict::Kind::kInteger && origin->kind == ShardOrigin::Kind::kParameter) {
       out = "read the size from the tensor in the model's code, and export the program with --cut " + cut(*origin);
       if (other != nullptr && other->kind == ShardOrigin::Kind::kParameter && cut(*other) != cut(*origin))
         out += " " + cut(*other);

@@ -284,7 +284,7 @@ OwnLoss OwnLossOf(const ExportedProgram& program) {
 }
 
 std::shared_ptr<const ExportedProgram> WithoutLoss(const ExportedProgram& program) {
-  if (OwnLossOf(program) != OwnLoss::kNextTokens) return nullptr;
+  if (!IsCausalLm(program) || OwnLossOf(program) != OwnLoss::kNextTokens) return nullptr;
   std::optional<ExportedProgram> out = WithoutOwnLoss(program);
   if (!out) return nullptr;
   for (auto& other : out->others) {

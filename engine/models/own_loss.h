@@ -31,8 +31,9 @@ std::optional<Diagnostic> OwnLossDiffers(const ExportedProgram& program);
 
 // Returns the program without its output "loss" and without the operators from which only the loss is computed, so that
 // a caller that computes CausalLmLoss from the logits does not compute the loss twice, and may have a plan that leaves
-// the logits sharded. The labels stay an input, which the graph does not use. Returns nullptr if the loss of one of the
-// program's archives is not kNextTokens, or is computed in a branch. Throws as OwnLossOf.
+// the logits sharded. The labels stay an input, which the graph does not use. Returns nullptr if the program is not a
+// causal language model (IsCausalLm), or if the loss of one of its archives is not kNextTokens, or is computed in a
+// branch. Throws as OwnLossOf.
 std::shared_ptr<const ExportedProgram> WithoutLoss(const ExportedProgram& program);
 
 }  // namespace moonshard

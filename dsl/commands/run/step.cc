@@ -563,7 +563,7 @@ Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder) {
 }
 
 ModelFolder WithoutLossOfShards(const ModelOptions& options, ModelFolder folder) {
-  if (!folder.program || folder.mesh.size(MeshAxis::kTp) == 1 || !IsCausalLm(*folder.program)) return folder;
+  if (!folder.program || folder.mesh.size(MeshAxis::kTp) == 1) return folder;
   std::shared_ptr<const ExportedProgram> without = WithoutLoss(*folder.program);
   if (without == nullptr) return folder;
   const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder));

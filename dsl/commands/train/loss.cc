@@ -105,8 +105,9 @@ at::Tensor BatchLoss::Mean(const Batch& batch) const { return Loss(batch, LossRe
 
 std::pair<double, int64_t> BatchLoss::Sum(const Batch& batch) const {
   const int64_t targets = Targets(batch);
-  if (targets == 0) return {0, 0};
-  return {Loss(batch, LossReduction::kSum).item<double>(), targets};
+  // A rank without targets runs the model all the same: other ranks wait for it in collectives.
+  const double sum = Loss(batch, LossReduction::kSum).item<double>();
+  return {targets == 0 ? 0 : sum, targets};
 }
 
 }  // namespace moonshard
