@@ -19,6 +19,7 @@ namespace {
 using graph::LocalNumber;
 using graph::LocalTensor;
 using graph::NodeSizes;
+using graph::NumberValue;
 using program::CallNode;
 using program::CallTree;
 
@@ -302,6 +303,7 @@ class Walk {
       return value == ProgramNode::kNoValue || IsCountable(steps_.values[value].sizes);
     });
     if (const graph::SizeRule rule = graph::SizeRuleOf(node.target); rule != nullptr && countable) rule(sizes);
+    graph::TakeNoShardValues(sizes);
     graph::TakeNoTerms(sizes);
     if (sizes.conflict) {
       sizes.conflict->module = call.module;
@@ -345,11 +347,14 @@ class Walk {
       const LocalNumber& number = numbers_[predicate.value];
       if (!number.follows_shard()) return;
       SizeConflict& conflict = AddConflict(SizeConflict::Kind::kFollowsShard, index, call,
-                                           "its predicate is true for the full size and false for the size of a shard");
-      if (*number.local != 0)
-        conflict.message = "its predicate is false for the full size and true for the size of a shard";
-      conflict.declared = *number.local;
-      conflict.required = *number.full;
+                                           "its predicate is computed from the size of a shard");
+      if (number.known()) {
+        conflict.message = *number.local != 0
+                               ? "its predicate is false for the full size and true for the size of a shard"
+                               : "its predicate is true for the full size and false for the size of a shard";
+        conflict.declared = *number.local;
+        conflict.required = *number.full;
+      }
       conflict.origin = number.origin;
       return;
     }
@@ -488,16 +493,23 @@ class Walk {
     const auto operand = [&](size_t i) -> LocalNumber {
       if (i >= node.inputs.size()) return {0, 0};
       const ProgramArgument& argument = node.inputs[i].second;
-      if (argument.kind == ProgramArgument::Kind::kInt) return {argument.integer, argument.integer};
-      return argument.kind == ProgramArgument::Kind::kValue ? numbers_[argument.value] : LocalNumber();
+      switch (argument.kind) {
+        case ProgramArgument::Kind::kInt:
+        case ProgramArgument::Kind::kBool: return {argument.integer, argument.integer};
+        case ProgramArgument::Kind::kFloat: return LocalNumber::Of(argument.number, argument.number);
+        case ProgramArgument::Kind::kValue: return numbers_[argument.value];
+        default: return {};
+      }
     };
     const LocalNumber a = operand(0);
     const LocalNumber b = operand(1);
+    const auto computed = [&](std::optional<NumberValue> left, std::optional<NumberValue> right) {
+      return left && right ? graph::SizeArithmetic(node.target, *left, *right) : std::nullopt;
+    };
     LocalNumber& made = numbers_[node.outputs[0]];
-    if (a.full && b.full) made.full = graph::SizeArithmetic(node.target, *a.full, *b.full);
-    if (a.local && b.local) made.local = graph::SizeArithmetic(node.target, *a.local, *b.local);
-    if (!graph::IsSmall(made)) made = {};
-    made.origin = a.origin >= 0 ? a.origin : b.origin;
+    made = LocalNumber::Of(computed(a.full_value(), b.full_value()), computed(a.local_value(), b.local_value()));
+    made.computed_from_shard = (a.follows_shard() || b.follows_shard()) && !a.layout_unknown() && !b.layout_unknown();
+    made.origin = a.follows_shard() || (a.origin >= 0 && !b.follows_shard()) ? a.origin : b.origin;
   }
 
   const ExportedProgram& steps_;

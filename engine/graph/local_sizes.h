@@ -13,6 +13,10 @@
 //   view(3, 17, 4, -1)                           the number of elements fits, but the 2 local heads of 8 features
 //                                                become 4 heads of 4: the heads must be sharded in the result too
 //
+// A number of the graph that is computed from sizes (`n**-0.5`) has two values too. A number that an operator uses as
+// a value, such as a factor, must have the same value on a rank as in the full model. A ratio of two local sizes may;
+// the size of a shard does not.
+//
 // The results of an operator without a rule are known if the operands do not depend on a shard. Otherwise the results
 // are unknown, as are all values computed from them, until the boundary of a module declares a layout;
 // SizeConflicts::unknown counts such operators. Only sizes and partial tensors are checked: `verify --types` runs the
@@ -65,6 +69,7 @@ struct SizeConflict {
     kCrossesShards,  // a part of a sharded dim is selected as if the dim were full
     kNeedsFullDim,   // the results depend on all elements of a dim that is sharded
     kFollowsShard,   // the size of a shard is used for a full tensor, or as a value
+    kComputed,       // a number that is computed from the size of a shard is used as a value
     kOperands,       // operands with layouts that do not fit together
     kTerms,          // a partial tensor is the operand of a nonlinear operator
   };
@@ -73,8 +78,9 @@ struct SizeConflict {
   int32_t integer_at = LocalDim::kNone;  // the node that has the integer, if known
   std::string module;                    // the module whose call runs the node
   std::string message;                   // "it reshapes [3, 17, 16 of 32] to [3, 17, 4, 8]"
-  int64_t declared = 0;                  // the size that the graph or the other operand has
-  int64_t required = 0;                  // the size that a rank needs
+  // The size or number that the graph or the other operand has, and the one that a rank needs; nullopt: not known.
+  std::optional<double> declared;
+  std::optional<double> required;
   int32_t origin = LocalDim::kNone;
   int32_t other_origin = LocalDim::kNone;  // the origin of the other operand
 };

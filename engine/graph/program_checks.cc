@@ -2,17 +2,21 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "engine/graph/call_tree.h"
 #include "engine/graph/data_flow_of.h"
+#include "engine/graph/size_rules.h"
 
 namespace moonshard {
 namespace {
 
 std::string Quote(const std::string& text) { return "'" + text + "'"; }
+
+std::string NumberText(const std::optional<double>& number) { return number ? graph::NumberText(*number) : "a number"; }
 
 class Reporter {
  public:
@@ -97,7 +101,7 @@ class Reporter {
     std::string out;
     if (kind == SizeConflict::Kind::kCrossesShards) {
       out = "shard each part of the dim by itself, with packed(dim, { sizes }); or gather";
-    } else if (kind == SizeConflict::Kind::kFollowsShard) {
+    } else if (kind == SizeConflict::Kind::kFollowsShard || kind == SizeConflict::Kind::kComputed) {
       out = "read the number from the model's config instead of the tensor, and export again; or gather";
     } else if (kind == SizeConflict::Kind::kTerms) {
       out = "reduce the tensor before the node, at the output of a module: output = { partial, replicate }; or gather";
@@ -131,15 +135,18 @@ class Reporter {
     const bool chooses = program_.graph.nodes[one.node].kind == ProgramNode::Kind::kBranch;
     switch (one.kind) {
       case SizeConflict::Kind::kInteger:
-        d.declared = std::to_string(one.declared) + ", an integer of the program that is valid only for the full size";
+        d.declared = NumberText(one.declared) + ", an integer of the program that is valid only for the full size";
         break;
       case SizeConflict::Kind::kCrossesShards: d.declared = "a part of the full dim"; break;
       case SizeConflict::Kind::kNeedsFullDim: d.declared = "all elements of the dim"; break;
       case SizeConflict::Kind::kFollowsShard:
         d.declared =
-            chooses ? "a predicate of the size of a shard" : std::to_string(one.declared) + ", the size of a shard";
+            chooses ? "a predicate of the size of a shard" : NumberText(one.declared) + ", the size of a shard";
         break;
-      case SizeConflict::Kind::kOperands: d.declared = std::to_string(one.declared); break;
+      case SizeConflict::Kind::kComputed:
+        d.declared = NumberText(one.declared) + ", computed from the size of a shard";
+        break;
+      case SizeConflict::Kind::kOperands: d.declared = NumberText(one.declared); break;
       case SizeConflict::Kind::kTerms: d.declared = "a partial tensor"; break;
     }
     if (other != nullptr) d.declared += (one.kind == SizeConflict::Kind::kInteger ? "; " : ", because ") + Text(*other);
@@ -148,10 +155,12 @@ class Reporter {
                  : one.kind == SizeConflict::Kind::kNeedsFullDim ? "the full dim on every rank"
                  : one.kind == SizeConflict::Kind::kTerms        ? "the reduced tensor"
                  : chooses                                       ? "the same predicate as in the full model"
-                                                                 : std::to_string(one.required);
+                 : one.required                                  ? NumberText(one.required)
+                                                                 : "the number of the full model";
     if (origin != nullptr) {
       const bool full = one.kind == SizeConflict::Kind::kCrossesShards ||
-                        one.kind == SizeConflict::Kind::kNeedsFullDim || one.kind == SizeConflict::Kind::kFollowsShard;
+                        one.kind == SizeConflict::Kind::kNeedsFullDim ||
+                        one.kind == SizeConflict::Kind::kFollowsShard || one.kind == SizeConflict::Kind::kComputed;
       (one.kind == SizeConflict::Kind::kTerms ? d.declared : d.required) +=
           (full ? "; " : ", because ") + Text(*origin);
     }

@@ -3,7 +3,8 @@
 //
 //   kFixedSize       an integer of the graph is valid only for the full size of a dim that the plan shards; or a part
 //                    of a sharded dim is selected as if the dim were full; or the size of a shard is used for a full
-//                    tensor
+//                    tensor; or a number that is computed from it is used as a value and differs from the number of
+//                    the full model
 //   kFlowDoesNotFit  the input of a module has another layout than the plan declares; or the operands of an operator
 //                    between modules have layouts that do not fit together; or one tensor is two inputs of a module
 //                    with different redistributions; or the plan declares a redistribution for a module whose nodes are

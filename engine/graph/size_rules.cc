@@ -10,6 +10,9 @@
 #include "engine/graph/size_rules.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -38,6 +41,14 @@ std::string SizeText(const LocalNumber& number) {
   if (!number.known()) return "?";
   return number.follows_shard() ? std::to_string(*number.local) + " of " + std::to_string(*number.full)
                                 : std::to_string(*number.full);
+}
+
+double AsFloat(const NumberValue& value) {
+  return std::visit([](auto one) { return static_cast<double>(one); }, value);
+}
+
+std::optional<double> AsFloat(const std::optional<NumberValue>& value) {
+  return value ? std::optional(AsFloat(*value)) : std::nullopt;
 }
 
 // A dim of a result that was `dim` and holds its elements in the same order.
@@ -102,27 +113,7 @@ bool AnyTerms(const std::vector<const LocalTensor*>& operands) {
   return std::ranges::any_of(operands, [](const LocalTensor* one) { return one->terms; });
 }
 
-// A number that follows a shard is another one on each mesh: h / h.size(-1) divides by this rank's share.
-bool NoShardNumbers(NodeSizes& n) {
-  for (const auto& [name, argument] : n.node().inputs) {
-    if (argument.kind != ProgramArgument::Kind::kValue || n.IsTensor(argument)) continue;
-    const LocalNumber number = n.NumberOf(argument);
-    if (!number.follows_shard()) continue;
-    LocalDim dim;
-    dim.full = *number.full;
-    dim.local = *number.local;
-    dim.origin = number.origin;
-    n.Conflict(Kind::kFollowsShard,
-               "its argument '" + name + "' is the size of a shard (" + SizeText(number) +
-                   ") and is used as a value, so the result differs from the full model",
-               *number.local, *number.full, &dim);
-    return false;
-  }
-  return true;
-}
-
 void Elementwise(NodeSizes& n) {
-  if (!NoShardNumbers(n)) return;
   const auto operands = n.Tensors();
   if (!operands || operands->empty()) return;
   std::optional<Dims> dims = Broadcast(n, *operands);
@@ -1274,14 +1265,17 @@ void Make(NodeSizes& n) {
 // Counts from 0 on every rank, so that its end must not be the size of a shard.
 void Arange(NodeSizes& n) {
   for (const char* name : {"start", "end", "step"}) {
-    const ProgramArgument* argument = n.Find(name);
-    if (argument == nullptr || argument->kind == ProgramArgument::Kind::kFloat) continue;
+    if (n.Find(name) == nullptr) continue;
     const LocalNumber number = n.Number(name);
-    if (!number.known()) return;
+    if (!number.known()) {
+      if (number.known_float() && !number.follows_shard()) continue;
+      return;
+    }
     if (!number.follows_shard()) continue;
     const LocalDim made = n.Made(number);
     n.Conflict(Kind::kFollowsShard,
-               "its argument '" + std::string(name) + "' is the size of a shard (" + SizeText(number) +
+               "its argument '" + std::string(name) + "' is " + (number.computed_from_shard ? "computed from " : "") +
+                   "the size of a shard (" + SizeText(number) +
                    "), so every rank generates the same range instead of its own part of the full range",
                *number.local, *number.full, &made);
     return;
@@ -1459,7 +1453,8 @@ const std::unordered_map<std::string, SizeRule>& Rules() {
     add(Arange, {"arange"});
     add(CountInBins, {"histc"});
     add(OneHot, {"one_hot"});
-    add(Nothing, {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size"});
+    add(Nothing, {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range",
+                  "sym_constrain_range_for_size"});
     return rules;
   }();
   return kRules;
@@ -1530,6 +1525,37 @@ void TakeNoTerms(NodeSizes& n) {
              &from);
 }
 
+void TakeNoShardValues(NodeSizes& n) {
+  static const std::set<std::string, std::less<>> kValues = {"alpha", "beta",   "correction", "diagonal", "fill_value",
+                                                             "index", "k",      "ord",        "p",        "s",
+                                                             "scale", "shifts", "value"};
+  const SizeRule rule = SizeRuleOf(n.node().target);
+  if (n.in_conflict() || rule == Nothing) return;
+  const auto refuse = [&](const std::string& name, const LocalNumber& number) {
+    LocalDim dim;
+    dim.origin = number.origin;
+    const std::optional<double> full = AsFloat(number.full_value());
+    const std::optional<double> local = AsFloat(number.local_value());
+    const bool computed = number.computed_from_shard;
+    const std::string values = !full || !local ? ""
+                               : computed      ? " (" + NumberText(*local) + " instead of " + NumberText(*full) + ")"
+                                               : " (" + SizeText(number) + ")";
+    n.Conflict(computed ? Kind::kComputed : Kind::kFollowsShard,
+               "its argument '" + name + "' is " + (computed ? "computed from " : "") + "the size of a shard" + values +
+                   " and is used as a value, so the result differs from the full model",
+               local, full, &dim);
+  };
+  const auto check = [&](const std::string& name, const ProgramArgument& argument) {
+    if (argument.kind != ProgramArgument::Kind::kValue || n.IsTensor(argument)) return;
+    if (rule != Elementwise && !n.IsFloat(argument) && !kValues.contains(name)) return;
+    if (const LocalNumber number = n.NumberOf(argument); number.follows_shard()) refuse(name, number);
+  };
+  for (const auto& [name, argument] : n.node().inputs) {
+    check(name, argument);
+    for (const ProgramArgument& element : argument.elements) check(name, element);
+  }
+}
+
 const ProgramArgument* NodeSizes::Find(std::string_view name) const {
   for (const auto& [key, argument] : node().inputs) {
     if (key == name) return argument.kind == ProgramArgument::Kind::kNone ? nullptr : &argument;
@@ -1540,6 +1566,11 @@ const ProgramArgument* NodeSizes::Find(std::string_view name) const {
 bool NodeSizes::IsTensor(const ProgramArgument& argument) const {
   return argument.kind == ProgramArgument::Kind::kValue &&
          program_.values[argument.value].kind == ProgramValue::Kind::kTensor;
+}
+
+bool NodeSizes::IsFloat(const ProgramArgument& argument) const {
+  return argument.kind == ProgramArgument::Kind::kValue &&
+         program_.values[argument.value].kind == ProgramValue::Kind::kFloat;
 }
 
 const LocalTensor* NodeSizes::TensorOf(const ProgramArgument& argument) const {
@@ -1574,6 +1605,11 @@ LocalNumber NodeSizes::NumberOf(const ProgramArgument& argument) const {
     // "to the end" is written as the largest integer.
     const int64_t integer = std::clamp(argument.integer, -kLargestSize, kLargestSize);
     return {integer, integer, LocalDim::kNone, true};
+  }
+  if (argument.kind == ProgramArgument::Kind::kFloat) {
+    LocalNumber number = LocalNumber::Of(argument.number, argument.number);
+    number.literal = true;
+    return number;
   }
   if (argument.kind == ProgramArgument::Kind::kValue && !IsTensor(argument)) return numbers_[argument.value];
   return {};
@@ -1629,8 +1665,9 @@ LocalDim NodeSizes::Made(const LocalNumber& number) const {
   return out;
 }
 
-void NodeSizes::Conflict(SizeConflict::Kind kind, std::string message, int64_t declared, int64_t required,
-                         const LocalDim* sharded, const LocalDim* other, int32_t integer_at) {
+void NodeSizes::Conflict(SizeConflict::Kind kind, std::string message, std::optional<double> declared,
+                         std::optional<double> required, const LocalDim* sharded, const LocalDim* other,
+                         int32_t integer_at) {
   if (conflict) return;
   conflict.emplace();
   conflict->kind = kind;
@@ -1655,49 +1692,134 @@ bool NodeSizes::Agree(const LocalDim& a, const LocalDim& b, std::string_view wha
   return false;
 }
 
-bool IsSmall(const LocalNumber& number) {
-  const auto small = [](const std::optional<int64_t>& one) {
-    return !one || (*one >= -kLargestSize && *one <= kLargestSize);
+LocalNumber LocalNumber::Of(std::optional<NumberValue> full, std::optional<NumberValue> local) {
+  LocalNumber out;
+  const auto set = [](const std::optional<NumberValue>& value, std::optional<int64_t>& integer,
+                      std::optional<double>& real) {
+    if (!value) return;
+    if (const int64_t* one = std::get_if<int64_t>(&*value)) {
+      if (*one >= -kLargestSize && *one <= kLargestSize) integer = *one;
+    } else if (const double one = std::get<double>(*value); std::isfinite(one)) {
+      real = one;
+    }
   };
-  return small(number.full) && small(number.local);
+  set(full, out.full, out.full_float);
+  set(local, out.local, out.local_float);
+  return out;
 }
 
-std::optional<int64_t> SizeArithmetic(std::string_view name, int64_t a, int64_t b) {
-  using Op = SizeExpression::Op;
-  static const std::map<std::string_view, Op> kOps = {{"add", Op::kAdd},
-                                                      {"mul", Op::kMul},
-                                                      {"floordiv", Op::kFloorDiv},
-                                                      {"mod", Op::kMod},
-                                                      {"pow", Op::kPow},
-                                                      {"truediv", Op::kTrueDiv},
-                                                      {"pow_by_natural", Op::kPow},
-                                                      {"sym_max", Op::kMax},
-                                                      {"max", Op::kMax},
-                                                      {"sym_min", Op::kMin},
-                                                      {"min", Op::kMin},
-                                                      {"eq", Op::kEq},
-                                                      {"ne", Op::kNe},
-                                                      {"lt", Op::kLt},
-                                                      {"le", Op::kLe},
-                                                      {"gt", Op::kGt},
-                                                      {"ge", Op::kGe}};
-  if (name == "neg") return a == std::numeric_limits<int64_t>::min() ? std::optional<int64_t>() : -a;
-  if (name == "sym_int" || name == "trunc" || name == "ceil" || name == "floor" || name == "sym_float") return a;
-  SizeExpression expression;
-  const auto number = [](int64_t value) {
-    SizeExpression out;
-    out.number = value;
-    return out;
-  };
-  if (name == "sub") {
-    int64_t out = 0;
-    return __builtin_sub_overflow(a, b, &out) ? std::optional<int64_t>() : out;
+std::string NumberText(double number) {
+  constexpr double kLargestInteger = 0x1p53;
+  if (std::abs(number) < kLargestInteger && std::trunc(number) == number) {
+    return std::to_string(static_cast<int64_t>(number));
   }
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%g", number);
+  return text.data();
+}
+
+std::optional<NumberValue> LocalNumber::full_value() const {
+  if (full) return *full;
+  return full_float ? std::optional<NumberValue>(*full_float) : std::nullopt;
+}
+
+std::optional<NumberValue> LocalNumber::local_value() const {
+  if (local) return *local;
+  return local_float ? std::optional<NumberValue>(*local_float) : std::nullopt;
+}
+
+bool LocalNumber::follows_shard() const {
+  if (known()) return *full != *local;
+  if (!known_float()) return computed_from_shard;
+  constexpr double kRounding = 1e-12;
+  return std::abs(*full_float - *local_float) > kRounding * std::max(std::abs(*full_float), std::abs(*local_float));
+}
+
+namespace {
+
+std::optional<NumberValue> FiniteFloat(double value) {
+  return std::isfinite(value) ? std::optional<NumberValue>(value) : std::nullopt;
+}
+
+std::optional<NumberValue> IntegerOf(double value) {
+  constexpr double kBeyondInt64 = 0x1p63;
+  if (!(value > -kBeyondInt64 && value < kBeyondInt64)) return std::nullopt;
+  return static_cast<int64_t>(value);
+}
+
+std::optional<NumberValue> FloatArithmetic(std::string_view name, double a, double b) {
+  using Operation = std::optional<NumberValue> (*)(double, double);
+  const auto condition = [](bool value) -> std::optional<NumberValue> { return int64_t{value}; };
+  static const std::map<std::string_view, Operation> kOperations = {
+      {"add", [](double x, double y) { return FiniteFloat(x + y); }},
+      {"sub", [](double x, double y) { return FiniteFloat(x - y); }},
+      {"mul", [](double x, double y) { return FiniteFloat(x * y); }},
+      {"truediv", [](double x, double y) { return FiniteFloat(x / y); }},
+      {"floordiv", [](double x, double y) { return FiniteFloat(std::floor(x / y)); }},
+      {"mod", [](double x, double y) { return FiniteFloat(x - std::floor(x / y) * y); }},
+      {"pow", [](double x, double y) { return FiniteFloat(std::pow(x, y)); }},
+      {"pow_by_natural", [](double x, double y) { return FiniteFloat(std::pow(x, y)); }},
+      {"sym_max", [](double x, double y) { return FiniteFloat(std::max(x, y)); }},
+      {"max", [](double x, double y) { return FiniteFloat(std::max(x, y)); }},
+      {"sym_min", [](double x, double y) { return FiniteFloat(std::min(x, y)); }},
+      {"min", [](double x, double y) { return FiniteFloat(std::min(x, y)); }},
+      {"neg", [](double x, double) { return FiniteFloat(-x); }},
+      {"sym_float", [](double x, double) { return FiniteFloat(x); }},
+      {"sym_sqrt", [](double x, double) { return FiniteFloat(std::sqrt(x)); }},
+      {"_sym_sqrt", [](double x, double) { return FiniteFloat(std::sqrt(x)); }},
+      {"sym_int", [](double x, double) { return IntegerOf(x); }},
+      {"trunc", [](double x, double) { return IntegerOf(x); }},
+      {"ceil", [](double x, double) { return IntegerOf(std::ceil(x)); }},
+      {"floor", [](double x, double) { return IntegerOf(std::floor(x)); }},
+  };
+  if (name == "eq") return condition(a == b);
+  if (name == "ne") return condition(a != b);
+  if (name == "lt") return condition(a < b);
+  if (name == "le") return condition(a <= b);
+  if (name == "gt") return condition(a > b);
+  if (name == "ge") return condition(a >= b);
+  const auto found = kOperations.find(name);
+  return found == kOperations.end() ? std::nullopt : found->second(a, b);
+}
+
+std::optional<NumberValue> IntegerArithmetic(std::string_view name, int64_t a, int64_t b) {
+  using Op = SizeExpression::Op;
+  static const std::map<std::string_view, Op> kOps = {
+      {"add", Op::kAdd},     {"mul", Op::kMul},  {"floordiv", Op::kFloorDiv},
+      {"mod", Op::kMod},     {"pow", Op::kPow},  {"pow_by_natural", Op::kPow},
+      {"sym_max", Op::kMax}, {"max", Op::kMax},  {"sym_min", Op::kMin},
+      {"min", Op::kMin},     {"and_", Op::kAnd}, {"or_", Op::kOr},
+      {"eq", Op::kEq},       {"ne", Op::kNe},    {"lt", Op::kLt},
+      {"le", Op::kLe},       {"gt", Op::kGt},    {"ge", Op::kGe}};
+  int64_t out = 0;
+  if (name == "neg")
+    return __builtin_sub_overflow(int64_t{0}, a, &out) ? std::nullopt : std::optional<NumberValue>(out);
+  if (name == "sub") return __builtin_sub_overflow(a, b, &out) ? std::nullopt : std::optional<NumberValue>(out);
+  if (name == "sym_int" || name == "trunc" || name == "ceil" || name == "floor") return a;
+  if (name == "sym_not" || name == "not_") return int64_t{a == 0};
   const auto found = kOps.find(name);
-  if (found == kOps.end()) return std::nullopt;
+  if (found == kOps.end() || (found->second == Op::kPow && b < 0)) {
+    return FloatArithmetic(name, static_cast<double>(a), static_cast<double>(b));
+  }
+  const auto number = [](int64_t value) {
+    SizeExpression one;
+    one.number = value;
+    return one;
+  };
+  SizeExpression expression;
   expression.op = found->second;
   expression.operands = {number(a), number(b)};
-  return expression.Evaluate({});
+  const std::optional<int64_t> result = expression.Evaluate({});
+  return result ? std::optional<NumberValue>(*result) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<NumberValue> SizeArithmetic(std::string_view name, NumberValue a, NumberValue b) {
+  const int64_t* integer_a = std::get_if<int64_t>(&a);
+  const int64_t* integer_b = std::get_if<int64_t>(&b);
+  if (integer_a != nullptr && integer_b != nullptr) return IntegerArithmetic(name, *integer_a, *integer_b);
+  return FloatArithmetic(name, AsFloat(a), AsFloat(b));
 }
 
 }  // namespace moonshard::graph

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "engine/graph/local_sizes.h"
@@ -20,17 +21,36 @@ struct LocalTensor {
   std::vector<LocalDim> dims;
 };
 
+// The value of a number of the graph: an integer (of a bool 0 or 1) or a float.
+using NumberValue = std::variant<int64_t, double>;
+
 // A number that the graph contains or computes, in the full model and on this rank. The number is unknown if it depends
 // on data.
 struct LocalNumber {
-  std::optional<int64_t> full;
+  std::optional<int64_t> full;  // of an integer or a bool
   std::optional<int64_t> local;
   int32_t origin = LocalDim::kNone;  // the origin of the sharded dim that the number depends on
   bool literal = false;              // written in the graph
+  std::optional<double> full_float;  // of a float
+  std::optional<double> local_float;
+  bool computed_from_shard = false;  // computed from a number that follows a shard; its values may be unknown
+
+  // Returns the number with these values. An integer beyond kLargestSize or a float that is not finite is unknown.
+  static LocalNumber Of(std::optional<NumberValue> full, std::optional<NumberValue> local);
+  std::optional<NumberValue> full_value() const;
+  std::optional<NumberValue> local_value() const;
 
   bool known() const { return full && local; }
-  bool follows_shard() const { return known() && *full != *local; }
+  bool known_float() const { return full_float && local_float; }
+  // Whether the number is computed from a size of a tensor whose layout is unknown.
+  bool layout_unknown() const { return full_value() && !local_value() && !computed_from_shard; }
+  // Whether the number on this rank is not that of the full model; true if the values are unknown but computed from a
+  // number that follows a shard. Floats that differ by rounding are equal.
+  bool follows_shard() const;
 };
+
+// Returns the decimal text of a number for messages, of a fraction with six digits.
+std::string NumberText(double number);
 
 // One operator, as the argument of a rule.
 class NodeSizes {
@@ -48,6 +68,7 @@ class NodeSizes {
   const LocalTensor* Tensor(std::string_view name) const;
   const LocalTensor* TensorOf(const ProgramArgument& argument) const;
   bool IsTensor(const ProgramArgument& argument) const;
+  bool IsFloat(const ProgramArgument& argument) const;
   // Returns all tensor operands in order, including tensors in lists; nullopt if one of them is unknown.
   std::optional<std::vector<const LocalTensor*>> Tensors() const;
   LocalNumber NumberOf(const ProgramArgument& argument) const;
@@ -65,8 +86,9 @@ class NodeSizes {
 
   // Records a conflict of the operator; only the first one counts. `declared` and `required` are sizes, `sharded` and
   // `other` give the origins, `integer_at` is the node with the integer.
-  void Conflict(SizeConflict::Kind kind, std::string message, int64_t declared, int64_t required,
-                const LocalDim* sharded, const LocalDim* other = nullptr, int32_t integer_at = LocalDim::kNone);
+  void Conflict(SizeConflict::Kind kind, std::string message, std::optional<double> declared,
+                std::optional<double> required, const LocalDim* sharded, const LocalDim* other = nullptr,
+                int32_t integer_at = LocalDim::kNone);
   // Compares two dims that must have the same size. Records a conflict and returns false if their full sizes are equal
   // but their local sizes differ; else returns true. `what` names the dims in the message: "the feature dims of its
   // input and of its weight".
@@ -100,17 +122,22 @@ SizeRule SizeRuleOf(const std::string& name);
 // at the same position.
 bool IsElementwise(const std::string& name);
 
-// Larger sizes and numbers count as unknown, so that the product of any two of them fits int64.
+// Larger sizes and integers count as unknown, so that the product of any two of them fits int64.
 inline constexpr int64_t kLargestSize = int64_t{1} << 31;
-bool IsSmall(const LocalNumber& number);
 
 // Records a conflict if a partial tensor is the operand of a nonlinear operator: the sum of the ranks' results is not
 // the operator's result for the sum of the partial tensors. If all ranks but one have zeros, the sum of the results may
 // be right, as for a norm of rows of an embedding, but the gradients of the operator's other operands are wrong.
 void TakeNoTerms(NodeSizes& n);
 
-// Evaluates Python arithmetic on sizes by the name in the graph ("floordiv"). Returns nullopt if the result is not an
-// integer.
-std::optional<int64_t> SizeArithmetic(std::string_view name, int64_t a, int64_t b);
+// Records a conflict if the operator uses a number that follows a shard as a value: `x / n`, `full(sizes, n)`,
+// `scale=n**-0.5`. Each float is a value, and so is each number of an elementwise operator. The integers of other
+// operators are sizes, except for arguments like `alpha` and `fill_value`.
+void TakeNoShardValues(NodeSizes& n);
+
+// Evaluates Python arithmetic on numbers by the name in the graph ("floordiv"), with the results of Arithmetic
+// (engine/models/program/compile_program.h). `b` is not used if the operation takes one operand. Returns nullopt if the
+// operation is not defined for the operands or the result is not finite or does not fit into int64.
+std::optional<NumberValue> SizeArithmetic(std::string_view name, NumberValue a, NumberValue b);
 
 }  // namespace moonshard::graph

@@ -92,17 +92,79 @@ TEST_CASE("a size that holds for the full model alone is an error of the plan th
   }
 }
 
+struct FixedValue {
+  std::string program;
+  std::string text;  // that the message contains
+  std::string declared;
+  std::string required;  // the number of the full model
+  int line = 15;         // of the plan
+};
+
+TEST_CASE("a number computed from the size of a shard is an error where it is used as a value") {
+  const std::string computed = ", computed from the size of a shard";
+  const std::string size = ", the size of a shard";
+  const std::vector<FixedValue> cases = {
+      {"scale_power", "'other' is computed from the size of a shard (0.353553 instead of 0.25)", "0.353553" + computed,
+       "0.25"},
+      {"scale_root", "node 'div' (aten::div", "2.82843" + computed, "4"},
+      {"scale_reciprocal", "node 'mul' (aten::mul", "0.125" + computed, "0.0625"},
+      {"add_tenth", "node 'add' (aten::add", "0.8" + computed, "1.6"},
+      {"scale_rounded", "'other' is computed from the size of a shard (2 instead of 4)", "2" + computed, "4"},
+      {"scale_halved", "'other' is computed from the size of a shard (4 instead of 8)", "4" + computed, "8"},
+      {"clamp_root", "argument 'max' is computed", "0.282843" + computed, "0.4"},
+      {"mask_root", "argument 'value' is computed", "2.82843" + computed, "4"},
+      {"add_alpha", "argument 'alpha' is the size of a shard (8 of 16)", "8" + size, "16", 16},
+      {"multiply_beta", "argument 'beta' is computed", "2.82843" + computed, "4"},
+      {"fill_local", "node 'full' (aten::full", "8" + size, "16"},
+      {"fill_root", "argument 'fill_value' is computed", "2.82843" + computed, "4"},
+      {"fill_like", "node 'full_like' (aten::full_like", "8" + size, "16"},
+      {"fill_number", "node 'scalar_tensor' (aten::scalar_tensor", "8" + size, "16"},
+      {"arange_step", "argument 'step' is computed", "0.125" + computed, "0.0625"},
+      {"topk_local", "argument 'k' is computed", "2" + computed, "4"},
+      {"scale_data", "'other' is computed from the size of a shard and is used", "a number" + computed,
+       "the number of the full model"},
+      {"branch_by_root", "its predicate is true for the full size and false for the size of a shard",
+       "a predicate of the size of a shard", "the same predicate as in the full model"},
+  };
+  for (const FixedValue& one : cases) {
+    DYNAMIC_SECTION(one.program) {
+      const Resolution resolution = Resolve(one.program, "tp=2");
+      INFO(ToText(resolution.diagnostics));
+      CHECK_FALSE(resolution.compiled);
+      REQUIRE(resolution.diagnostics.size() == 1);
+      const Diagnostic& found = resolution.diagnostics.front();
+      CHECK(found.finding == Finding::kFixedSize);
+      CHECK_THAT(found.message, Catch::Contains(one.text));
+      CHECK(found.declared == one.declared);
+      CHECK_THAT(found.required, Catch::StartsWith(one.required + "; "));
+      CHECK(found.where.line == one.line);
+      CHECK_THAT(found.help, Catch::Contains("read the number from the model's config"));
+      CHECK(Resolve(one.program, "tp=1").compiled);
+    }
+  }
+}
+
+void CheckAccepted(const std::string& program) {
+  for (const char* mesh : {"tp=2", "tp=4"}) {
+    const Resolution resolution = Resolve(program, mesh);
+    INFO(program << " " << mesh);
+    CHECK(ToText(resolution.diagnostics) == "");
+    CHECK(resolution.compiled);
+  }
+}
+
 TEST_CASE("a size that follows its tensor is no finding") {
   for (const std::string program : {"none", "divide_integer", "slice_all", "slice_second", "head_size",
                                     "computed_heads", "full_local", "zeros_like", "expand_one", "attention", "einsum",
                                     "stack", "cat_heads", "convolution", "without_gradients", "branch"}) {
-    DYNAMIC_SECTION(program) {
-      for (const char* mesh : {"tp=2", "tp=4"}) {
-        const Resolution resolution = Resolve(program, mesh);
-        CHECK(ToText(resolution.diagnostics) == "");
-        CHECK(resolution.compiled);
-      }
-    }
+    CheckAccepted(program);
+  }
+}
+
+TEST_CASE("a number that is equal on a rank and in the full model is no finding") {
+  for (const std::string program : {"scale_ratio", "scale_ratio_of_roots", "scale_head_size", "scale_tokens",
+                                    "rounded_heads", "constant_root", "constant_scale"}) {
+    CheckAccepted(program);
   }
 }
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Writes small programs whose graphs hold sizes in many ways: integers, symbols, values (fixed_sizes_test.cc).
 
-    make_programs.py    needs torch 2.11; writes NAME.pt2 with weights beside this file
+    make_programs.py [NAME...]    needs torch 2.11; writes NAME.pt2 with weights beside this file, without names all of them
 
 Each takes x [2, 6, 8]. `q` and `k` (8 -> 16) are colwise in the test's plan, `fused` (8 -> 32) too, `out` (16 -> 8) is rowwise.
 """
 
 import json
+import math
 import pathlib
 import re
 import sys
@@ -36,10 +37,10 @@ def heads(x, n):
     return x.view(*x.shape[:2], n, -1)
 
 
-def attention(q, k, repeats):
+def attention(q, k, repeats, scale=None):
     q, k = (t.transpose(1, 2) for t in (q.view(*q.shape[:2], -1, 4), k.view(*k.shape[:2], -1, 4)))
     k = k[:, :, None].expand(-1, -1, repeats, -1, -1).reshape(k.shape[0], -1, *k.shape[2:])
-    return F.scaled_dot_product_attention(q, k, k).transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)
+    return F.scaled_dot_product_attention(q, k, k, scale=scale).transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)
 
 
 def refined(m, x):
@@ -73,6 +74,25 @@ KINDS = {
     # A number that follows a shard
     "arange_local": lambda m, x: m.out(m.q(x) * torch.arange(m.q(x).shape[-1])),
     "divide_local": lambda m, x: m.out(m.q(x) / m.q(x).shape[-1]),
+    # A number that is computed from the size of a shard
+    "scale_power": lambda m, x: m.out(m.q(x) * m.q(x).shape[-1] ** -0.5),
+    "scale_root": lambda m, x: m.out(m.q(x) / torch.sym_sqrt(m.q(x).shape[-1])),
+    "scale_reciprocal": lambda m, x: m.out(m.q(x) * (1 / m.q(x).shape[-1])),
+    "add_tenth": lambda m, x: m.out(m.q(x) + m.q(x).shape[-1] * 0.1),
+    "scale_rounded": lambda m, x: m.out(m.q(x) * torch.sym_int(m.q(x).shape[-1] * 0.3)),
+    "scale_halved": lambda m, x: m.out(m.q(x) / (m.q(x).shape[-1] // 2)),
+    "clamp_root": lambda m, x: m.out(m.q(x).clamp(max=m.q(x).shape[-1] ** 0.5 / 10)),
+    "mask_root": lambda m, x: m.out(m.q(x).masked_fill(m.q(x) < 0, m.q(x).shape[-1] ** 0.5)),
+    "add_alpha": lambda m, x: m.out(torch.add(m.q(x), m.k(x), alpha=m.q(x).shape[-1])),
+    "multiply_beta": lambda m, x: m.out(torch.addmm(m.q.bias, x.flatten(0, 1), m.q.weight.t(), beta=m.q.weight.shape[0] ** 0.5)),
+    "fill_local": lambda m, x: m.out(m.q(x) + torch.full((1,), m.q(x).shape[-1])),
+    "fill_root": lambda m, x: m.out(m.q(x) + torch.full((1,), m.q(x).shape[-1] ** 0.5)),
+    "fill_like": lambda m, x: m.out(m.q(x) + torch.full_like(m.q(x), m.q(x).shape[-1])),
+    "fill_number": lambda m, x: m.out(m.q(x) + torch.scalar_tensor(m.q(x).shape[-1])),
+    "arange_step": lambda m, x: m.out(m.q(x) + torch.arange(0, 1, 1 / m.q(x).shape[-1]).sum()),
+    "topk_local": lambda m, x: m.out(m.q(x) + x.topk(m.q(x).shape[-1] // 4).values.sum(-1, keepdim=True)),
+    "scale_data": lambda m, x: m.out(m.q(x) * (x.abs().sum().int().item() * m.q(x).shape[-1])),
+    "branch_by_root": lambda m, x: m.out(torch.cond(m.q(x).shape[-1] ** 0.5 > 3.5, lambda y: y * 2, lambda y: y * 3, (m.q(x),))),
     # A sum over shards that is not summed over the ranks
     "sum": lambda m, x: x * m.q(x).sum(-1, keepdim=True),
     "mean": lambda m, x: x * m.q(x).mean(-1, keepdim=True),
@@ -97,6 +117,14 @@ KINDS = {
     "stack": lambda m, x: m.out(torch.stack([m.q(x), m.k(x)], -1).sum(-1)),
     "cat_heads": lambda m, x: m.out(torch.cat(m.q(x).view(*x.shape[:2], -1, 4).chunk(2, -1)[::-1], -1).flatten(2)),
     "without_gradients": refined,
+    "scale_ratio": lambda m, x: m.out(m.q(x) * (m.q(x).shape[-1] / m.k(x).shape[-1] * 0.5)),
+    "scale_ratio_of_roots": lambda m, x: m.out(m.q(x) * (m.q(x).shape[-1] ** 0.5 * m.k(x).shape[-1] ** -0.5)),
+    # torch.export makes a constant of these: the number of the full model
+    "constant_root": lambda m, x: m.out(m.q(x) / math.sqrt(m.q(x).shape[-1])),
+    "constant_scale": lambda m, x: m.out(attention(m.q(x), m.k(x), 1, m.q(x).shape[-1] ** -0.5)),
+    "scale_head_size": lambda m, x: m.out(m.q(x) * m.q(x).view(*x.shape[:2], -1, 4).shape[-1] ** -0.5),
+    "scale_tokens": lambda m, x: m.out(m.q(x) * x.shape[1] ** -0.5),
+    "rounded_heads": lambda m, x: m.out(m.q(x).view(*x.shape[:2], torch.sym_int(m.q(x).shape[-1] * 0.25), 4).softmax(-1).flatten(2)),
     "gathered": lambda m, x: m.k(x).view(*x.shape[:2], 4, 4).softmax(-1).flatten(2),
 }
 
@@ -142,6 +170,8 @@ def model_of(body):
 def main():
     torch.manual_seed(2)
     for name, body in KINDS.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         out = HERE / f"{name}.pt2"
         export(model_of(body), (torch.randn(2, 6, 8),), out=out, weights=True)
         slim(out)
