@@ -79,6 +79,23 @@ void SetParts(LocalDim& dim, int64_t count) {
   dim.parts.assign(static_cast<size_t>(count), {dim.full / count, dim.local / count});
 }
 
+// Compares two dims of equal sizes whose elements belong together. Of 4 heads the first of 2 ranks has heads 0 and 1 if
+// the dim is sharded as a whole, but 0 and 2 as a fused dim of 2 parts.
+bool SameParts(NodeSizes& n, const LocalDim& a, const LocalDim& b, std::string_view what) {
+  if (!a.is_sharded() || !b.is_sharded() || a.full != b.full) return true;
+  const int64_t parts_a = PartCount(a);
+  const int64_t parts_b = PartCount(b);
+  if (parts_a == parts_b || parts_a == 0 || parts_b == 0) return true;
+  const auto text = [](int64_t parts) {
+    return parts == 1 ? std::string("as a whole") : "in " + std::to_string(parts) + " parts";
+  };
+  n.Conflict(Kind::kOperands,
+             std::string(what) + " have different elements on a rank: " + SizeText(a) + ", sharded " + text(parts_a) +
+                 ", and " + SizeText(b) + ", sharded " + text(parts_b),
+             b.local, a.local, &a, &b);
+  return false;
+}
+
 // What broadcasting makes of the operands, aligned at the last dim.
 std::optional<Dims> Broadcast(NodeSizes& n, const std::vector<const LocalTensor*>& operands) {
   size_t rank = 0;
@@ -530,6 +547,8 @@ LocalDim Copies(const LocalDim& dim, const LocalNumber& count, uint32_t node, bo
         part.local *= *count.full;
       }
     }
+  } else if (out.is_sharded() && !dim.is_sharded() && interleaved) {
+    SetParts(out, dim.full);
   }
   return out;
 }
@@ -1002,6 +1021,10 @@ void MultiplyMatrices(NodeSizes& n, const LocalTensor& a, const LocalTensor& b) 
   const LocalTensor batch_b = Front(b, column ? 1 : 2);
   std::optional<Dims> out = Broadcast(n, {&batch_a, &batch_b});
   if (!out) return;
+  for (size_t back = 1; back <= std::min(batch_a.dims.size(), batch_b.dims.size()); ++back) {
+    const LocalDim& left_batch = batch_a.dims[batch_a.dims.size() - back];
+    if (!SameParts(n, left_batch, batch_b.dims[batch_b.dims.size() - back], "the batch dims of two matrices")) return;
+  }
   if (!row) out->push_back(a.dims[a.dims.size() - 2]);
   if (!column) out->push_back(b.dims.back());
   n.Set(0, std::move(*out), left.is_sharded() || a.terms || b.terms);
@@ -1127,10 +1150,18 @@ void Attention(NodeSizes& n) {
                    heads ? "the dims of the query heads and of the key heads"
                          : "in a dim that must be equal, queries and keys"))
         return;
+      if (!SameParts(n, q->dims[i], k->dims[i], "the dims of the query heads and of the key heads")) return;
     } else if (k->dims[i].local == 0 || q->dims[i].local % k->dims[i].local != 0) {
       n.Conflict(Kind::kOperands,
                  "on a rank, the number of query heads (" + SizeText(q->dims[i]) +
                      ") is not a multiple of the number of key heads (" + SizeText(k->dims[i]) + ")",
+                 k->dims[i].local, q->dims[i].local, &q->dims[i], &k->dims[i]);
+      return;
+    } else if (const int64_t parts = PartCount(q->dims[i]);
+               q->dims[i].is_sharded() && !k->dims[i].is_sharded() && parts > 0 && parts % k->dims[i].full != 0) {
+      n.Conflict(Kind::kOperands,
+                 "a rank has all key heads (" + SizeText(k->dims[i]) + "), but the query heads of only some of them (" +
+                     SizeText(q->dims[i]) + ")",
                  k->dims[i].local, q->dims[i].local, &q->dims[i], &k->dims[i]);
       return;
     }

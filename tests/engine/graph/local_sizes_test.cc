@@ -168,6 +168,28 @@ TEST_CASE("a number that is equal on a rank and in the full model is no finding"
   }
 }
 
+// A rank has query heads of half of the key heads, but as many query heads as key heads.
+TEST_CASE("query heads that are sharded do not fit key heads that are full") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"grouped_native", "a rank has all key heads (4), but the query heads of only some of them (4 of 8)"},
+      {"grouped_repeated", "4 of 8, sharded as a whole, and 4 of 8, sharded in 4 parts"},
+      {"grouped_products", "4 of 8, sharded as a whole, and 4 of 8, sharded in 4 parts"},
+  };
+  for (const auto& [program, text] : cases) {
+    DYNAMIC_SECTION(program) {
+      CheckAccepted(program);
+      const Resolution resolution = Resolve(program, "tp=2", {{"full", "true"}});
+      INFO(ToText(resolution.diagnostics));
+      CHECK_FALSE(resolution.compiled);
+      REQUIRE(resolution.diagnostics.size() == 1);
+      const Diagnostic& found = resolution.diagnostics.front();
+      CHECK(found.finding == Finding::kFlowDoesNotFit);
+      CHECK_THAT(found.message, Catch::Contains(text));
+      CHECK(found.where.line == 17);
+    }
+  }
+}
+
 TEST_CASE("each suggested fix makes the plan fit") {
   CHECK_FALSE(Resolve("chunk", "tp=2").compiled);
   CHECK(Resolve("chunk", "tp=2", {{"packed", "true"}}).compiled);

@@ -43,6 +43,17 @@ def attention(q, k, repeats, scale=None):
     return F.scaled_dot_product_attention(q, k, k, scale=scale).transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)
 
 
+def grouped(q, k, how):
+    """Two query heads for each key head; the numbers of heads are those of the tensors."""
+    q, k = (t.view(*t.shape[:2], -1, 4).transpose(1, 2) for t in (q, k))
+    if how == "native":
+        out = F.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+    else:
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        out = F.scaled_dot_product_attention(q, k, k) if how == "repeated" else (q @ k.transpose(-1, -2)).softmax(-1) @ k
+    return out.transpose(1, 2).unflatten(2, (-1, 2)).sum(3).flatten(2)
+
+
 def refined(m, x):
     with torch.no_grad():  # a graph inside of the graph
         x = x + m.out(F.silu(m.q(x)))
@@ -117,6 +128,9 @@ KINDS = {
     "stack": lambda m, x: m.out(torch.stack([m.q(x), m.k(x)], -1).sum(-1)),
     "cat_heads": lambda m, x: m.out(torch.cat(m.q(x).view(*x.shape[:2], -1, 4).chunk(2, -1)[::-1], -1).flatten(2)),
     "without_gradients": refined,
+    "grouped_native": lambda m, x: m.out(grouped(m.fused(x), m.k(x), "native")),
+    "grouped_repeated": lambda m, x: m.out(grouped(m.fused(x), m.k(x), "repeated")),
+    "grouped_products": lambda m, x: m.out(grouped(m.fused(x), m.k(x), "products")),
     "scale_ratio": lambda m, x: m.out(m.q(x) * (m.q(x).shape[-1] / m.k(x).shape[-1] * 0.5)),
     "scale_ratio_of_roots": lambda m, x: m.out(m.q(x) * (m.q(x).shape[-1] ** 0.5 * m.k(x).shape[-1] ** -0.5)),
     # torch.export makes a constant of these: the number of the full model

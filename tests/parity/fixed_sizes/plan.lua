@@ -1,6 +1,6 @@
 -- q, k and the fused projection make shards, and out takes them. Options: shards of the fused projection's two parts
--- each by itself; k full again.
-local opt <const> = options { packed = false, gathered = false }
+-- each by itself; k full again; k not sharded.
+local opt <const> = options { packed = false, gathered = false, full = false }
 local parts <const> = packed(-1, { 16, 16 })
 local packed_colwise <const> = style {
   name = "packed_colwise",
@@ -13,7 +13,7 @@ return plan {
   api = 1,
   default(replicated()),
   at("q", colwise {}, { optional = true }),
-  at("k", colwise { output = opt.gathered and replicate or shard(-1) }, { optional = true }),
+  at("k", opt.full and replicated {} or colwise { output = opt.gathered and replicate or nil }, { optional = true }),
   at("fused", opt.packed and packed_colwise or colwise {}, { optional = true }),
   at("conv.{weight,bias}", shard(0), { optional = true }),
   at("out", rowwise {}, { optional = true }),
