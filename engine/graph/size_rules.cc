@@ -147,6 +147,13 @@ void LikeFirst(NodeSizes& n) {
   }
 }
 
+void NeedsFullDim(NodeSizes& n, const LocalDim& sharded) {
+  n.Conflict(Kind::kNeedsFullDim,
+             "its results depend on all elements of a dim of size " + SizeText(sharded) +
+                 ", of which a rank has only its shard",
+             sharded.full, sharded.local, &sharded);
+}
+
 // Results that depend on all elements along the dims that the argument `name` gives; no rank has all elements of a
 // sharded dim.
 void AlongDim(NodeSizes& n, const char* name, int64_t by_default) {
@@ -164,10 +171,7 @@ void AlongDim(NodeSizes& n, const char* name, int64_t by_default) {
     if (dim < 0 || static_cast<size_t>(dim) >= self->dims.size()) continue;
     const LocalDim& had = self->dims[static_cast<size_t>(dim)];
     if (!had.is_sharded()) continue;
-    n.Conflict(
-        Kind::kNeedsFullDim,
-        "its results depend on all elements of a dim of size " + SizeText(had) + ", of which a rank has only its shard",
-        had.full, had.local, &had);
+    NeedsFullDim(n, had);
     return;
   }
   LikeFirst(n);
@@ -1101,6 +1105,7 @@ void GroupedMatmul(NodeSizes& n) {
   n.Set(0, {a->dims[0], b->dims[2]}, a->dims[1].is_sharded() || a->terms);
 }
 
+// The sum over a sharded dim is partial; any other reduction of shards is no term of the reduction of the full dim.
 void Reduce(NodeSizes& n) {
   const LocalTensor* self = n.Tensor("self");
   if (self == nullptr) return;
@@ -1122,7 +1127,12 @@ void Reduce(NodeSizes& n) {
       out.push_back(self->dims[i]);
     } else {
       if (keeps) out.emplace_back();
-      if (self->dims[i].is_sharded()) terms = true;
+      if (!self->dims[i].is_sharded()) continue;
+      if (n.node().target != "aten::sum" && n.node().target != "aten::nansum") {
+        NeedsFullDim(n, self->dims[i]);
+        return;
+      }
+      terms = true;
     }
   }
   for (size_t i = 0; i < n.results.size(); ++i) {

@@ -63,7 +63,14 @@ TEST_CASE("a size that holds for the full model alone is an error of the plan th
       {"arange_local", fixed, "node 'arange' (aten::arange", "8, the size of a shard", "16", 15},
       {"divide_local", fixed, "node 'div' (aten::div", "8, the size of a shard", "16", 15},
       {"sum", flow, "node 'sum_1' (aten::sum", "'q.weight' is shard(0)", "a module that", 15},
-      {"mean", flow, "node 'mean' (aten::mean", "'q.weight' is shard(0)", "a module that", 15},
+      {"mean", fixed, "node 'mean' (aten::mean", "all elements of the dim", "the full dim on every rank; 'q.weight'",
+       15},
+      {"largest", fixed, "node 'amax' (aten::amax", "all elements of the dim", "the full dim on every rank", 15},
+      {"softmax", fixed, "node 'softmax' (aten::softmax", "all elements of the dim", "the full dim on every rank", 15},
+      {"cumsum", fixed, "node 'cumsum' (aten::cumsum", "all elements of the dim", "the full dim on every rank", 15},
+      {"sort", fixed, "node 'sort' (aten::sort", "all elements of the dim", "the full dim on every rank", 15},
+      {"flip", fixed, "node 'flip' (aten::flip", "all elements of the dim", "the full dim on every rank", 15},
+      {"roll", fixed, "node 'roll' (aten::roll", "all elements of the dim", "the full dim on every rank", 15},
       {"sigmoid_of_sum", flow, "node 'sigmoid' (aten::sigmoid", "a partial tensor, because 'q.weight' is shard(0)",
        "the reduced tensor", 15},
       {"branch_by_shard", fixed, "its predicate is true for the full size and false for the size of a shard",
@@ -154,9 +161,10 @@ void CheckAccepted(const std::string& program) {
 }
 
 TEST_CASE("a size that follows its tensor is no finding") {
-  for (const std::string program : {"none", "divide_integer", "slice_all", "slice_second", "head_size",
-                                    "computed_heads", "full_local", "zeros_like", "expand_one", "attention", "einsum",
-                                    "stack", "cat_heads", "convolution", "without_gradients", "branch"}) {
+  for (const std::string program :
+       {"none", "divide_integer", "slice_all", "slice_second", "head_size", "computed_heads", "full_local",
+        "zeros_like", "expand_one", "attention", "einsum", "stack", "cat_heads", "convolution", "without_gradients",
+        "branch", "along_tokens"}) {
     CheckAccepted(program);
   }
 }

@@ -104,6 +104,14 @@ KINDS = {
     "topk_local": lambda m, x: m.out(m.q(x) + x.topk(m.q(x).shape[-1] // 4).values.sum(-1, keepdim=True)),
     "scale_data": lambda m, x: m.out(m.q(x) * (x.abs().sum().int().item() * m.q(x).shape[-1])),
     "branch_by_root": lambda m, x: m.out(torch.cond(m.q(x).shape[-1] ** 0.5 > 3.5, lambda y: y * 2, lambda y: y * 3, (m.q(x),))),
+    # Results that depend on all elements of a sharded dim
+    "largest": lambda m, x: x * m.q(x).amax(-1, keepdim=True),
+    "softmax": lambda m, x: m.out(m.q(x).softmax(-1)),
+    "cumsum": lambda m, x: m.out(m.q(x).cumsum(-1)),
+    "sort": lambda m, x: m.out(m.q(x).sort(-1).values),
+    "flip": lambda m, x: m.out(m.q(x).flip(-1)),
+    "roll": lambda m, x: m.out(m.q(x).roll(1, -1)),
+    "along_tokens": lambda m, x: m.out((m.q(x).softmax(1).cumsum(1).sort(1).values.flip(1).roll(1, 1))),
     # A sum over shards that is not summed over the ranks
     "sum": lambda m, x: x * m.q(x).sum(-1, keepdim=True),
     "mean": lambda m, x: x * m.q(x).mean(-1, keepdim=True),
