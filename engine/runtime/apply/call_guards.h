@@ -22,10 +22,9 @@ class DeferredValues {
   // Returns null if no tensor of the model is on the meta device.
   static std::shared_ptr<DeferredValues> Of(const LiveTree& live);
 
-  // Registers `tensor`, which has storage for this rank's shard and no values. Sets the first element of a
-  // floating-point tensor to NaN, so that Check also recognises values written directly into the memory, which leave
-  // the version counter unchanged. Fills a tensor of another dtype (a counter) with zeros, its usual initial value, and
-  // does not register it.
+  // Registers `tensor`, which has storage for this rank's shard and no values. Sets the first element to NaN, of an
+  // integer type to a number that is rarely used, so that Check also recognises values written directly into the
+  // memory, which leave the version counter unchanged.
   void Add(const std::string& path, const at::Tensor& tensor, bool is_buffer);
 
   // Throws PlanError kNoValues, with one diagnostic for each registered tensor that has not been written to, at most

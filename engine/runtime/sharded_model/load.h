@@ -40,9 +40,10 @@ struct NameRules {
 };
 
 // Loads every parameter from the tensor of its path, or of the path of a tied parameter, and every buffer that the
-// checkpoint contains. Converts between floating-point dtypes of at least 16 bits, from these to complex dtypes,
-// between complex dtypes, and between integer dtypes (including bool). Not collective. Returns warnings: tensors of the
-// checkpoint that the model does not have.
+// checkpoint contains; a model that was built without values cannot be called while a buffer has none (kNoValues).
+// Converts between floating-point dtypes of at least 16 bits, from these to complex dtypes, between complex dtypes, and
+// between integer dtypes (including bool). Not collective. Returns warnings: tensors of the checkpoint that the model
+// does not have.
 // Throws PlanError before any parameter changes: kMissingTensor, kTensorMismatch (another shape, or a dtype that is not
 // converted), kBadPattern (an expression of `names`), kUnmatchedRule (a pattern of `names.transposed` that matches no
 // parameter of two dims), kBadArgument (two tensors with the same name after `names.renamed`). Throws the errors of

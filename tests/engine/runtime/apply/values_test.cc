@@ -32,9 +32,10 @@ ParallelModel<Net> Deferred(DeviceMesh& mesh) {
 }
 
 // What the first forward says; "" where it runs.
-std::string Said(ParallelModel<Net>& model) {
+template <class Model>
+std::string Said(ParallelModel<Model>& model, const at::Tensor& input = Ids()) {
   try {
-    model.forward(Ids());
+    model.forward(input);
   } catch (const PlanError& error) {
     for (const Diagnostic& d : error.diagnostics()) Expect(d.finding == Finding::kNoValues, "the finding");
     return error.what();
@@ -74,6 +75,51 @@ TEST_CASE("one parameter that was left out is named alone") {
       if (p.path == "layer_1.up.weight") p.tensor.detach().zero_();
     }
     Expect(Said(model).empty(), "until it has values");
+  });
+}
+
+constexpr c10::ScalarType kCounterTypes[] = {at::kBool,   at::kByte, at::kChar,   at::kShort,
+                                             at::kInt,    at::kLong, at::kUInt16, at::kUInt32,
+                                             at::kUInt64, at::kHalf, at::kDouble, at::kComplexFloat};
+
+// A buffer of every type, made without values under DeferInit.
+struct CountersImpl : torch::nn::Module {
+  CountersImpl() {
+    layer = register_module("layer", nn::Linear(torch::nn::LinearOptions(2, 2)));
+    for (const c10::ScalarType type : kCounterTypes) register_buffer(c10::toString(type), nn::Empty({3}, type));
+  }
+  at::Tensor forward(const at::Tensor& x) { return layer(x); }
+  nn::Linear layer = nullptr;
+};
+MOONSHARD_MODULE(Counters);
+
+TEST_CASE("a buffer of any type that was left out is named, until it has values") {
+  RunRanks("tp=1", [](DeviceMesh& mesh) {
+    const torch::NoGradGuard no_grad;
+    std::optional<Counters> counters;
+    {
+      const nn::DeferInit defer;
+      counters.emplace();
+    }
+    auto model = Parallelize(*counters, Plan(), mesh);
+    const auto said = [&] { return Said(model, torch::ones({1, 2})); };
+    for (const LiveParameter& p : model.applied().parameters()) {
+      if (!p.is_buffer) p.tensor.detach().zero_();
+    }
+    bool by_memory = false;
+    for (const LiveParameter& p : model.applied().parameters()) {
+      if (!p.is_buffer) continue;
+      const std::string text = said();
+      Expect(Has(text, "'" + p.path + "'") && Has(text, "Initialize with a rule for buffers"), p.path + ": " + text);
+      if (by_memory) {
+        std::memset(p.tensor.data_ptr(), 0, p.tensor.nbytes());
+      } else {
+        p.tensor.zero_();
+      }
+      Expect(!Has(said(), "'" + p.path + "'"), p.path + " has values");
+      by_memory = !by_memory;
+    }
+    Expect(said().empty(), "all have values");
   });
 }
 
