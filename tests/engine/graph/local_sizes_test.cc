@@ -51,6 +51,7 @@ TEST_CASE("a size that holds for the full model alone is an error of the plan th
       {"arange", fixed, "is written in node 'arange' (aten::arange", "16, an integer", "8, because 'q.weight'", 15},
       {"one_hot", fixed, "is written in node 'one_hot' (aten::one_hot", "16, an integer", "8, because 'q.weight'", 15},
       {"layer_norm", fixed, "node 'layer_norm' (aten::layer_norm", "16, an integer", "8, because 'q.weight'", 15},
+      {"multihead", flow, "node 'linear_4' (aten::linear", "8", "4, because 'heads.out_proj.weight'", 21},
       {"cat_full", fixed, "node 'view' (aten::view", "2, an integer", "1, because 'q.weight'", 15},
       {"split_number", fixed, "node 'split' (aten::split", "16, an integer", "8, because 'fused.weight'", 17},
       {"split_sizes", fixed, "node 'split_with_sizes' (aten::split_with_sizes", "16, an integer",
@@ -71,6 +72,7 @@ TEST_CASE("a size that holds for the full model alone is an error of the plan th
       {"sort", fixed, "node 'sort' (aten::sort", "all elements of the dim", "the full dim on every rank", 15},
       {"flip", fixed, "node 'flip' (aten::flip", "all elements of the dim", "the full dim on every rank", 15},
       {"roll", fixed, "node 'roll' (aten::roll", "all elements of the dim", "the full dim on every rank", 15},
+      {"kept", flow, "node 'linear_1' (aten::linear", "'q.weight' is shard(0)", "a module that", 15},
       {"sigmoid_of_sum", flow, "node 'sigmoid' (aten::sigmoid", "a partial tensor, because 'q.weight' is shard(0)",
        "the reduced tensor", 15},
       {"branch_by_shard", fixed, "its predicate is true for the full size and false for the size of a shard",
@@ -164,7 +166,7 @@ TEST_CASE("a size that follows its tensor is no finding") {
   for (const std::string program :
        {"none", "divide_integer", "slice_all", "slice_second", "head_size", "computed_heads", "full_local",
         "zeros_like", "expand_one", "attention", "einsum", "stack", "cat_heads", "convolution", "without_gradients",
-        "branch", "along_tokens"}) {
+        "branch", "along_tokens", "multihead_replicated"}) {
     CheckAccepted(program);
   }
 }

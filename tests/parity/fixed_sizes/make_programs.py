@@ -3,7 +3,8 @@
 
     make_programs.py [NAME...]    needs torch 2.11; writes NAME.pt2 with weights beside this file, without names all of them
 
-Each takes x [2, 6, 8]. `q` and `k` (8 -> 16) are colwise in the test's plan, `fused` (8 -> 32) too, `out` (16 -> 8) is rowwise.
+Each takes x [2, 6, 8]. `q` and `k` (8 -> 16) are colwise in the test's plan, `fused` (8 -> 32) too, `out` and `keeping` (16 -> 8)
+and the output projection of `heads` are rowwise, `replicated` is not sharded.
 """
 
 import json
@@ -22,6 +23,15 @@ sys.path.insert(0, str(HERE.parents[2] / "engine/models/program/export"))
 from export_program import export  # noqa: E402
 
 
+class Keeping(torch.nn.Linear):
+    """Gives a value to its caller besides the one that it returns."""
+
+    def forward(self, x, kept):
+        made = super().forward(x)
+        kept.append(made * 2)
+        return made
+
+
 class Base(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -31,6 +41,9 @@ class Base(torch.nn.Module):
         self.fused = torch.nn.Linear(8, 32)
         self.conv = torch.nn.Conv1d(16, 16, 3, padding=1, groups=16)
         self.out = torch.nn.Linear(16, 8)
+        self.keeping = Keeping(16, 8)
+        self.heads = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        self.replicated = torch.nn.MultiheadAttention(8, 2, batch_first=True)
 
 
 def heads(x, n):
@@ -60,6 +73,15 @@ def refined(m, x):
     return m.out(F.silu(m.q(x)))
 
 
+def multihead(module, x):
+    return module(x, x, x, need_weights=False)[0]
+
+
+def kept(m, x):
+    values = []
+    return m.keeping(m.q(x), values) + values[0]
+
+
 KINDS = {
     # An integer of the graph
     "view_heads": lambda m, x: m.out(m.q(x).view(*x.shape[:2], 4, 4).softmax(-1).flatten(2)),
@@ -71,6 +93,7 @@ KINDS = {
     "full_one_head": lambda m, x: m.out((m.q(x).view(*x.shape[:2], -1, 8) + torch.full((2, 1), 0.5)).flatten(2)),
     "arange": lambda m, x: m.out(m.q(x) * torch.arange(16.0)),
     "one_hot": lambda m, x: m.out(m.q(x) + F.one_hot(torch.zeros(1, dtype=torch.int64), 16)),
+    "multihead": lambda m, x: multihead(m.heads, m.out(m.q(x) * m.k(x))),
     "layer_norm": lambda m, x: m.out(F.layer_norm(m.q(x), (16,))),
     "convolution": lambda m, x: m.out(m.conv(m.q(x).transpose(1, 2)).transpose(1, 2)),
     "cat_full": lambda m, x: m.out(torch.cat([m.q(x), torch.ones(*x.shape[:2], 16)], -1).view(*x.shape[:2], 2, 16).sum(2)),
@@ -115,6 +138,7 @@ KINDS = {
     # A sum over shards that is not summed over the ranks
     "sum": lambda m, x: x * m.q(x).sum(-1, keepdim=True),
     "mean": lambda m, x: x * m.q(x).mean(-1, keepdim=True),
+    "kept": kept,
     "sigmoid_of_sum": lambda m, x: x * m.q(x).sum(-1, keepdim=True).sigmoid(),
     # Branches: by the size of a shard, by a partial tensor, with different layouts
     "branch_by_shard": lambda m, x: m.out(torch.cond(m.q(x).shape[-1] > 12, lambda y: y * 2, lambda y: y * 3, (m.q(x),))),
@@ -136,6 +160,7 @@ KINDS = {
     "stack": lambda m, x: m.out(torch.stack([m.q(x), m.k(x)], -1).sum(-1)),
     "cat_heads": lambda m, x: m.out(torch.cat(m.q(x).view(*x.shape[:2], -1, 4).chunk(2, -1)[::-1], -1).flatten(2)),
     "without_gradients": refined,
+    "multihead_replicated": lambda m, x: m.out(m.q(x) * m.k(multihead(m.replicated, x))),
     "grouped_native": lambda m, x: m.out(grouped(m.fused(x), m.k(x), "native")),
     "grouped_repeated": lambda m, x: m.out(grouped(m.fused(x), m.k(x), "repeated")),
     "grouped_products": lambda m, x: m.out(grouped(m.fused(x), m.k(x), "products")),
@@ -183,7 +208,7 @@ def model_of(body):
             return body(self, x)
 
     model = Model()
-    for child in ("q", "k", "fused", "conv", "out"):
+    for child in ("q", "k", "fused", "conv", "out", "keeping", "heads", "replicated"):
         if child not in body.__code__.co_names:
             delattr(model, child)
     return model

@@ -17,4 +17,6 @@ return plan {
   at("fused", opt.packed and packed_colwise or colwise {}, { optional = true }),
   at("conv.{weight,bias}", shard(0), { optional = true }),
   at("out", rowwise {}, { optional = true }),
+  at("keeping", rowwise {}, { optional = true }),
+  at("heads.out_proj", rowwise {}, { optional = true }),
 }

@@ -11,11 +11,12 @@ is a program exported in bfloat16, with what transformers computes of it in each
 operators compute otherwise in training, with its weights in the archives; `drawing` one that has other operators in
 evaluation, as a directory of two archives; `sizes` one that computes with its sizes;
 `lengths` recurrence and attention of torch.nn; `branches` one with torch.cond; `outputs` a causal language model without a
-config that returns more than its logits and loss, with tied weights and a persistent buffer in the archive. OUT/llama/inputs is a directory of programs for different sets of inputs,
+config that returns more than its logits and loss, with tied weights and a persistent buffer in the archive; `nested` a module
+whose inputs are in a list and in a dict; `tables` a causal language model with two tables in one module and with dropout. OUT/llama/inputs is a directory of programs for different sets of inputs,
 with files for each set.
 
 OUT/deepseek_v3/program_float64.pt2 is exported in float64, which grouped_mm does not take, for curves of training.
-The cases `modes`, `drawing`, `sizes`, `lengths`, `branches` and `outputs` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
+The cases `modes`, `drawing`, `sizes`, `lengths`, `branches`, `outputs`, `nested` and `tables` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
 """
 
 import json
@@ -329,6 +330,97 @@ class Outputs(torch.nn.Module):
         return {"loss": loss, "logits": logits, "hidden": x, "aux_loss": x.square().mean(), "tokens": logits.argmax(-1)}
 
 
+class Nested(torch.nn.Module):
+    """Inputs in a list and in a dict, one module at two paths, and among the outputs an input and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Mlp(16)
+        self.second = self.first
+        self.mix = torch.nn.Linear(8, 8)
+
+    def forward(self, parts, scales):
+        x = self.first(parts[0]) + self.second(parts[1]) * scales["wide"]
+        return {"made": self.mix(x) + scales["narrow"], "given": parts[1], "length": x.shape[1]}
+
+
+def make_nested(folder: pathlib.Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = Nested()
+    random_values(model)
+
+    def inputs(batch, length):
+        parts = [torch.randn(batch, length, 8) for _ in range(2)]
+        return {"parts": parts, "scales": {"wide": torch.randn(batch, length, 8), "narrow": torch.randn(batch, length, 1)}}
+
+    export_program.export(model, (), inputs(2, 6), folder / "program.pt2", weights=True)
+    slim(folder / "program.pt2", bare=True)
+    given = inputs(3, 5)
+    flat = dict(zip(export_program.input_names(given), torch.utils._pytree.tree_leaves(given), strict=True))
+    save_file(flat, folder / "inputs.safetensors")
+    results = model(**given)
+    (results["made"] * torch.linspace(-1, 1, 8)).sum().backward()
+    expected = {name: torch.as_tensor(one).detach().clone() for name, one in results.items()}
+    expected |= {f"grad.{name}": p.grad.clone() for name, p in model.named_parameters()}
+    save_file(expected, folder / "expected.safetensors")
+    print("nested", results["made"].sum().item(), flush=True)
+
+
+class Tokens(torch.nn.Embedding):
+    """The table of tokens, and one of positions beside it."""
+
+    def __init__(self) -> None:
+        super().__init__(24, 8)
+        self.positions = torch.nn.Parameter(torch.zeros(16, 8))
+
+    def forward(self, ids):
+        places = torch.arange(ids.shape[1], device=ids.device)
+        return super().forward(ids), torch.nn.functional.embedding(places, self.positions)
+
+
+class Tables(torch.nn.Module):
+    """A causal language model with dropout, whose forward counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.embed = Tokens()
+        self.up = torch.nn.Linear(8, 16)
+        self.dropout = torch.nn.Dropout(0.5)
+        self.down = torch.nn.Linear(16, 8)
+        self.lm_head = torch.nn.Linear(8, 24, bias=False)
+
+    def forward(self, input_ids, labels):
+        self.calls += 1
+        tokens, places = self.embed(input_ids)
+        x = tokens + places
+        x = x + self.down(self.dropout(torch.nn.functional.gelu(self.up(x))))
+        logits = self.lm_head(x)
+        targets = torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
+        return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()), "logits": logits}
+
+
+def make_tables(folder: pathlib.Path) -> None:
+    """Exported in training; expected: results and gradients in evaluation."""
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = Tables()
+    random_values(model)
+    ids = torch.arange(24).reshape(4, 6) * 7 % 24
+    inputs = {"input_ids": ids, "labels": ids.clone()}
+    save_file(inputs, folder / "inputs.safetensors")
+    export_program.export(model, (), inputs, folder / "program.pt2", weights=True,
+                          kinds=lambda name: {"input_ids": "ids", "labels": "labels"}[name])  # fmt: skip
+    slim(folder / "program.pt2", bare=True)
+    results = model.eval()(**inputs)
+    results["loss"].backward()
+    expected = {name: one.detach().clone() for name, one in results.items()}
+    expected |= {f"grad.{name}": p.grad.clone() for name, p in model.named_parameters()}
+    save_file(expected, folder / "expected.safetensors")
+    print("tables", float(results["loss"].detach()), flush=True)
+
+
 class Leaving(torch.nn.Module):
     """A causal language model that returns what its layers make: a plan may leave these outputs sharded, in several
     layouts. Its head has another name than usual, and its logits are not the head's output."""
@@ -580,7 +672,7 @@ def make_reference(out: pathlib.Path, name: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", *OUTPUTS, *(f"reference/{name}" for name in REFERENCE)):
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", *OUTPUTS, "nested", "tables", *(f"reference/{name}" for name in REFERENCE)):
         try:
             if case == "sizes":
                 make_sizes(OWN_MODULES / "sizes" if out == HERE else out / "sizes")
@@ -591,6 +683,10 @@ def main() -> None:
             elif case in OUTPUTS:
                 torch.manual_seed(0)
                 make_outputs((OWN_MODULES if out == HERE else out) / case, OUTPUTS[case]())
+            elif case == "nested":
+                make_nested(OWN_MODULES / "nested" if out == HERE else out / "nested")
+            elif case == "tables":
+                make_tables(OWN_MODULES / "tables" if out == HERE else out / "tables")
             elif case == "dtypes":
                 make_dtypes(DTYPES_HERE if out == HERE else out / "dtypes")
             elif case == "drawing":

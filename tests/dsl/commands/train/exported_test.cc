@@ -171,7 +171,15 @@ TEST_CASE("eval and verify run a program in evaluation mode, and train refuses o
   CHECK_THAT(parts.err, Contains("own loss is not the cross-entropy of the next token"));
   const std::string data = scratch.Write("x.bin", RawTokens<uint16_t>(SomeTokens(200, 24)));
   const Words run = {"--data", data, "--steps", "1", "--batch", "2", "--sequence", "6"};
-  Words words = {"train", kPrograms + "llama", "--program", modes + "evaluation.pt2", "--plan", plan};
+  Words words = {"train", modes + "program.pt2"};
+  words.insert(words.end(), run.begin(), run.end());
+  const Outcome other_loss = RunHere(words);
+  INFO(other_loss.ToText());
+  CHECK(other_loss.code != 0);
+  CHECK_THAT(other_loss.err,
+             Contains("error[MS0506]: the program's own loss is not the cross-entropy of the next token") &&
+                 Contains("at: " + modes + "program.pt2") && Contains("the C++ API can train other models"));
+  words = {"train", kPrograms + "llama", "--program", modes + "evaluation.pt2", "--plan", plan};
   words.insert(words.end(), run.begin(), run.end());
   const Outcome refused = RunHere(words);
   INFO(refused.ToText());
@@ -236,17 +244,79 @@ TEST_CASE("a program alone: its archive has the config, and new weights are made
   CHECK_THAT(weightless.err, Contains("the program has no weights") && Contains("--program"));
 }
 
-// The loss of one row, by eval.
-double LossOfRow(const ScratchFolder& scratch, const std::string& model, const std::string& program,
-                 const std::string& row) {
+std::string JsonRow(const std::vector<int64_t>& row) {
+  std::string text;
+  for (const int64_t token : row) text += (text.empty() ? "[" : ", ") + std::to_string(token);
+  return text + "]";
+}
+
+// The loss of one row, by eval in float32.
+double LossOfRow(const ScratchFolder& scratch, const Words& model, const std::vector<int64_t>& row) {
   const std::string out = scratch / "loss.safetensors";
-  const Outcome done = RunHere({"eval", model, "--plan", kPrograms + "replicated.lua", "--program", program, "--input",
-                                scratch.Write("row.json", "{\"input_ids\": [" + row + "]}"), "--output", out});
-  ExpectGood(done);
+  Words words = {"eval"};
+  words.insert(words.end(), model.begin(), model.end());
+  words.insert(words.end(), {"--plan", kPrograms + "replicated.lua", "--dtype", "float32", "--input",
+                             scratch.Write("row.json", "{\"input_ids\": [" + JsonRow(row) + "]}"), "--output", out});
+  ExpectGood(RunHere(words));
   const Checkpoint file = Checkpoint::OpenFile(out).ValueOrThrow();
   float loss = 0;
   std::memcpy(&loss, ReadWholeFile(out).data() + file.Find("loss")->begin, sizeof loss);
   return loss;
+}
+
+// A run on one row with a learning rate that changes nothing, evaluated on the row after every step.
+struct StillRun {
+  std::vector<double> losses;
+  std::vector<double> evals;
+  std::string err;
+};
+
+StillRun RunStill(const ScratchFolder& scratch, const Words& model, const std::vector<int64_t>& row,
+                  const Words& more = {}) {
+  const std::string data = scratch.Write("row.bin", RawTokens<uint16_t>(row));
+  const std::string log = scratch / "still.log";
+  std::filesystem::remove(log);
+  Words words = {"train"};
+  words.insert(words.end(), model.begin(), model.end());
+  words.insert(words.end(), {"--data", data, "--eval-data", data, "--eval-every", "1", "--steps", "3", "--batch", "1",
+                             "--lr", "1e-30", "--sequence", std::to_string(row.size() - 1), "--log", log});
+  words.insert(words.end(), more.begin(), more.end());
+  const Outcome done = RunHere(words);
+  ExpectGood(done);
+  StillRun out;
+  out.err = done.err;
+  out.losses = Losses(log);
+  for (const JsonValue& line : LogLines(log, "eval")) out.evals.push_back(line.Find("loss")->AsDouble());
+  return out;
+}
+
+TEST_CASE("held-out data is evaluated without dropout, and what the program does not keep is a warning") {
+  const ScratchFolder scratch;
+  const std::vector<int64_t> row = SomeTokens(13, 24);
+  const Words model = {SourcePath("tests/parity/own_modules/tables/program.pt2")};
+  const StillRun run = RunStill(scratch, model, row);
+  const double evaluated = LossOfRow(scratch, model, row);
+  ExpectNear(run.evals, {evaluated, evaluated, evaluated}, 1e-6);
+  REQUIRE(run.losses.size() == 3);
+  for (const double loss : run.losses) CHECK(std::abs(loss - evaluated) > 1e-4);  // dropout, after an evaluation too
+  CHECK_THAT(run.err, Contains("warning[MS0506]") && Contains("'calls'"));
+}
+
+TEST_CASE("a program exported in bfloat16 is trained in float32") {
+  const ScratchFolder scratch;
+  const std::vector<int64_t> row = SomeTokens(17, 32);
+  const Words model = {kDTypes, "--program", kDTypes + "bfloat16.pt2"};
+  const StillRun run = RunStill(scratch, model, row, {"--save", scratch / "run"});
+  const double evaluated = LossOfRow(scratch, model, row);
+  ExpectNear(run.losses, {evaluated, evaluated, evaluated}, 1e-6);
+  ExpectGood(RunHere({"merge", scratch / "run/step_00000003", scratch / "trained"}));
+  const Checkpoint before = Checkpoint::Open(kDTypes).ValueOrThrow();
+  const Checkpoint after = Checkpoint::Open(scratch / "trained").ValueOrThrow();
+  REQUIRE(after.tensors().size() == before.tensors().size());
+  for (const StoredTensor& tensor : after.tensors()) {
+    INFO(tensor.name);
+    CHECK(tensor.dtype == DType::kF32);
+  }
 }
 
 TEST_CASE("a program of stacked experts is trained, and merges under the names of the checkpoint") {
@@ -277,19 +347,38 @@ TEST_CASE("a program of stacked experts is trained, and merges under the names o
       INFO(tensor.name);
       REQUIRE(after.Find(tensor.name) != nullptr);
       CHECK(after.Find(tensor.name)->shape == tensor.shape);
+      CHECK(after.Find(tensor.name)->dtype == tensor.dtype);
     }
-    std::string text;
-    for (const int64_t token : row) text += (text.empty() ? "[" : ", ") + std::to_string(token);
-    text += "]";
-    const double merged = LossOfRow(scratch, scratch / "trained", program, text);
+    CHECK(ReadWholeFile(scratch / "trained/config.json") == ReadWholeFile(model + "/config.json"));
+    const double merged = LossOfRow(scratch, {scratch / "trained", "--program", program}, row);
     CHECK(std::abs(merged - trained) <= RecordedBound(model + "/expected.safetensors") * trained);
-    CHECK(std::abs(LossOfRow(scratch, model, program, text) - trained) > 1e-3);  // it has learned
-    // A step resumes, on another mesh too.
-    Words more = words;
-    more[5] = "tp=1";
-    *(std::ranges::find(more, "--steps") + 1) = "5";
-    more.emplace_back("--resume");
-    ExpectGood(RunHere(more));
+    CHECK(std::abs(LossOfRow(scratch, {model, "--program", program}, row) - trained) > 1e-3);  // it has learned
+    // After step 2 a resumed run takes the steps of the run: to the bit, and on another mesh up to rounding.
+    const std::vector<double> losses = Losses(scratch / "log");
+    REQUIRE(losses.size() == 4);
+    for (const char* mesh : {"tp=2", "tp=1"}) {
+      INFO(mesh);
+      const std::string part = scratch / mesh;
+      std::filesystem::create_directories(part);
+      std::filesystem::copy(scratch / "run/step_00000002", part + "/step_00000002",
+                            std::filesystem::copy_options::recursive);
+      Words more = words;
+      *(std::ranges::find(more, "--mesh") + 1) = mesh;
+      *(std::ranges::find(more, "--save") + 1) = part;
+      *(std::ranges::find(more, "--log") + 1) = part + ".log";
+      more.emplace_back("--resume");
+      const Outcome resumed = RunHere(more);
+      ExpectGood(resumed);
+      CHECK_THAT(resumed.err, Contains("resumed after step 2"));
+      if (std::string(mesh) == "tp=2") {
+        CHECK(Losses(part + ".log").size() == 2);
+        CHECK_THAT(Numbers(scratch / "log"), Catch::EndsWith(Numbers(part + ".log")));
+      } else {
+        const double bound = CurveBound(ChainOf(model + "/expected.safetensors"),
+                                        {.parameters = 5e4, .steps = 4, .learning_rate = 1e-2, .loss = losses[0]});
+        ExpectNear(Losses(part + ".log"), {losses[2], losses[3]}, bound);
+      }
+    }
   }
 }
 

@@ -2,21 +2,26 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <limits>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 
 #include "engine/graph/call_tree.h"
 #include "engine/io/exported_program/program_archive.h"
 #include "engine/models/program/compile_program.h"
 #include "engine/models/program/program.h"
 #include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/nn/defer_init.h"
+#include "engine/runtime/sharded_model/load.h"
 #include "tests/engine/io/exported_program/stored_zip.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/support/paths.h"
@@ -163,6 +168,35 @@ TEST_CASE("arguments and results of another kind than the operator's are errors"
     }
   };
   CHECK_THAT(errors("aten::to", dtype_as_integer), Contains("MS0412") && Contains("'dtype' is not a ScalarType"));
+  // The numbers of the schema: 32 is float8_e5m2fnuz, and 33 is none.
+  const auto dtype_of = [](int64_t number) {
+    return [number](ProgramNode& node) {
+      for (auto& [name, argument] : node.inputs) {
+        if (name == "dtype") argument.integer = number;
+      }
+    };
+  };
+  for (const int64_t number : {9, 11, 31, 32}) CHECK(errors("aten::to", dtype_of(number)) == "no error");
+  for (const int64_t number : {0, 27, 33, 200}) {
+    CHECK_THAT(errors("aten::to", dtype_of(number)),
+               Contains("MS0412") &&
+                   Contains("dtype " + std::to_string(number) + " of the schema of torch.export is not supported"));
+  }
+  const auto enumeration = [](Argument::Kind kind, const char* of, int64_t number) {
+    return [=](ProgramNode& node) {
+      ProgramArgument argument;
+      argument.kind = kind;
+      argument.integer = number;
+      std::erase_if(node.inputs, [&](const auto& one) { return one.first == of; });
+      node.inputs.emplace_back(of, argument);
+    };
+  };
+  CHECK_THAT(errors("aten::arange", enumeration(Argument::Kind::kLayout, "layout", 1)),
+             Contains("the layout of a tensor is not strided"));
+  CHECK(errors("aten::arange", enumeration(Argument::Kind::kLayout, "layout", 7)) == "no error");
+  CHECK_THAT(errors("aten::to", enumeration(Argument::Kind::kMemoryFormat, "memory_format", 9)),
+             Contains("an argument is an unknown memory format"));
+  CHECK(errors("aten::to", enumeration(Argument::Kind::kMemoryFormat, "memory_format", 2)) == "no error");
   const auto in_list = [](ProgramNode& node) { node.outputs_in_list = true; };
   CHECK_THAT(errors("aten::linear", in_list), Contains("'aten::linear' does not return one list"));
   for (const size_t argument : {1, 2, 3}) {
@@ -226,6 +260,59 @@ TEST_CASE("a directory of archives is one program, whose calls take the archive 
   CHECK_THAT(refused(), Contains("the index has format 2, required: 1"));
   scratch.Write("index.json", R"({"format": 1, "programs": []})");
   CHECK_THAT(refused(), Contains("the index has no programs"));
+}
+
+// Counters, tables of indices: the archive has no values of them, and the checkpoint does not have them either.
+TEST_CASE("a persistent buffer without values is an error of the first call, of integers too") {
+  const std::string path = SourcePath("tests/parity/own_modules/outputs/program.pt2");
+  const NamedTensors inputs = ReadTensors(SourcePath("tests/parity/own_modules/outputs/inputs.safetensors"));
+  for (const char* dtype : {"float32", "int64", "bool"}) {
+    INFO(dtype);
+    auto exported = std::make_shared<ExportedProgram>(ReadProgramPath(path).ValueOrThrow());
+    const auto scale = std::ranges::find(exported->tensors, "scale", &ProgramTensor::name);
+    REQUIRE(scale != exported->tensors.end());
+    scale->entry.clear();
+    scale->dtype = *SerializedDType(dtype);
+    const std::shared_ptr<Program> program = Program::FromProgram(exported).ValueOrThrow();
+    const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse("tp=1").ValueOrThrow());
+    auto model = Parallelize(program, Plan(), mesh);
+    std::map<std::string, at::Tensor> state;
+    for (const LiveParameter& parameter : model.applied().parameters()) {
+      if (!parameter.is_buffer) state[parameter.path] = at::ones(parameter.shape);
+    }
+    CHECK(LoadFullState(model.applied(), state).empty());
+    const std::string words = WordsOf([&] { program->forward(inputs); });
+    CHECK_THAT(words, Contains("MS0512") && Contains("'scale' was built without values") &&
+                          Contains("a checkpoint that contains this buffer"));
+    state["scale"] = at::ones({8}, scale->dtype == 7 ? at::kFloat : at::kLong);
+    CHECK(LoadFullState(model.applied(), state).empty());
+    CHECK(WordsOf([&] { program->forward(inputs); }) == "no error");
+  }
+}
+
+// Every thread brings sizes that the program has not seen, which a call looks up and keeps.
+TEST_CASE("calls on several threads compute what calls on one thread compute") {
+  const std::string path = SourcePath("tests/parity/fixed_sizes/none.pt2");
+  constexpr int64_t kSizes = 1200;
+  constexpr int64_t kThreads = 4;
+  const c10::InferenceMode inference;
+  const at::Tensor x = at::linspace(-1, 1, kSizes * 8).view({1, kSizes, 8});
+  const at::Tensor expected = Program::Open(path)->forward(x)["output"];
+  const std::shared_ptr<Program> program = Program::Open(path);
+  std::atomic<int64_t> right = 0;
+  std::vector<std::thread> threads;
+  for (int64_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      const c10::InferenceMode here;
+      for (int64_t i = 0; i < kSizes; ++i) {
+        const int64_t length = 1 + (i * kThreads + thread) % kSizes;
+        const at::Tensor made = program->forward(x.narrow(1, 0, length))["output"];
+        if (RelativeError(made, expected.narrow(1, 0, length)) <= 1e-6) ++right;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(right == kThreads * kSizes);
 }
 
 TEST_CASE("a program says which inputs it takes") {
