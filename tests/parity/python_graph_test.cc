@@ -149,15 +149,24 @@ std::string OtherBits(const NamedTensors& engine, const NamedTensors& python) {
   return out.str();
 }
 
-TEST_CASE("a guard that cannot be evaluated leaves no valid size in the exporter's summary") {
+// A script of programs/ that checks the exporter.
+void ExpectGoodInPython(const char* script) {
   const ScratchFolder scratch;
-  const PythonRun python = RunInPython("check_valid.py", {}, scratch);
+  const PythonRun python = RunInPython(script, {}, scratch);
   if (!python.done) {
     Skip(python.why_not);
     return;
   }
   INFO(python.done->ToText());
   CHECK(python.done->code == 0);
+}
+
+TEST_CASE("a guard that cannot be evaluated leaves no valid size in the exporter's summary") {
+  ExpectGoodInPython("check_valid.py");
+}
+
+TEST_CASE("an export that fails leaves no file, and what a graph does not keep is recorded") {
+  ExpectGoodInPython("check_exporter.py");
 }
 
 TEST_CASE("a program computes what Python's torch computes of its graph, to the bit") {

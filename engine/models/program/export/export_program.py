@@ -12,6 +12,7 @@ can be exported on a laptop. README.md in this directory specifies the format.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -22,7 +23,7 @@ import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -153,17 +154,27 @@ def export(
     if pathlib.Path(out).suffix == ".pt2":
         result.save(out)
         return result
-    folder = pathlib.Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    result.save(folder / "default.pt2")
-    programs = [_entry("default.pt2", result)]
-    if not own.get("evaluates", True):
-        evaluation = export(module, args, kwargs, folder / "evaluation.pt2", dynamic_shapes=dynamic_shapes, shardable=shardable,
-                            train=False, weights=weights, constants=constants, kinds=kinds, extra=extra,
-                            initialise=initialise)  # fmt: skip
-        programs.append(_entry("evaluation.pt2", evaluation))
-    _write_index(folder, programs)
+    with _complete(pathlib.Path(out)) as folder:
+        result.save(folder / "default.pt2")
+        programs = [_entry("default.pt2", result)]
+        if not own.get("evaluates", True):
+            evaluation = export(module, args, kwargs, folder / "evaluation.pt2", dynamic_shapes=dynamic_shapes,
+                                shardable=shardable, train=False, weights=weights, constants=constants, kinds=kinds,
+                                extra=extra, initialise=initialise)  # fmt: skip
+            programs.append(_entry("evaluation.pt2", evaluation))
+        _write_index(folder, programs)
     return result
+
+
+@contextlib.contextmanager
+def _complete(out: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A staging directory, whose files are moved to the directory `out` if no error is raised; the index is the last."""
+    near = next(one for one in (out.absolute(), *out.absolute().parents) if one.exists())
+    with tempfile.TemporaryDirectory(dir=near) as staging:
+        yield pathlib.Path(staging)
+        out.mkdir(parents=True, exist_ok=True)
+        for file in sorted(pathlib.Path(staging).iterdir(), key=lambda one: one.name == "index.json"):
+            file.replace(out / file.name)
 
 
 def _entry(file: str, exported: Exported) -> dict[str, Any]:
@@ -699,14 +710,18 @@ def _export_all(given: argparse.Namespace, options: Options) -> int:
         options.inputs = given.inputs[0] if given.inputs else None
         return 0 if _export_one(given, options, given.out)[1] else 1
     sets = given.inputs or _input_sets(given.model, options)
-    given.out.mkdir(parents=True, exist_ok=True)
+    with _complete(given.out) as folder:
+        return _export_sets(given, options, sets, folder)
+
+
+def _export_sets(given: argparse.Namespace, options: Options, sets: list[list[str]], folder: pathlib.Path) -> int:
     programs, agree = [], True
     for length in given.lengths or [given.sequence]:
         for names in sets:
             own = [] if names == sets[0] else ["+".join(sorted(set(names) - set(sets[0]))) or str(sets.index(names))]
             file = "-".join(([str(length)] if given.lengths else [] if own else ["default"]) + own) + ".pt2"
             try:
-                exported, good = _export_one(given, dataclasses.replace(options, sequence=length, inputs=names), given.out / file)
+                exported, good = _export_one(given, dataclasses.replace(options, sequence=length, inputs=names), folder / file)
             except Exception as error:
                 if given.inputs or not own:
                     raise
@@ -718,10 +733,10 @@ def _export_all(given: argparse.Namespace, options: Options) -> int:
                 continue
             file = file.removesuffix(".pt2") + ".evaluation.pt2"
             how = dataclasses.replace(options, sequence=length, inputs=names, train=False)
-            exported, good = _export_one(given, how, given.out / file)
+            exported, good = _export_one(given, how, folder / file)
             agree &= good
             programs.append(_entry(file, exported))
-    _write_index(given.out, programs)
+    _write_index(folder, programs)
     return 0 if agree else 1
 
 
@@ -743,7 +758,8 @@ def _lengths(description: Mapping[str, Any]) -> list[list[int]]:
 def _export_one(given: argparse.Namespace, options: Options, out: pathlib.Path) -> tuple[Exported, bool]:
     exported = export_model(given.model, options, out)
     description = exported.description
-    print(f"{out}: {sum(1 for _ in exported.program.graph.nodes)} nodes, {len(description['guards'])} guards")
+    shown = given.out if given.out.suffix == ".pt2" else given.out / out.name
+    print(f"{shown}: {sum(1 for _ in exported.program.graph.nodes)} nodes, {len(description['guards'])} guards")
     for one in description["valid"].values():
         if one["ranges"] != [[1, LONGEST]]:
             ranges = ", ".join(f"{a} to {b}" if a != b else str(a) for a, b in one["ranges"][:8])

@@ -788,7 +788,8 @@ def _refuse_operators(program: ExportedProgram) -> None:
             path = _without_root(path).partition("@")[0].removeprefix("module").removeprefix(".")
             place = f"module '{path}' ({kind})" if path else f"the model's own forward {kind}".strip()
             lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-            line = next((f", {file}:{line}" for file, line in reversed(lines) if not in_torch(file)), "")
+            # torch runs the graph of a loop as generated code, "<eval_with_key>.5".
+            line = next((f", {file}:{line}" for file, line in reversed(lines) if not in_torch(file) and file[0] != "<"), "")
             raise ExportError(f"the higher-order operator torch.{name} is not supported; it is called in {place}{line}")
 
 

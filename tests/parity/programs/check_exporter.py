@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Checks what the exporter refuses and records, for tests/parity/python_graph_test.cc.
+
+    check_exporter.py TORCH
+
+After an export that fails, the directory of OUT is as it was before. TORCH is as in run_graph.py. Exit status 77: as in
+run_graph.py; 1: a check fails, with its text.
+"""
+
+import json
+import pathlib
+import sys
+import tempfile
+import warnings
+
+from run_graph import import_torch
+
+import_torch(pathlib.Path(sys.argv[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "engine/models/program/export"))
+
+import torch  # noqa: E402
+
+import export_program  # noqa: E402
+
+X = torch.linspace(-1, 1, 12).view(3, 4)
+
+
+class BranchOfValues(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+
+class Loop(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Module()
+        self.inner.forward = lambda x: torch.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x))[1]
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class NotInEvaluation(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if self.training or x.sum() > 0 else x
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+class NotKept(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x):
+        self.calls += 1
+        self.mean = self.mean * 0.9 + x.detach().mean(0) * 0.1
+        self.count.add_(1)
+        return Double.apply(self.linear(x)) + self.mean
+
+
+def files(folder: pathlib.Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+
+
+def error_of(work) -> str:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def refused(module: torch.nn.Module, *parts: str) -> list[str]:
+    """What is wrong where the export should fail with an error that has these parts: to an archive, to a directory, and
+    over files that are there."""
+    wrong = []
+    for out in ("out.pt2", "out"):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "out.pt2").write_bytes(b"before")
+            before = files(folder)
+            error = error_of(lambda: export_program.export(module, (X,), out=folder / out))
+            wrong += [f"{out}: no {part!r} in {error!r}" for part in parts if part not in error]
+            if files(folder) != before:
+                wrong.append(f"{out}: the directory has {sorted(files(folder))}")
+    return wrong
+
+
+def refused_branch() -> list[str]:
+    return refused(BranchOfValues(), "ExportError: the model takes a branch or a size from the values of a tensor",
+                   "check_exporter.py:", "`return x * 2 if x.sum() > 0 else x`")  # fmt: skip
+
+
+def refused_loop() -> list[str]:
+    return refused(Loop(), "ExportError: the higher-order operator torch.while_loop is not supported",
+                   "called in module 'inner' (", "check_exporter.py:")  # fmt: skip
+
+
+def refused_evaluation() -> list[str]:
+    """The archive of training alone would be no directory of programs."""
+    with tempfile.TemporaryDirectory() as name:
+        out = pathlib.Path(name) / "out"
+        error = error_of(lambda: export_program.export(NotInEvaluation(), (X,), out=out))
+        left = files(pathlib.Path(name))
+        alone = export_program.export(NotInEvaluation(), (X,), out=pathlib.Path(name) / "out.pt2").description
+    wrong = [] if "ExportError: the model takes a branch" in error else [error]
+    wrong += [f"left: {sorted(left)}"] if left else []
+    return wrong + ([] if alone["options"].get("evaluates") is False else ["one archive is also for evaluation"])
+
+
+def full_disk() -> list[str]:
+    """torch.export.save writes a part of the archive and fails."""
+    real = torch.export.save
+
+    def save(program, path, **more):
+        pathlib.Path(path).write_bytes(b"a part")
+        raise OSError("no space left")
+
+    torch.export.save = save
+    try:
+        return refused(torch.nn.Linear(4, 4), "OSError: no space left")
+    finally:
+        torch.export.save = real
+
+
+def command_line() -> list[str]:
+    """A directory of programs, of which the second set of inputs cannot be exported."""
+    real, exported = export_program.export_model, export_program.export(torch.nn.Linear(4, 4), (X,))
+
+    def export_model(model, options, out=None):
+        if options.inputs != ["x"]:
+            raise export_program.ExportError("the second set")
+        exported.save(out)
+        return exported
+
+    export_program.export_model = export_model
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            code = export_program.main(["model", str(folder / "out"), "--inputs", "x", "--inputs", "x", "mask"])
+            left = files(folder)
+            good = export_program.main(["model", str(folder / "out"), "--inputs", "x"])
+            made = sorted(files(folder))
+    finally:
+        export_program.export_model = real
+    wrong = [] if code == 1 and good == 0 else [f"status {code} of the one that fails, {good} of the other"]
+    wrong += [f"left: {sorted(left)}"] if left else []
+    return wrong + ([] if made == ["out", "out/default.pt2", "out/index.json"] else [f"made: {made}"])
+
+
+def not_kept() -> list[str]:
+    with tempfile.TemporaryDirectory() as name:
+        out = pathlib.Path(name) / "out.pt2"
+        description = export_program.export(NotKept(), (X,), out=out).description
+        stored = torch.export.load(out, extra_files=(extra := {"moonshard.json": ""})) and json.loads(extra["moonshard.json"])
+    expected = [{"kind": "backward", "name": "Double"}, {"kind": "attribute", "name": "calls"}, {"kind": "buffer", "name": "mean"}]
+    found = sorted(stored["not_kept"], key=lambda one: one["name"])
+    wrong = [] if found == expected else [f"{found}"]
+    for part in ("Double defines its own backward", "forward assigns a new tensor to mean", "forward changes calls"):
+        wrong += [] if any(part in note for note in description["notes"]) else [f"no note {part!r}: {description['notes']}"]
+    none = export_program.export(torch.nn.Linear(4, 4), (X,)).description["not_kept"]
+    return wrong + ([f"of a layer: {none}"] if none else [])
+
+
+def main() -> int:
+    wrong = 0
+    for check in (refused_branch, refused_loop, refused_evaluation, full_disk, command_line, not_kept):
+        for text in check():
+            wrong += 1
+            print(f"{check.__name__}: {text}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    sys.exit(main())
