@@ -44,6 +44,7 @@ class Walk {
     seen_.resize(steps.values.size());
     for (const RecordedCall& call : steps.calls) recorded_.emplace(std::pair(call.module, call.occurrence), &call);
     ranks_ = plan.mesh.size(MeshAxis::kTp);
+    FindUsed();
   }
 
   void Run() {
@@ -84,6 +85,27 @@ class Walk {
   SizeConflicts conflicts() && { return std::move(out_); }
 
  private:
+  // The values that the outputs of the program depend on. A node that changes a tensor, or chooses a branch, counts.
+  void FindUsed() {
+    used_.resize(steps_.values.size());
+    const auto use = [&](const ProgramArgument& argument, const auto& self) -> void {
+      if (argument.kind == ProgramArgument::Kind::kValue) used_[argument.value] = true;
+      for (const ProgramArgument& element : argument.elements) self(element, self);
+    };
+    for (const ProgramArgument& output : steps_.graph.outputs) use(output, use);
+    for (size_t i = steps_.graph.nodes.size(); i-- > 0;) {
+      const ProgramNode& node = steps_.graph.nodes[i];
+      const bool effect = node.kind != ProgramNode::Kind::kOperator || node.target.ends_with('_');
+      if (!effect && !IsUsed(node)) continue;
+      for (const auto& [name, argument] : node.inputs) use(argument, use);
+    }
+  }
+
+  bool IsUsed(const ProgramNode& node) const {
+    return std::ranges::any_of(node.outputs,
+                               [&](uint32_t value) { return value != ProgramNode::kNoValue && used_[value]; });
+  }
+
   // A sharded dim has the layout of its origin, with heads and parts, if that layout gives its sizes. Equal shards of a
   // dim without parts are plain shards.
   std::optional<Layout> LayoutOf(const LocalTensor& tensor) const {
@@ -305,7 +327,8 @@ class Walk {
     if (const graph::SizeRule rule = graph::SizeRuleOf(node.target); rule != nullptr && countable) rule(sizes);
     graph::TakeNoShardValues(sizes);
     graph::TakeNoTerms(sizes);
-    if (sizes.conflict) {
+    const bool harmless = sizes.conflict && sizes.conflict->kind == SizeConflict::Kind::kNeedsFullDim && !IsUsed(node);
+    if (sizes.conflict && !harmless) {
       sizes.conflict->module = call.module;
       out_.sizes.push_back(*std::move(sizes.conflict));
     }
@@ -519,6 +542,7 @@ class Walk {
   std::map<std::pair<std::string, int32_t>, const RecordedCall*> recorded_;
   std::vector<LocalTensor> tensors_;  // by value
   std::vector<LocalNumber> numbers_;  // likewise
+  std::vector<bool> used_;            // likewise: an output of the program depends on it
   std::vector<bool> seen_;            // likewise: a parameter whose sizes the graph sees in full
   std::map<std::tuple<int, uint32_t, uint32_t, int64_t>, int32_t> origin_of_;
   SizeConflicts out_;

@@ -77,7 +77,7 @@ TEST_CASE("a program is trained with its own loss, the same on every mesh") {
 
 TEST_CASE("the loss of a program must be asked for, and exist") {
   const ScratchFolder scratch;
-  const std::string data = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(400, 24)));
+  const std::string data = scratch.Write("balanced.bin", RawTokens<uint16_t>(SomeTokens(400, 24)));
   struct Case {
     Words words;
     std::string expected;
