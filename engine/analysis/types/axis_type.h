@@ -18,6 +18,11 @@
 // second head for the first. A backward uses the indices of its forward, where the maps were compared; an unknown map
 // in a backward is not an error.
 //
+// A mask or `nonzero` may choose the elements of a sharded dim (`chosen`). Such a shard has no map: the full tensor has
+// the elements that rank 0 chose, then those of rank 1, and so on, if the dim that they were chosen from is sharded in
+// this order, and else another order. The indices that `nonzero` returns are local indices (`local_in`), which are
+// right only for a shard with the same map.
+//
 // Without a gradient, replicate and shared are the same. A replicated tensor is `uniform` along a dim if all elements
 // along the dim are equal (zeros, an expanded dim): any slice along this dim has the same values, so the tensor also
 // fits where a shard is expected.
@@ -44,6 +49,11 @@ namespace moonshard {
 
 enum class TypeKind : uint8_t { kReplicate, kShard, kPartial, kOwnRows, kVarying, kUnproven, kFaulty };
 
+// The elements that one mask or one `nonzero` chose along a sharded dim.
+struct Choice {
+  bool in_order = false;  // the full tensor has the elements of the ranks one after the other
+};
+
 struct AxisType {
   TypeKind kind = TypeKind::kUnproven;
   bool full = false;  // of a replicate: the gradient is replicated
@@ -69,6 +79,14 @@ struct AxisType {
   // Of a shard: the indices of the full dim `dim` that each rank holds; null: unknown, as in most gradients. Of a
   // replicate with the sizes of a shard (zeros_like): the map of this shard, along the `dim` of the shard.
   IndexMapPtr map;
+  // Of a shard: set if values chose the elements along `dim`; `map` is null. Tensors with the same Choice have matching
+  // elements at the same local indices.
+  std::shared_ptr<const Choice> chosen;
+  // Of a shard of integers: the values are local indices into a dim with this map; null: they are not local indices.
+  IndexMapPtr local_in;
+  // Of local indices of several dims (the matrix of `nonzero`): the column that has them, while the other columns have
+  // indices into unsharded dims; -1: all values are local indices.
+  int local_column = -1;
   bool of_gradient = false;  // of a shard without a map: computed from a gradient
   // Of a shard: bit d is set if dim d is expanded, so that all elements along dim d are the same.
   uint64_t copies = 0;
@@ -89,6 +107,10 @@ struct AxisType {
   bool is_shard() const { return kind == TypeKind::kShard; }
   bool is_partial() const { return kind == TypeKind::kPartial; }
   bool is_replicate() const { return kind == TypeKind::kReplicate; }
+  // Whether this is a shard whose full tensor has the elements of rank 0 along `dim`, then those of rank 1, and so on.
+  bool is_in_order() const {
+    return is_shard() && (chosen != nullptr ? chosen->in_order : map != nullptr && map->in_order());
+  }
   // Whether every rank holds the full dim (one head on all ranks); such a shard is equivalent to `shared`.
   bool is_whole() const { return is_shard() && map != nullptr && map->whole(); }
   bool is_mixed() const { return last > 0; }

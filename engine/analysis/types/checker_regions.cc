@@ -84,7 +84,7 @@ void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layo
   TensorType type = Get(tensor);
   AxisType& here = type[static_cast<size_t>(index)];
   const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
-  const bool unknown = here.is_shard() && here.map == nullptr && !here.by_value && !here.of_gradient;
+  const bool unknown = here.is_shard() && here.map == nullptr && !here.is_in_order() && !here.of_gradient;
   if (unknown && layout.is_shard() && layout.owner < 0) {
     NoteUnproven(what + " is declared " + layout.ToText() + ", but it is not known which elements each rank holds");
   }
@@ -174,6 +174,7 @@ void OperatorChecker::RegionInput(const RegionInfo& region, const at::Tensor& te
   if (!regions_.empty() && regions_.back().type.empty()) {
     regions_.back() = {all, layout, tensor.sizes().vec(), tensor.unsafeGetTensorImpl()};
   }
+  if (here.local_in != nullptr) NoteUnproven(std::string(region.name) + " of indices into the shard of each rank");
   const ModulePath::Place place = path_.Here();
   const auto agrees = [&](const AxisType& type) {
     return Agrees(type, layout, tensor, axes_[static_cast<size_t>(index)], -1, place.backward);

@@ -100,6 +100,16 @@ bool IndexMap::whole() const {
   return std::ranges::all_of(intervals_, [&](const Intervals& one) { return one == Intervals{{0, size_}}; });
 }
 
+bool IndexMap::in_order() const {
+  int64_t next = 0;
+  for (const Intervals& one : intervals_) {
+    if (one.empty()) continue;
+    if (one.size() > 1 || one.front().begin != next) return false;
+    next += one.front().length;
+  }
+  return next == size_;
+}
+
 bool IndexMap::shared() const {
   Intervals all;
   for (const Intervals& one : intervals_) all.insert(all.end(), one.begin(), one.end());

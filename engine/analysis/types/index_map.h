@@ -46,6 +46,8 @@ class IndexMap {
   bool even() const;
   // Whether every rank holds the full dim, in order.
   bool whole() const;
+  // Whether rank 0 holds the first indices, rank 1 the next, and so on, all of them in order.
+  bool in_order() const;
   // Whether several ranks hold the same index.
   bool shared() const;
 

@@ -87,7 +87,11 @@ class Operands {
   bool backward() const { return backward_; }
   void SetBackward(bool backward) { backward_ = backward; }
   int64_t ranks() const { return ranks_; }  // number of ranks of the axis
-  void SetRanks(int64_t ranks) { ranks_ = ranks; }
+  int64_t rank() const { return rank_; }    // this rank
+  void SetRanks(int64_t ranks, int64_t rank) {
+    ranks_ = ranks;
+    rank_ = rank;
+  }
   // Whether the sizes of the results are compared with those at tp=1 (prove/step_sizes.h), so that a rule need not
   // guess them.
   bool sizes_compared() const { return sizes_compared_; }
@@ -114,6 +118,7 @@ class Operands {
   bool sizes_compared_ = false;
   bool backward_ = false;
   int64_t ranks_ = 1;
+  int64_t rank_ = 0;
   std::string fault_;
   SuggestedFix suggested_fix_ = SuggestedFix::kUnknown;  // of `fault_`
   std::string unproven_;

@@ -45,6 +45,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "engine/analysis/types/local_indices.h"
 #include "engine/analysis/types/written_view.h"
 #include "engine/core/base/check.h"
 
@@ -444,7 +445,7 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
 AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const {
   operands.SetSizesCompared(sizes_compared_);
   operands.SetBackward(call.place.backward);
-  operands.SetRanks(axes_[axis].ranks);
+  operands.SetRanks(axes_[axis].ranks, axes_[axis].rank);
   if (entry.collective && AxisOfGroup(call) < 0)
     return {operands.Unproven("the process group is not declared as a mesh axis (TypeOptions::groups)")};
   if (entry.collective && static_cast<size_t>(AxisOfGroup(call)) != axis) {
@@ -454,7 +455,12 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
     for (size_t i = 0; i < operands.products(); ++i) kept.push_back(operands.type(i));
     return kept;
   }
-  if (entry.rule != nullptr) return (*entry.rule)(operands);
+  if (const std::string why = LocalIndicesMisused(operands); !why.empty()) return {operands.Unproven(why)};
+  if (entry.rule != nullptr) {
+    AxisTypes made = (*entry.rule)(operands);
+    SetLocalIndices(operands, made);
+    return made;
+  }
   if (operands.size() > 0 && !entry.random && operands.All(TypeKind::kReplicate)) return {AxisType::Replicate()};
   return {operands.Unproven("no rule")};
 }
@@ -582,6 +588,11 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     type.by_value = by_value;
     if (!entry.keeps_copies) type.copies = 0;
     if (type.is_replicate() && !type.zero) type.map = nullptr;
+    if (!type.is_shard()) type.chosen = nullptr;
+    if (type.chosen != nullptr) {
+      type.map = nullptr;
+      type.uneven = true;
+    }
     type.of_gradient = type.is_shard() && type.map == nullptr &&
                        (call.place.backward || std::ranges::any_of(types, &AxisType::of_gradient));
     type.outside = outside && type.is_replicate();

@@ -20,7 +20,8 @@ bool IsConstant(const AxisType& type, int64_t dims) {
 
 bool SameElements(const AxisType& a, const AxisType& b) {
   if (a.map != nullptr && b.map != nullptr) return *a.map == *b.map;
-  return a.by_value || b.by_value || (a.of_gradient && b.of_gradient);
+  if (a.chosen != nullptr || b.chosen != nullptr) return a.chosen == b.chosen || (a.is_in_order() && b.is_in_order());
+  return a.of_gradient && b.of_gradient;
 }
 
 AxisType WithShard(const AxisType& before, int64_t dims, const AxisType& written, const BoxInBase* box) {
@@ -106,7 +107,7 @@ AxisType TypeInBase(const AxisType& base, const BoxInBase* box) {
   type.uniform = 0;
   type.copies = 0;
   type.zeros_behind = 0;
-  if (base.is_mixed() || base.floating) return Unknown();
+  if (base.is_mixed() || base.floating || base.local_in != nullptr) return Unknown();
   if (!base.is_shard()) {
     if (!type.zero) type.map = nullptr;
     return type;

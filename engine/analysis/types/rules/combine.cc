@@ -69,7 +69,8 @@ AxisType Partials(Operands& o, c10::ArrayRef<Meeting> tensors, Dependence depend
 }  // namespace
 
 // A backward uses the indices of the forward, which were compared there, and an optimizer uses those of the gradient.
-// Sizes that depend on values (the tokens of an expert) are not shards of a full dim.
+// Of two shards whose full tensors have the ranks' elements one after the other, elements match if they do on each
+// rank.
 bool MeetMaps(Operands& o, AxisType& into, const AxisType& other) {
   if (into.map != nullptr && other.map != nullptr) {
     const bool other_size = into.map->size() != other.map->size();
@@ -87,12 +88,17 @@ bool MeetMaps(Operands& o, AxisType& into, const AxisType& other) {
     }
     return true;
   }
-  const bool passed_over = into.by_value || other.by_value || into.of_gradient || other.of_gradient;
+  const bool chosen = into.chosen != nullptr || other.chosen != nullptr;
+  // One element would be broadcast to the elements that another rank has of the other tensor.
+  const bool in_order = into.is_in_order() && other.is_in_order() && into.length != 1 && other.length != 1;
+  const bool matches = chosen && (into.chosen == other.chosen || in_order);
+  const bool passed_over = matches || into.of_gradient || other.of_gradient;
   if (!o.backward() && !passed_over) {
     o.Unproven(Phrase("it is not known which elements of dim ", into.dim, " each rank holds"));
     return false;
   }
   into.map = nullptr;
+  if (into.chosen == nullptr) into.chosen = other.chosen;
   return true;
 }
 

@@ -25,7 +25,9 @@ struct Meeting {
 //   both maps are known and correspond (Corresponds)              returns true; the map of `into` is the finer map
 //   both maps are known                                           reports a fault and returns false
 //   in a backward, or one of the tensors is computed from a       returns true; the map of `into` is null
-//   gradient or has sizes that depend on values
+//   gradient
+//   values chose elements, both by the same Choice, or the full   returns true; the map of `into` is null, and
+//   tensors of both have the ranks' elements one after the other  `chosen` is set
 //   else                                                          reports unproven and returns false
 bool MeetMaps(Operands& o, AxisType& into, const AxisType& other);
 

@@ -92,6 +92,7 @@ AxisTypes Cat(Operands& o) {
     result.parts = parts;
     result.map = IndexMap::Joined(maps);
     result.heads = 0;
+    if (result.chosen != nullptr) result.chosen = std::make_shared<const Choice>();
   }
   return {result};
 }

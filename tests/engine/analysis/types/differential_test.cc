@@ -6,129 +6,20 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "engine/layout/shards.h"
-#include "tests/engine/analysis/types/typed.h"
+#include "tests/engine/analysis/types/on_ranks.h"
 
 namespace moonshard::test {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
-
-struct Operation {
-  const char* name;
-  Tensors inputs;  // full
-  std::function<Tensors(const Tensors&)> body;
-  bool packed = true;          // whether its operands may be packed
-  bool checks_indices = true;  // else indices out of range are not an error of the operator but a write anywhere
-};
-
 constexpr int64_t kBoth = 2;  // ranks
-
-// The layouts that a full tensor can have.
-std::vector<Layout> LayoutsOfTensor(const at::Tensor& full, bool packed, bool partial_indices) {
-  std::vector<Layout> out = {Layout::Replicate()};
-  if (full.is_floating_point() || (full.scalar_type() == at::kLong && partial_indices))
-    out.push_back(Layout::Partial());
-  for (int64_t d = 0; d < full.dim(); ++d) {
-    if (full.size(d) < kBoth) continue;
-    out.push_back(Layout::Shard(static_cast<int>(d)));
-    if (packed && full.size(d) % (2 * kBoth) == 0)
-      out.push_back(Layout::PackedEqually(static_cast<int>(d), 2).Sized(full.size(d)));
-  }
-  return out;
-}
-
-// What the rank holds of the indices of a dim.
-at::Tensor IndicesOf(const std::vector<Interval>& intervals) {
-  Tensors parts;
-  for (const Interval& one : intervals) parts.push_back(at::arange(one.begin, one.begin + one.length, at::kLong));
-  return parts.empty() ? at::empty({0}, at::kLong) : at::cat(parts);
-}
-
-at::Tensor LocalOf(const at::Tensor& full, const Layout& layout, int64_t rank) {
-  at::Tensor local = full.clone();
-  int64_t full_size = -1;
-  if (layout.is_shard()) {
-    full_size = full.size(layout.dim);
-    const DimShards shards = DimShards::Make(layout, full_size, kBoth).ValueOrThrow();
-    local = full.index_select(layout.dim, IndicesOf(shards.of(rank)));
-  } else if (layout.kind == LayoutKind::kPartial) {
-    at::manual_seed(17);
-    const at::Tensor term = full.is_floating_point() ? at::rand_like(full) : at::randint_like(full, 3);
-    local = rank == 0 ? term : full - term;
-  }
-  return OneAxis::As(local, layout.kind == LayoutKind::kReplicate
-                                ? AxisType::Replicate()
-                                : TypeOfLayout(layout, local.sizes(), full_size, kBoth, rank));
-}
-
-struct RankRun {
-  Tensors made;
-  std::vector<AxisType> types;
-};
-
-// Nothing where the rules or the operators refuse the layouts.
-std::optional<RankRun> RunOn(const Operation& operation, const std::vector<Layout>& layouts, int64_t rank) {
-  OperatorChecker checker({{MeshAxis::kTp, kBoth, rank}}, RuleTable::BuiltIn());
-  Tensors inputs;
-  for (size_t i = 0; i < layouts.size(); ++i) inputs.push_back(LocalOf(operation.inputs[i], layouts[i], rank));
-  RankRun out;
-  try {
-    const OperatorScope scope(checker);
-    out.made = operation.body(inputs);
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
-  if (!checker.faults().empty() || !checker.unproven().empty()) return std::nullopt;
-  for (const at::Tensor& made : out.made) out.types.push_back(checker.Get(made)[0]);
-  return out;
-}
-
-bool SameNumbers(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && at::allclose(a.to(at::kDouble), b.to(at::kDouble), 1e-9, 1e-9, /*equal_nan=*/true);
-}
-
-// Whether the results of the ranks are, by their type, what the full result is. Results of other sizes are not judged:
-// sizes are compared with those of the unsharded step (prove/step_sizes.h).
-bool IsAsTyped(const RankRun& first, const RankRun& second, size_t i, const at::Tensor& full) {
-  const AxisType& type = first.types[i];
-  const at::Tensor& a = first.made[i];
-  const at::Tensor& b = second.made[i];
-  switch (type.kind) {
-    case TypeKind::kReplicate:
-      if (a.sizes() != full.sizes() || b.sizes() != full.sizes()) return true;
-      return SameNumbers(a, full) && SameNumbers(b, full);
-    case TypeKind::kPartial:
-      if (a.sizes() != full.sizes() || b.sizes() != full.sizes()) return true;
-      return SameNumbers(type.mean ? (a + b) / 2 : a + b, full);
-    case TypeKind::kShard: {
-      if (type.lead != 1) return true;
-      if (type.dim >= full.dim()) return false;
-      if (type.map == nullptr) {
-        const at::Tensor joined = at::cat({a, b}, type.dim);
-        return joined.sizes() != full.sizes() || SameNumbers(joined, full);
-      }
-      for (int64_t rank = 0; rank < kBoth; ++rank) {
-        const at::Tensor& own = rank == 0 ? a : b;
-        const at::Tensor indices = IndicesOf(type.map->of(rank));
-        if (type.map->size() != full.size(type.dim)) return true;
-        const at::Tensor expected = full.index_select(type.dim, indices);
-        if (expected.sizes() == own.sizes() && !SameNumbers(own, expected)) return false;
-      }
-      return true;
-    }
-    default: return true;
-  }
-}
 
 // The combinations of layouts that the rules accept and the numbers refute, one a line. Counts those that are accepted.
 std::string Refuted(const Operation& operation, int64_t& accepted) {
   std::vector<std::vector<Layout>> choices;
   for (const at::Tensor& input : operation.inputs)
-    choices.push_back(LayoutsOfTensor(input, operation.packed, operation.checks_indices));
+    choices.push_back(LayoutsOfTensor(input, operation.packed, operation.checks_indices, kBoth));
   const Tensors full = operation.body(operation.inputs);
   std::string out;
   std::vector<size_t> at(choices.size(), 0);
@@ -139,12 +30,11 @@ std::string Refuted(const Operation& operation, int64_t& accepted) {
       layouts.push_back(choices[i][at[i]]);
       name += (i == 0 ? "(" : ", ") + layouts.back().ToText();
     }
-    const std::optional<RankRun> first = RunOn(operation, layouts, 0);
-    const std::optional<RankRun> second = first ? RunOn(operation, layouts, 1) : std::nullopt;
-    for (size_t i = 0; second && i < full.size(); ++i) {
+    const std::vector<RankRun> runs = RunOnAll(operation, layouts, kBoth);
+    for (size_t i = 0; !runs.empty() && i < full.size(); ++i) {
       ++accepted;
-      if (!IsAsTyped(*first, *second, i, full[i]))
-        out += name + "): result " + std::to_string(i) + " is not " + first->types[i].ToString() + "\n";
+      if (!IsAsTyped(runs, i, full[i]))
+        out += name + "): result " + std::to_string(i) + " is not " + runs.front().types[i].ToString() + "\n";
     }
     more = false;
     for (size_t i = 0; i < at.size() && !more; ++i) {

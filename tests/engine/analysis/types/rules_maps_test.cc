@@ -204,6 +204,103 @@ TEST_CASE("places, rows and targets in shards") {
   });
 }
 
+// A shard of a mask, of global indices, and of elements that the mask chose.
+at::Tensor OwnMask(int64_t dim, at::IntArrayRef sizes) { return Piece(dim, sizes).gt(0.5); }
+at::Tensor OwnIds(int64_t size) { return Piece(0, {size}).mul(0).to(at::kLong); }
+at::Tensor OfMask(const at::Tensor& x, const at::Tensor& mask) { return x.index({mask}); }
+
+TEST_CASE("local and global indices") {
+  Run({
+      {"global rows and local columns write into sharded rows",
+       "fault: global indices are used on a local shard of dim 0",
+       [] {
+         return Piece(0, {4, 4}).index_put({Places({1}), OwnPlaces({4})}, at::ones({}));
+       }},
+      {"local rows and columns of a replicated tensor",
+       "fault: indices into the shard of each rank are used along dim 0",
+       [] {
+         return Same({8, 3}).index_select(0, OwnPlaces({4}));
+       }},
+      {"global ids that a mask chose, into a sharded table", "unproven: aten::index.Tensor: it is not known whether",
+       [] {
+         return Piece(0, {4, 3}).index({OfMask(OwnIds(4), OwnMask(0, {4}))});
+       }},
+      {"global ids that a mask chose, into a replicated table", "shard(0)",
+       [] {
+         return Same({8, 3}).index({OfMask(OwnIds(4), OwnMask(0, {4}))});
+       }},
+      {"local indices of a packed shard, in a plain shard", "fault: indices into a shard are used on a shard of dim 0",
+       [] {
+         return Piece(0, {4, 3}).index({Parts(0, {4}).gt(-1).nonzero().select(1, 0)});
+       }},
+      {"local indices of a packed shard, in the same packed shard", "shard(0)",
+       [] {
+         return Parts(0, {4, 3}).index({Parts(0, {4}).gt(-1).nonzero().select(1, 0)});
+       }},
+      {"elements of two packed masks", "unproven: aten::add.Tensor: it is not known which elements",
+       [] {
+         const at::Tensor x = Parts(0, {4, 3});
+         return OfMask(x, Parts(0, {4}).gt(-1)) + OfMask(x, Parts(0, {4}).gt(-2));
+       }},
+      {"elements at the same packed indices", "shard(0)",
+       [] {
+         const at::Tensor x = Parts(0, {4, 3});
+         const at::Tensor places = Parts(0, {4}).gt(-1).nonzero().squeeze(1);
+         return x.index({places}) + x.index_select(0, places);
+       }},
+      {"the local column of a mask of two dims", "shard(0)",
+       [] {
+         return Piece(0, {4, 3}).index({OwnMask(1, {2, 4}).nonzero().select(1, 1)});
+       }},
+      {"the other column, in a replicated tensor", "shard(0)",
+       [] {
+         return Same({2, 3}).index({OwnMask(1, {2, 4}).nonzero().select(1, 0)});
+       }},
+      {"computed from local indices",
+       "unproven: aten::add.Scalar: indices into the shard of each rank are used as values",
+       [] { return OwnPlaces({4}) + 1; }},
+      {"an embedding at local indices", "unproven: aten::embedding: indices into the shard",
+       [] {
+         return at::embedding(Same({8, 3}), OwnPlaces({4}));
+       }},
+      {"the mean of elements that a mask chose", "fault: 'mean' over uneven shards",
+       [] {
+         return OfMask(Piece(0, {4, 3}), OwnMask(0, {4})).mean(0);
+       }},
+      {"zeros at a mask that is sharded along its second dim", "shard(1)",
+       [] {
+         return at::zeros({2, 4, 3}).index_put({OwnMask(1, {2, 4})}, at::ones({}));
+       }},
+      {"a row written at a sharded mask", "shard(0)",
+       [] {
+         return Piece(0, {4, 3}).index_put({OwnMask(0, {4})}, Same({3}));
+       }},
+      {"rows written at a sharded mask", "fault: the indices are sharded, but the values are not",
+       [] {
+         const at::Tensor mask = Piece(0, {4}).gt(-1);
+         return Piece(0, {4, 3}).index_put({mask}, Same({4, 3}));
+       }},
+      {"a constant with rows written at a sharded mask", "shard(0)",
+       [] {
+         const at::Tensor mask = Piece(0, {4}).gt(-1);
+         return at::full({4, 3}, -1.0).index_put({mask}, Piece(0, {4, 3}));
+       }},
+      {"zeros of the full size, at local indices",
+       "fault: indices into the shard of each rank are used along dim 0, which",
+       [] {
+         return at::zeros({8, 3}).index_put({OwnPlaces({4})}, at::ones({}));
+       }},
+      {"elements gathered by fewer indices", "fault: the indices are shorter than the tensor along the sharded dim 0",
+       [] {
+         return Piece(0, {4, 3}).gather(1, Piece(0, {2, 3}).mul(0).to(at::kLong));
+       }},
+      {"a number written into all columns", "shard(1)",
+       [] {
+         return Piece(1, {4, 3}).index_put({Places({2})}, at::ones({}));
+       }},
+  });
+}
+
 TEST_CASE("every few elements of a shard, and orders of all elements") {
   Run({
       {"pairs of which the ranks hold whole ones", "shard(1)",
