@@ -121,28 +121,32 @@ bool IsLastBias(const Body& body, const Instruction& instruction, size_t index) 
 
 }  // namespace
 
-// A parameter can be left out where every operator that reads it adds it to its result as such a bias.
+// A parameter can be left out where every operator that reads it adds it to its result as such a bias. In the bodies
+// one that is tied to another module's has that module's name.
 bool ProgramModule::HoldBack(std::string_view parameter) {
   if (IsNeverCalled()) return true;
-  bool used = false;
-  const std::string name = "." + std::string(parameter);
+  const auto own = named_parameters(/*recurse=*/false);
+  const at::Tensor* bias = own.find(std::string(parameter));
+  if (bias == nullptr) return false;
+  std::string name;
   for (const BoundBody& bound : bodies_) {
     if (bound.body == nullptr) continue;
     for (const Instruction& instruction : bound.body->instructions) {
       for (size_t i = 0; i < instruction.operands.size(); ++i) {
         const Operand& operand = instruction.operands[i];
-        if (operand.kind != Operand::Kind::kParameter || bound.body->parameters[operand.index] != name) continue;
+        if (operand.kind != Operand::Kind::kParameter || !bound.parameters[operand.index].is_same(*bias)) continue;
         if (!instruction.op || !IsLastBias(*bound.body, instruction, i)) return false;
-        used = true;
+        name = bound.body->parameters[operand.index];
       }
     }
   }
-  if (used) held_back_ = name;
-  return used;
+  if (name.empty()) return false;
+  held_back_ = name;
+  return true;
 }
 
 void ProgramModule::ReleaseBack(std::string_view parameter) {
-  if (held_back_ == "." + std::string(parameter)) held_back_.clear();
+  if (held_back_.ends_with("." + std::string(parameter))) held_back_.clear();
 }
 
 // Only where the table is used by lookups alone: a module that multiplies by it too would need its own rule. A table

@@ -70,6 +70,16 @@ class NotKept(torch.nn.Module):
         return Double.apply(self.linear(x)) + self.mean
 
 
+class TwoPaths(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Sequential(torch.nn.Linear(4, 4))
+        self.second = self.first
+
+    def forward(self, x):
+        return self.second(self.first(self.second(x)))
+
+
 def files(folder: pathlib.Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
 
@@ -174,9 +184,17 @@ def not_kept() -> list[str]:
     return wrong + ([f"of a layer: {none}"] if none else [])
 
 
+def two_paths() -> list[str]:
+    """A call has the path of the graph's stacks, also of a module that has several."""
+    exported = export_program.export(TwoPaths(), (X,))
+    stacks = [list(node.meta["nn_module_stack"])[-1] for node in exported.program.graph.nodes if "linear" in node.name]
+    calls = [f"{one['module']}@{one['call']}" for one in exported.description["calls"] if one["module"].endswith(".0")]
+    return [] if calls == stacks == ["second.0@0", "first.0@0", "second.0@1"] else [f"{calls} for {stacks}"]
+
+
 def main() -> int:
     wrong = 0
-    for check in (refused_branch, refused_loop, refused_evaluation, full_disk, command_line, not_kept):
+    for check in (refused_branch, refused_loop, refused_evaluation, full_disk, command_line, not_kept, two_paths):
         for text in check():
             wrong += 1
             print(f"{check.__name__}: {text}")

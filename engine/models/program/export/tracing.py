@@ -346,6 +346,7 @@ class _Calls:
     def __init__(self, module: torch.nn.Module, follow: bool) -> None:
         self.module = module
         self.follow = follow
+        self.paths = dict(module.named_modules(remove_duplicate=False))
         self.calls: list[dict[str, Any]] = []
         self.nodes: list[torch.fx.Node] = []
         self._open: list[dict[str, Any]] = []
@@ -378,6 +379,7 @@ class _Calls:
     ) -> None:
         if torch.compiler.is_dynamo_compiling():  # part of a higher-order operator that is refused afterwards
             return
+        path = self._called_path(path, module)
         call = {"module": path, "call": self._counts.get(path, 0), "inputs": []}
         self._counts[path] = call["call"] + 1
         self.calls.append(call)
@@ -391,6 +393,13 @@ class _Calls:
                 call["inputs"] += [[f"{name}.{i}", self._value(one)] for i, one in enumerate(value)]
             else:
                 call["inputs"].append([name, self._value(value)])
+
+    def _called_path(self, first: str, module: torch.nn.Module) -> str:
+        """The path that the graph's stacks have of this call; `first` is the first of the module's paths."""
+        mode = proxy_tensor.get_proxy_mode()
+        stack = list(getattr(mode and mode.tracer, "module_stack", {}).values())
+        path = _without_root(stack[-1][0]).partition("@")[0].removeprefix("module").removeprefix(".") if stack else first
+        return path if self.paths.get(path) is module else first
 
     def _leave(self, _module, _args, result: Any) -> None:
         if torch.compiler.is_dynamo_compiling():
