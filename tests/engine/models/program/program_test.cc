@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -293,26 +294,33 @@ TEST_CASE("a persistent buffer without values is an error of the first call, of 
 // Every thread brings sizes that the program has not seen, which a call looks up and keeps.
 TEST_CASE("calls on several threads compute what calls on one thread compute") {
   const std::string path = SourcePath("tests/parity/fixed_sizes/none.pt2");
-  constexpr int64_t kSizes = 1200;
-  constexpr int64_t kThreads = 4;
-  const c10::InferenceMode inference;
-  const at::Tensor x = at::linspace(-1, 1, kSizes * 8).view({1, kSizes, 8});
-  const at::Tensor expected = Program::Open(path)->forward(x)["output"];
-  const std::shared_ptr<Program> program = Program::Open(path);
-  std::atomic<int64_t> right = 0;
-  std::vector<std::thread> threads;
-  for (int64_t thread = 0; thread < kThreads; ++thread) {
-    threads.emplace_back([&, thread] {
-      const c10::InferenceMode here;
-      for (int64_t i = 0; i < kSizes; ++i) {
-        const int64_t length = 1 + (i * kThreads + thread) % kSizes;
-        const at::Tensor made = program->forward(x.narrow(1, 0, length))["output"];
-        if (RelativeError(made, expected.narrow(1, 0, length)) <= 1e-6) ++right;
-      }
-    });
+  constexpr int64_t kRows = 256;
+  constexpr size_t kThreads = 4;
+  std::vector<std::pair<int64_t, int64_t>> sizes;  // of a batch and of its sequences
+  for (int64_t batch = 1; batch <= kRows; ++batch) {
+    for (int64_t length = 1; batch * length <= kRows; ++length) sizes.emplace_back(batch, length);
   }
-  for (std::thread& thread : threads) thread.join();
-  CHECK(right == kThreads * kSizes);
+  const c10::InferenceMode inference;
+  const at::Tensor x = at::linspace(-1, 1, kRows * 8).view({kRows, 8});
+  const at::Tensor expected = Program::Open(path)->forward(x.unsqueeze(0))["output"].squeeze(0);
+  for (int turn = 0; turn < 4; ++turn) {
+    const std::shared_ptr<Program> program = Program::Open(path);
+    std::atomic<size_t> right = 0;
+    std::vector<std::thread> threads;
+    for (size_t thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        const c10::InferenceMode here;
+        for (size_t i = 0; i < sizes.size(); ++i) {
+          const auto [batch, length] = sizes[(i + thread * sizes.size() / kThreads) % sizes.size()];
+          const int64_t rows = batch * length;
+          const at::Tensor made = program->forward(x.narrow(0, 0, rows).view({batch, length, 8}))["output"];
+          if (RelativeError(made.view({rows, 8}), expected.narrow(0, 0, rows)) <= 1e-6) ++right;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(right == kThreads * sizes.size());
+  }
 }
 
 TEST_CASE("a program says which inputs it takes") {
