@@ -400,8 +400,8 @@ bool SameAlong(const Operands& o, const Written& written, int64_t dim) {
   return own < 0 || o.sizes(written.values)[static_cast<size_t>(own)] == 1 || o.type(written.values).uniform_along(own);
 }
 
-// Whether the values have the elements of the shard `elements`, whose dim is counted among those of the elements. Reports
-// to `o`.
+// Whether the values have the elements of the shard `elements`, whose dim is counted among those of the elements.
+// Reports to `o`.
 bool ValuesFit(Operands& o, const Written& written, AxisType elements, std::string_view fault) {
   const AxisType& values = o.type(written.values);
   const int64_t dim = elements.dim;
