@@ -44,7 +44,8 @@ class Walk {
     seen_.resize(steps.values.size());
     for (const RecordedCall& call : steps.calls) recorded_.emplace(std::pair(call.module, call.occurrence), &call);
     ranks_ = plan.mesh.size(MeshAxis::kTp);
-    FindUsed();
+    used_ = UsedBy([](const ProgramOutput& /*output*/) { return true; });
+    used_beside_loss_ = UsedBy([](const ProgramOutput& output) { return output.name != "loss"; });
   }
 
   void Run() {
@@ -54,13 +55,21 @@ class Walk {
     for (const ProgramTensor& tensor : steps_.tensors) {
       if (tensor.value >= 0) SetParameter(tensor);
     }
+    for (uint32_t i = 0; i < steps_.inputs.size(); ++i) {
+      const Redistribution* declared = OfRoot(i, /*input=*/true);
+      const int64_t value = steps_.inputs[i].value;
+      if (declared == nullptr || value < 0) continue;
+      const ShardOrigin origin{ShardOrigin::Kind::kInput, static_cast<uint32_t>(plan_.tree->Find("")), i, 0};
+      const std::vector<int64_t>& sizes = steps_.values[static_cast<size_t>(value)].sizes;
+      std::optional<LocalTensor> made = Under(sizes, declared->to[MeshAxis::kTp], origin);
+      tensors_[static_cast<size_t>(value)] = made ? *std::move(made) : LocalTensor();
+    }
     RunItems(calls_.calls.front());
     const int64_t root = plan_.tree->Find("");
     for (uint32_t i = 0; i < steps_.graph.outputs.size(); ++i) {
       const ProgramArgument& output = steps_.graph.outputs[i];
       if (output.kind != ProgramArgument::Kind::kValue || root < 0 || !tensors_[output.value].terms) continue;
-      const ModuleLayouts& layouts = plan_.LayoutsOf(static_cast<size_t>(root));
-      if (i < layouts.outputs.size() && layouts.outputs[i]) continue;
+      if (OfRoot(i, /*input=*/false) != nullptr) continue;
       BoundaryConflict conflict;
       conflict.module = static_cast<uint32_t>(root);
       conflict.input = false;
@@ -75,9 +84,14 @@ class Walk {
   // The layouts of the graph's outputs, after Run.
   std::vector<std::optional<Layout>> OutputLayouts() const {
     std::vector<std::optional<Layout>> out;
-    for (const ProgramArgument& output : steps_.graph.outputs) {
+    for (uint32_t i = 0; i < steps_.graph.outputs.size(); ++i) {
+      const ProgramArgument& output = steps_.graph.outputs[i];
       const bool tensor = output.kind == ProgramArgument::Kind::kValue && tensors_[output.value].known;
-      out.push_back(tensor ? LayoutOf(tensors_[output.value]) : std::nullopt);
+      if (const Redistribution* declared = OfRoot(i, /*input=*/false)) {
+        out.push_back(declared->to[MeshAxis::kTp]);
+      } else {
+        out.push_back(tensor ? LayoutOf(tensors_[output.value]) : std::nullopt);
+      }
     }
     return out;
   }
@@ -85,43 +99,56 @@ class Walk {
   SizeConflicts conflicts() && { return std::move(out_); }
 
  private:
-  // The values that the outputs of the program depend on. A node that changes a tensor, or chooses a branch, counts.
-  void FindUsed() {
-    used_.resize(steps_.values.size());
-    const auto use = [&](const ProgramArgument& argument, const auto& self) -> void {
-      if (argument.kind == ProgramArgument::Kind::kValue) used_[argument.value] = true;
-      for (const ProgramArgument& element : argument.elements) self(element, self);
-    };
-    for (const ProgramArgument& output : steps_.graph.outputs) use(output, use);
-    for (size_t i = steps_.graph.nodes.size(); i-- > 0;) {
-      const ProgramNode& node = steps_.graph.nodes[i];
-      const bool effect = node.kind != ProgramNode::Kind::kOperator || node.target.ends_with('_');
-      if (!effect && !IsUsed(node)) continue;
-      for (const auto& [name, argument] : node.inputs) use(argument, use);
-    }
+  // What the plan declares of an input or output of the model itself; nullptr: nothing.
+  const Redistribution* OfRoot(uint32_t position, bool input) const {
+    const int64_t root = plan_.tree->Find("");
+    if (root < 0) return nullptr;
+    const ModuleLayouts& layouts = plan_.LayoutsOf(static_cast<size_t>(root));
+    const auto& moves = input ? layouts.inputs : layouts.outputs;
+    return position < moves.size() && moves[position] ? &*moves[position] : nullptr;
   }
 
-  bool IsUsed(const ProgramNode& node) const {
+  // The values that these outputs of the program depend on. A node that changes a tensor, or chooses a branch, counts.
+  template <class Counts>
+  std::vector<bool> UsedBy(const Counts& counts) const {
+    std::vector<bool> used(steps_.values.size());
+    const auto use = [&](const ProgramArgument& argument, const auto& self) -> void {
+      if (argument.kind == ProgramArgument::Kind::kValue) used[argument.value] = true;
+      for (const ProgramArgument& element : argument.elements) self(element, self);
+    };
+    for (size_t i = 0; i < steps_.graph.outputs.size(); ++i) {
+      if (i >= steps_.outputs.size() || counts(steps_.outputs[i])) use(steps_.graph.outputs[i], use);
+    }
+    for (size_t i = steps_.graph.nodes.size(); i-- > 0;) {
+      const ProgramNode& node = steps_.graph.nodes[i];
+      const bool effect = (node.kind != ProgramNode::Kind::kOperator && node.kind != ProgramNode::Kind::kArithmetic) ||
+                          node.target.ends_with('_');
+      if (!effect && !IsUsed(node, used)) continue;
+      for (const auto& [name, argument] : node.inputs) use(argument, use);
+    }
+    return used;
+  }
+
+  static bool IsUsed(const ProgramNode& node, const std::vector<bool>& used) {
     return std::ranges::any_of(node.outputs,
-                               [&](uint32_t value) { return value != ProgramNode::kNoValue && used_[value]; });
+                               [&](uint32_t value) { return value != ProgramNode::kNoValue && used[value]; });
   }
 
   // A sharded dim has the layout of its origin, with heads and parts, if that layout gives its sizes. Equal shards of a
   // dim without parts are plain shards.
   std::optional<Layout> LayoutOf(const LocalTensor& tensor) const {
-    if (tensor.terms) return Layout::Partial();
     std::optional<size_t> sharded;
     for (size_t i = 0; i < tensor.dims.size(); ++i) {
       if (!tensor.dims[i].is_sharded()) continue;
-      if (sharded) return std::nullopt;
+      if (sharded || tensor.terms || !tensor.dims[i].in_order) return std::nullopt;
       sharded = i;
     }
-    if (!sharded) return Layout::Replicate();
+    if (!sharded) return tensor.terms ? Layout::Partial() : Layout::Replicate();
     const LocalDim& dim = tensor.dims[*sharded];
     if (dim.origin >= 0) {
       Layout layout = LayoutAt(out_.origins[static_cast<size_t>(dim.origin)]);
       layout.dim = static_cast<int>(*sharded);
-      if (Gives(layout, dim)) return layout;
+      if (Gives(layout, dim)) return layout.Sized(dim.full);
     }
     Layout plain = Layout::Shard(static_cast<int>(*sharded));
     if (dim.parts.empty() && dim.local * ranks_ == dim.full) return plain;
@@ -327,9 +354,11 @@ class Walk {
     if (const graph::SizeRule rule = graph::SizeRuleOf(node.target); rule != nullptr && countable) rule(sizes);
     graph::TakeNoShardValues(sizes);
     graph::TakeNoTerms(sizes);
-    const bool harmless = sizes.conflict && sizes.conflict->kind == SizeConflict::Kind::kNeedsFullDim && !IsUsed(node);
+    const bool harmless =
+        sizes.conflict && sizes.conflict->kind == SizeConflict::Kind::kNeedsFullDim && !IsUsed(node, used_);
     if (sizes.conflict && !harmless) {
       sizes.conflict->module = call.module;
+      sizes.conflict->of_loss = IsUsed(node, used_) && !IsUsed(node, used_beside_loss_);
       out_.sizes.push_back(*std::move(sizes.conflict));
     }
     const bool plain = !sizes.in_conflict() && DependsOnNoShard(sizes);
@@ -339,6 +368,7 @@ class Walk {
       const uint32_t value = node.outputs[i];
       LocalTensor& made = sizes.results[i];
       if (sizes.in_conflict()) made = {};
+      if (made.known && graph::IsLinear(node.target) && AnyTerms(sizes)) made.terms = true;
       if (made.known && !Fits(made, value)) made = {};
       if (made.known) {
         if (made.terms) NoteTerms(sizes, made);
@@ -475,6 +505,11 @@ class Walk {
     return IsCountable(local);
   }
 
+  static bool AnyTerms(const NodeSizes& sizes) {
+    const auto operands = sizes.Tensors();
+    return operands && std::ranges::any_of(*operands, [](const LocalTensor* one) { return one->terms; });
+  }
+
   // Every operand is full, and every number that of the full model: so are the results.
   bool DependsOnNoShard(const NodeSizes& sizes) const {
     const auto operands = sizes.Tensors();
@@ -484,7 +519,7 @@ class Walk {
     }
     const auto follows = [&](const ProgramArgument& argument) {
       return argument.kind == ProgramArgument::Kind::kValue && !sizes.IsTensor(argument) &&
-             sizes.NumberOf(argument).follows_shard();
+             (sizes.NumberOf(argument).follows_shard() || sizes.NumberOf(argument).layout_unknown());
     };
     for (const auto& [name, argument] : sizes.node().inputs) {
       if (follows(argument) || std::ranges::any_of(argument.elements, follows)) return false;
@@ -540,10 +575,11 @@ class Walk {
   CallTree calls_;
   int64_t ranks_ = 1;
   std::map<std::pair<std::string, int32_t>, const RecordedCall*> recorded_;
-  std::vector<LocalTensor> tensors_;  // by value
-  std::vector<LocalNumber> numbers_;  // likewise
-  std::vector<bool> used_;            // likewise: an output of the program depends on it
-  std::vector<bool> seen_;            // likewise: a parameter whose sizes the graph sees in full
+  std::vector<LocalTensor> tensors_;    // by value
+  std::vector<LocalNumber> numbers_;    // likewise
+  std::vector<bool> used_;              // likewise: an output of the program depends on it
+  std::vector<bool> used_beside_loss_;  // likewise, of the outputs without "loss"
+  std::vector<bool> seen_;              // likewise: a parameter whose sizes the graph sees in full
   std::map<std::tuple<int, uint32_t, uint32_t, int64_t>, int32_t> origin_of_;
   SizeConflicts out_;
 };

@@ -57,6 +57,7 @@ struct LocalDim {
   int64_t full = 1;
   int64_t local = 1;
   std::vector<Part> parts;     // of a fused dim, in order; each part is sharded by itself; empty: not fused
+  bool in_order = true;        // false: the elements of the shard are neither consecutive nor told by `parts`
   int32_t origin = kNone;      // index into SizeConflicts::origins: what determines the local size
   int32_t integer_at = kNone;  // the node with an integer that is (a factor of) this size
 
@@ -77,6 +78,7 @@ struct SizeConflict {
   uint32_t node = 0;                     // index into the graph: the operator that does not fit
   int32_t integer_at = LocalDim::kNone;  // the node that has the integer, if known
   std::string module;                    // the module whose call runs the node
+  bool of_loss = false;                  // only the output "loss" depends on the node
   std::string message;                   // "it reshapes [3, 17, 16 of 32] to [3, 17, 4, 8]"
   // The size or number that the graph or the other operand has, and the one that a rank needs; nullopt: not known.
   std::optional<double> declared;

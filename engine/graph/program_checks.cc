@@ -20,8 +20,11 @@ std::string NumberText(const std::optional<double>& number) { return number ? gr
 
 class Reporter {
  public:
-  Reporter(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan)
-      : conflicts_(conflicts), program_(program), plan_(plan) {}
+  Reporter(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan, LossBy loss)
+      : conflicts_(conflicts),
+        program_(program),
+        plan_(plan),
+        warns_of_loss_(loss == LossBy::kCaller && IsCausalLm(program)) {}
 
   Diagnostics Report() {
     for (const BoundaryConflict& one : conflicts_.boundaries) Add(KeyOf(one), OfBoundary(one));
@@ -167,7 +170,7 @@ class Reporter {
     d.help = Fix(one.kind, program_.graph.nodes[one.node].kind == ProgramNode::Kind::kJoin, origin, other);
     const SourceSpan second = LineOf(other);
     if (second.known() && !(second == d.where)) d.related.push_back(second);
-    if (one.kind == SizeConflict::Kind::kNeedsFullDim && IsLossOfLogits(one.node)) {
+    if (one.of_loss && warns_of_loss_) {
       d.severity = Severity::kWarning;
       d.help =
           "if this loss is the cross-entropy of the next tokens, eval, verify and train compute it from the sharded "
@@ -175,15 +178,6 @@ class Reporter {
           d.help;
     }
     return d;
-  }
-
-  // Whether the node is the loss of a program that returns its logits, from which a caller can compute the loss.
-  bool IsLossOfLogits(uint32_t index) const {
-    const std::string& target = program_.graph.nodes[index].target;
-    return (target == "aten::cross_entropy_loss" || target == "aten::nll_loss") &&
-           std::ranges::any_of(program_.outputs, [](const ProgramOutput& output) {
-             return output.name == "logits" && output.shape.size() == 3;
-           });
   }
 
   Diagnostic OfBoundary(const BoundaryConflict& one) const {
@@ -242,6 +236,7 @@ class Reporter {
   const SizeConflicts& conflicts_;
   const ExportedProgram& program_;
   const CompiledPlan& plan_;
+  bool warns_of_loss_ = false;
   Diagnostics out_;
   std::vector<int64_t> counts_;  // parallel
   std::map<std::string, size_t> index_;
@@ -347,18 +342,19 @@ void AddUnitsInBranches(const ExportedProgram& program, const CompiledPlan& plan
 
 }  // namespace
 
-Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan) {
-  return Reporter(conflicts, program, plan).Report();
+Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan,
+                          LossBy loss) {
+  return Reporter(conflicts, program, plan, loss).Report();
 }
 
 namespace {
 
 // Adds the findings of one archive's graph. Returns a summary: numbers of nodes and of unknown results.
-std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan, Diagnostics& found) {
+std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan, LossBy loss, Diagnostics& found) {
   AddUnitsInBranches(program, plan, found);
   if (plan.mesh.size(MeshAxis::kTp) == 1) return "not run: tp has one rank";
   const SizeConflicts conflicts = FindSizeConflicts(program, plan);
-  for (Diagnostic& one : ToDiagnostics(conflicts, program, plan)) found.push_back(std::move(one));
+  for (Diagnostic& one : ToDiagnostics(conflicts, program, plan, loss)) found.push_back(std::move(one));
   AddRepeatedArguments(program, plan, found);
   AddTornCalls(program, plan, found);
   std::string made = std::to_string(conflicts.nodes) + " nodes";
@@ -370,13 +366,13 @@ std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan,
 
 }  // namespace
 
-void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program) {
+void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program, LossBy loss) {
   tree.SetFlow(std::make_shared<const DataFlow>(DataFlowOf(*program)));
-  tree.AddCheck({"sizes", [program = std::move(program)](const CompiledPlan& plan, Diagnostics& found) {
-                   std::string made = CheckGraph(*program, plan, found);
+  tree.AddCheck({"sizes", [program = std::move(program), loss](const CompiledPlan& plan, Diagnostics& found) {
+                   std::string made = CheckGraph(*program, plan, loss, found);
                    for (const auto& other : program->others) {
                      Diagnostics more;
-                     const std::string of_other = CheckGraph(*other, plan, more);
+                     const std::string of_other = CheckGraph(*other, plan, loss, more);
                      if (plan.mesh.size(MeshAxis::kTp) > 1) made += "; " + of_other;
                      for (Diagnostic& one : more) {
                        const auto same = [&](const Diagnostic& known) {

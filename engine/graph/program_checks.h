@@ -21,6 +21,7 @@
 // Stage before: engine/io/exported_program. Stage after: engine/plan/resolve, which runs the checks of a tree.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "engine/core/base/diagnostic.h"
@@ -31,11 +32,19 @@
 
 namespace moonshard {
 
+// Who computes the loss of a causal language model (IsCausalLm) under the plan.
+enum class LossBy : uint8_t {
+  kProgram,  // its graph: a conflict of the operators of the loss is an error, as any other
+  kCaller,   // the caller may compute it from sharded logits (WithoutLoss): such a conflict is a warning
+};
+
 // Adds the data flow of the graph (ModuleTree::flow) and the pass "sizes" (ModuleTree::checks) to the tree of a
 // program. Every plan that is resolved for the tree is then compared with the graph.
-void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program);
+void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program,
+                         LossBy loss = LossBy::kProgram);
 
 // Returns the conflicts of FindSizeConflicts as diagnostics.
-Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan);
+Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan,
+                          LossBy loss = LossBy::kProgram);
 
 }  // namespace moonshard

@@ -65,6 +65,7 @@ bool AnySharded(const Dims& dims) { return std::ranges::any_of(dims, &LocalDim::
 
 // The equal parts that a sharded dim has; 0 where its parts differ.
 int64_t PartCount(const LocalDim& dim) {
+  if (!dim.in_order) return 0;
   if (dim.parts.empty()) return 1;
   for (const LocalDim::Part& part : dim.parts) {
     if (!(part == dim.parts.front())) return 0;
@@ -72,10 +73,13 @@ int64_t PartCount(const LocalDim& dim) {
   return static_cast<int64_t>(dim.parts.size());
 }
 
+constexpr int64_t kMostParts = 4096;
+
 void SetParts(LocalDim& dim, int64_t count) {
   dim.parts.clear();
-  constexpr int64_t kMost = 4096;
-  if (count <= 1 || count > kMost || dim.full % count != 0 || dim.local % count != 0) return;
+  if (count <= 1) return;
+  dim.in_order = count <= kMostParts && dim.full % count == 0 && dim.local % count == 0;
+  if (!dim.in_order) return;
   dim.parts.assign(static_cast<size_t>(count), {dim.full / count, dim.local / count});
 }
 
@@ -178,7 +182,48 @@ void AlongDim(NodeSizes& n, const char* name, int64_t by_default) {
 }
 
 void AlongGivenDim(NodeSizes& n) { AlongDim(n, "dim", -1); }
-void AlongGivenDims(NodeSizes& n) { AlongDim(n, "dims", -1); }
+void AlongGivenDims(NodeSizes& n) {
+  const LocalTensor* self = n.node().inputs.empty() ? nullptr : n.TensorOf(n.node().inputs[0].second);
+  const auto dims = n.Numbers("dims");
+  if (n.node().target == "aten::roll" && (!dims || dims->empty()) && self != nullptr) {
+    // It rolls the flattened tensor.
+    const auto sharded = std::ranges::find_if(self->dims, &LocalDim::is_sharded);
+    if (sharded != self->dims.end()) {
+      NeedsFullDim(n, *sharded);
+      return;
+    }
+  }
+  AlongDim(n, "dims", -1);
+}
+
+// Which elements are kept depends on their place in the last two dims.
+void Triangle(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr || self->dims.size() < 2) return;
+  for (size_t i = self->dims.size() - 2; i < self->dims.size(); ++i) {
+    if (!self->dims[i].is_sharded()) continue;
+    NeedsFullDim(n, self->dims[i]);
+    return;
+  }
+  LikeFirst(n);
+}
+
+// Takes the elements of the source in their order. Rows of a shard of the features follow each other in both.
+void MaskedScatter(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* source = n.Tensor("source");
+  if (self == nullptr || source == nullptr) return;
+  for (size_t i = 0; i < self->dims.size(); ++i) {
+    const LocalDim& dim = self->dims[i];
+    if (!dim.is_sharded()) continue;
+    const bool alike = i + 1 == self->dims.size() && !source->dims.empty() && source->dims.back().local == dim.local &&
+                       source->dims.back().full == dim.full;
+    if (alike) continue;
+    NeedsFullDim(n, dim);
+    return;
+  }
+  LikeFirst(n);
+}
 
 // --- views -----------------------------------------------------------------------------------------------------------
 
@@ -264,7 +309,11 @@ bool RegroupOne(NodeSizes& n, std::span<const LocalDim> in, std::span<LocalDim> 
     if (out[j].integer_at < 0 && integer_at >= 0 && out[j].full > 1) out[j].integer_at = integer_at;
   }
   if (regular) SetParts(out[place], parts / ahead);
-  if (in.size() == 1 && out.size() == 1) out[0].parts = in[0].parts;
+  if (!regular) out[place].in_order = false;
+  if (in.size() == 1 && out.size() == 1) {
+    out[0].parts = in[0].parts;
+    out[0].in_order = in[0].in_order;
+  }
   return true;
 }
 
@@ -910,7 +959,11 @@ void TopK(NodeSizes& n) {
   const LocalNumber k = n.Number("k");
   if (self == nullptr || !k.known() || self->dims.empty()) return;
   const auto dim = n.Find("dim") != nullptr ? n.Dim("dim", self->dims.size()) : self->dims.size() - 1;
-  if (!dim || self->dims[*dim].is_sharded()) return;
+  if (!dim) return;
+  if (self->dims[*dim].is_sharded()) {
+    NeedsFullDim(n, self->dims[*dim]);
+    return;
+  }
   Dims out = self->dims;
   out[*dim] = n.Made(k);
   for (size_t i = 0; i < n.results.size(); ++i) n.Set(i, out);
@@ -946,6 +999,7 @@ void Cat(NodeSizes& n) {
     joined.full += had.full;
     joined.local += had.local;
     if (had.is_sharded()) sharded = true;
+    joined.in_order = joined.in_order && had.in_order;
     if (joined.origin < 0) joined.origin = had.origin;
     if (had.parts.empty()) {
       joined.parts.push_back({had.full, had.local});
@@ -954,6 +1008,10 @@ void Cat(NodeSizes& n) {
     }
   }
   if (!sharded) joined.parts.clear();
+  if (joined.parts.size() > static_cast<size_t>(kMostParts)) {
+    joined.parts.clear();
+    joined.in_order = false;
+  }
   out[*dim] = std::move(joined);
   n.Set(0, std::move(out));
 }
@@ -1178,6 +1236,13 @@ void Attention(NodeSizes& n) {
   }
   if (!n.Agree(q->dims[rank - 1], k->dims[rank - 1], "the feature dims of queries and keys")) return;
   if (!n.Agree(k->dims[rank - 2], v->dims[rank - 2], "the token dims of keys and values")) return;
+  const ProgramArgument* causal = n.Find("is_causal");
+  const bool counts_queries = causal != nullptr && causal->integer != 0;
+  for (const LocalDim* dim : {&k->dims[rank - 2], &k->dims[rank - 1], counts_queries ? &q->dims[rank - 2] : nullptr}) {
+    if (dim == nullptr || !dim->is_sharded()) continue;
+    NeedsFullDim(n, *dim);
+    return;
+  }
   if (const LocalTensor* mask = n.Tensor("attn_mask"); mask != nullptr) {
     LocalTensor scores = Front(*q, 0);
     scores.dims.back() = k->dims[rank - 2];
@@ -1219,7 +1284,7 @@ void Convolution(NodeSizes& n) {
     if (input->dims[i].is_sharded()) return;
     out[i].full = out[i].local = full[i];
   }
-  n.Set(0, std::move(out));
+  n.Set(0, std::move(out), weight->dims[1].is_sharded());
 }
 
 void Norm(NodeSizes& n) {
@@ -1229,6 +1294,10 @@ void Norm(NodeSizes& n) {
   const size_t first = input->dims.size() - shape->size();
   for (size_t i = 0; i < shape->size(); ++i) {
     const LocalDim& had = input->dims[first + i];
+    if (had.is_sharded()) {
+      NeedsFullDim(n, had);
+      return;
+    }
     if (*(*shape)[i].local == had.local) continue;
     const bool literal = (*shape)[i].literal;
     const LocalDim number = n.Made((*shape)[i]);
@@ -1273,11 +1342,16 @@ void Loss(NodeSizes& n) {
                classes.full, classes.local, &classes);
     return;
   }
-  if (n.FullSizes(0).empty()) {
-    n.Set(0, {});
-  } else {
+  if (!n.FullSizes(0).empty()) {
     n.Set(0, target->dims);
+    return;
   }
+  const bool sums = n.Number("reduction", 1).full == 2;
+  if (self->dims[0].is_sharded() && !sums) {
+    NeedsFullDim(n, self->dims[0]);
+    return;
+  }
+  n.Set(0, {}, self->dims[0].is_sharded());
 }
 
 // X of A X = B, with the batch of both.
@@ -1447,11 +1521,12 @@ const std::unordered_map<std::string, SizeRule>& Rules() {
     add(AlongGivenDim,
         {"softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "sort", "argsort"});
     add(AlongGivenDims, {"flip", "roll"});
+    add(Triangle, {"tril", "triu"});
+    add(MaskedScatter, {"masked_scatter"});
     add(LikeFirst,
-        {"type_as",         "tril",       "triu",       "copy",       "fill",        "zero",           "index_put",
-         "index_add",       "index_copy", "index_fill", "scatter",    "scatter_add", "scatter_reduce", "masked_scatter",
-         "zeros_like",      "ones_like",  "full_like",  "empty_like", "rand_like",   "randn_like",     "bernoulli",
-         "feature_dropout", "normalize"});
+        {"type_as",    "copy",      "fill",        "zero",           "index_put",       "index_add", "index_copy",
+         "index_fill", "scatter",   "scatter_add", "scatter_reduce", "zeros_like",      "ones_like", "full_like",
+         "empty_like", "rand_like", "randn_like",  "bernoulli",      "feature_dropout", "normalize"});
     add(View, {"view", "reshape", "_unsafe_view", "_reshape_alias"});
     add(ViewAs, {"view_as", "reshape_as"});
     add(Flatten, {"flatten"});
@@ -1512,6 +1587,19 @@ SizeRule SizeRuleOf(const std::string& name) {
 }
 
 bool IsElementwise(const std::string& name) { return SizeRuleOf(name) == Elementwise; }
+
+bool IsLinear(const std::string& name) {
+  static const std::set<std::string, std::less<>> kLinear = {"aten::expand",       "aten::repeat",
+                                                             "aten::tile",         "aten::repeat_interleave",
+                                                             "aten::view_as_real", "aten::view_as_complex",
+                                                             "aten::index_select", "aten::gather",
+                                                             "aten::index",        "aten::cat",
+                                                             "aten::stack",        "aten::einsum",
+                                                             "aten::conv1d",       "aten::conv2d",
+                                                             "aten::conv3d",       "aten::addmm",
+                                                             "aten::pad",          "aten::constant_pad_nd"};
+  return kLinear.contains(name);
+}
 
 void TakeNoTerms(NodeSizes& n) {
   if (n.in_conflict()) return;

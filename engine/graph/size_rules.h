@@ -125,6 +125,9 @@ bool IsElementwise(const std::string& name);
 // Larger sizes and integers count as unknown, so that the product of any two of them fits int64.
 inline constexpr int64_t kLargestSize = int64_t{1} << 31;
 
+// Returns whether the operator moves or adds elements of its operands, so that its result is partial if an operand is.
+bool IsLinear(const std::string& name);
+
 // Records a conflict if a partial tensor is the operand of a nonlinear operator: the sum of the ranks' results is not
 // the operator's result for the sum of the partial tensors. If all ranks but one have zeros, the sum of the results may
 // be right, as for a norm of rows of an embedding, but the gradients of the operator's other operands are wrong.

@@ -95,25 +95,6 @@ Diagnostic NotTaken(const Program& program, const std::string& name, const std::
 
 }  // namespace
 
-bool IsCausalLm(const ExportedProgram& program) {
-  for (const auto& other : program.others) {
-    if (!IsCausalLm(*other)) return false;
-  }
-  std::map<std::string, int> count;
-  for (const ProgramInput& input : program.inputs) {
-    if (input.value >= 0 || input.kind == "ids") ++count[input.kind];
-  }
-  const bool one_each = std::all_of(count.begin(), count.end(), [](const auto& kind) {
-    return kind.second == 1 &&
-           (kind.first == "ids" || kind.first == "labels" || kind.first == "mask" || kind.first == "positions");
-  });
-  // A classifier of sequences has logits of rows.
-  const auto is_logits = [](const ProgramOutput& output) {
-    return output.name == "logits" && output.shape.size() == 3;
-  };
-  return one_each && count["ids"] == 1 && std::any_of(program.outputs.begin(), program.outputs.end(), is_logits);
-}
-
 Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program) {
   if (!IsCausalLm(program->exported())) {
     std::vector<std::string> inputs;

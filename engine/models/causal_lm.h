@@ -63,10 +63,6 @@ Result<DecoderSpec> ReadDecoderSpec(const JsonValue& config, const std::string& 
 // Returns the reference model for a config.json. Errors: those of ReadDecoderSpec.
 Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_name = "config.json");
 
-// Returns whether a program is a causal language model: the graph uses one input of ids, at most one input each of
-// mask, positions and labels, and no other input, and the program has an output "logits" of three dims.
-bool IsCausalLm(const ExportedProgram& program);
-
 // Returns an exported program as a CausalLm. `forward` passes each argument to the program input of the same kind,
 // passes the ids to an input of labels, and returns only the logits. If the program has no input for a mask or
 // positions, a mask must have no padding and positions must count from 0; calls with other values throw PlanError

@@ -208,36 +208,23 @@ void AddValues(const ProgramArgument& argument, std::set<uint32_t>& used) {
   for (const ProgramArgument& element : argument.elements) AddValues(element, used);
 }
 
-// Of one archive. From the last node to the first, so that what a removed node used may be removed too.
-std::optional<ExportedProgram> WithoutOwnLoss(const ExportedProgram& program) {
-  LossPart part(program);
-  if (!part.Find(*ValueOf(program, "logits"), *ValueOf(program, "loss"))) return std::nullopt;
-  ExportedProgram out = program;
-  for (size_t i = out.outputs.size(); i-- > 0;) {
-    if (out.outputs[i].name != "loss") continue;
-    out.outputs.erase(out.outputs.begin() + static_cast<std::ptrdiff_t>(i));
-    out.graph.outputs.erase(out.graph.outputs.begin() + static_cast<std::ptrdiff_t>(i));
+// Checks of a value, which have no results: they go with the value that they check.
+bool IsCheck(const ProgramNode& node) {
+  return node.kind == ProgramNode::Kind::kOperator && !node.target.ends_with('_') &&
+         std::ranges::all_of(node.outputs, [](uint32_t value) { return value == ProgramNode::kNoValue; });
+}
+
+void RemoveOutput(ExportedProgram& program, const std::string& name) {
+  for (size_t i = program.outputs.size(); i-- > 0;) {
+    if (program.outputs[i].name != name) continue;
+    program.outputs.erase(program.outputs.begin() + static_cast<std::ptrdiff_t>(i));
+    program.graph.outputs.erase(program.graph.outputs.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  std::set<uint32_t> used;
-  for (const ProgramArgument& output : out.graph.outputs) AddValues(output, used);
-  std::set<uint32_t> gone;
-  std::vector<ProgramNode> kept;
-  for (size_t i = program.graph.nodes.size(); i-- > 0;) {
-    const ProgramNode& node = program.graph.nodes[i];
-    const bool needed = std::ranges::any_of(node.outputs, [&](uint32_t value) { return used.contains(value); });
-    if (part.nodes().contains(i) && !needed) {
-      const bool plain = node.kind == ProgramNode::Kind::kOperator || node.kind == ProgramNode::Kind::kArithmetic;
-      if (!plain || node.target.ends_with('_')) return std::nullopt;  // a branch, or an operator that changes a tensor
-      gone.insert(node.outputs.begin(), node.outputs.end());
-      continue;
-    }
-    for (const auto& [name, argument] : node.inputs) AddValues(argument, used);
-    kept.push_back(node);
-  }
-  std::ranges::reverse(kept);
-  out.graph.nodes = std::move(kept);
-  for (RecordedCall& call : out.calls) {
-    // The results of the root are the outputs of the graph, in their order.
+}
+
+// Leaves out what a call of a module returned; calls that then return nothing are left out.
+void RemoveResults(ExportedProgram& program, const std::set<uint32_t>& gone) {
+  std::erase_if(program.calls, [&](RecordedCall& call) {
     std::vector<RecordedCall::Place> results;
     uint32_t removed = 0;
     for (RecordedCall::Place place : call.results) {
@@ -245,12 +232,47 @@ std::optional<ExportedProgram> WithoutOwnLoss(const ExportedProgram& program) {
         ++removed;
         continue;
       }
-      if (call.module.empty()) place.position -= removed;
+      if (call.module.empty()) place.position -= removed;  // the root returns the outputs of the graph, in their order
       results.push_back(place);
     }
     call.results = std::move(results);
+    return removed > 0 && call.results.empty();
+  });
+}
+
+// Of one archive. From the last node to the first, so that what a removed node used may be removed too.
+std::optional<ExportedProgram> WithoutOwnLoss(const ExportedProgram& program) {
+  const std::optional<uint32_t> logits = ValueOf(program, "logits");
+  const std::optional<uint32_t> loss = ValueOf(program, "loss");
+  LossPart part(program);
+  if (!logits || !loss || !part.Find(*logits, *loss)) return std::nullopt;
+  ExportedProgram out = program;
+  RemoveOutput(out, "loss");
+  const std::vector<ProgramNode>& nodes = program.graph.nodes;
+  std::set<uint32_t> used;
+  std::set<uint32_t> gone;
+  for (const ProgramArgument& output : out.graph.outputs) AddValues(output, used);
+  for (size_t i = nodes.size(); i-- > 0;) {
+    const ProgramNode& node = nodes[i];
+    if (IsCheck(node)) continue;
+    const bool needed = std::ranges::any_of(node.outputs, [&](uint32_t value) { return used.contains(value); });
+    const bool of_loss = part.nodes().contains(i) || node.target == "aten::sym_size";
+    if (needed || !of_loss) {
+      for (const auto& [name, argument] : node.inputs) AddValues(argument, used);
+      continue;
+    }
+    const bool plain = node.kind == ProgramNode::Kind::kOperator || node.kind == ProgramNode::Kind::kArithmetic;
+    if (!plain || node.target.ends_with('_')) return std::nullopt;  // a branch, or an operator that changes a tensor
+    gone.insert(node.outputs.begin(), node.outputs.end());
   }
-  std::erase_if(out.calls, [](const RecordedCall& call) { return call.results.empty(); });
+  std::erase_if(out.graph.nodes, [&](const ProgramNode& node) {
+    std::set<uint32_t> values(node.outputs.begin(), node.outputs.end());
+    if (IsCheck(node)) {
+      for (const auto& [name, argument] : node.inputs) AddValues(argument, values);
+    }
+    return std::ranges::any_of(values, [&](uint32_t value) { return gone.contains(value); });
+  });
+  RemoveResults(out, gone);
   return out;
 }
 
@@ -283,8 +305,15 @@ OwnLoss OwnLossOf(const ExportedProgram& program) {
   return std::abs(own - next_tokens) <= bound * std::abs(next_tokens) ? OwnLoss::kNextTokens : OwnLoss::kOther;
 }
 
+bool HasNextTokenLoss(const ExportedProgram& program) {
+  const auto has = [](const ExportedProgram& archive) { return OwnLossOf(archive) == OwnLoss::kNextTokens; };
+  return has(program) && std::ranges::all_of(program.others, [&](const auto& other) {
+           return !ValueOf(*other, "loss") || has(*other);
+         });
+}
+
 std::shared_ptr<const ExportedProgram> WithoutLoss(const ExportedProgram& program) {
-  if (!IsCausalLm(program) || OwnLossOf(program) != OwnLoss::kNextTokens) return nullptr;
+  if (!IsCausalLm(program)) return nullptr;
   std::optional<ExportedProgram> out = WithoutOwnLoss(program);
   if (!out) return nullptr;
   for (auto& other : out->others) {

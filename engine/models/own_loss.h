@@ -29,11 +29,14 @@ OwnLoss OwnLossOf(const ExportedProgram& program);
 // kNextTokens. Throws as OwnLossOf.
 std::optional<Diagnostic> OwnLossDiffers(const ExportedProgram& program);
 
+// Returns whether the loss of every archive of the program is kNextTokens. Throws as OwnLossOf.
+bool HasNextTokenLoss(const ExportedProgram& program);
+
 // Returns the program without its output "loss" and without the operators from which only the loss is computed, so that
-// a caller that computes CausalLmLoss from the logits does not compute the loss twice, and may have a plan that leaves
-// the logits sharded. The labels stay an input, which the graph does not use. Returns nullptr if the program is not a
-// causal language model (IsCausalLm), or if the loss of one of its archives is not kNextTokens, or is computed in a
-// branch. Throws as OwnLossOf.
+// a caller that computes CausalLmLoss from the logits (HasNextTokenLoss) does not compute the loss twice, and may have
+// a plan that leaves the logits sharded. The labels stay an input, which the graph does not use. Returns nullptr if the
+// program is not a causal language model (IsCausalLm), or if the loss of one of its archives depends on more than
+// logits and labels, or is computed in a branch.
 std::shared_ptr<const ExportedProgram> WithoutLoss(const ExportedProgram& program);
 
 }  // namespace moonshard

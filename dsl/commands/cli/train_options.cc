@@ -28,14 +28,12 @@ void AddStep(CLI::App& app, TrainVerb& train) {
   AddNumber(app, "--sequence", train.sequence, "tokens of a sequence (default 128)");
   AddNumber(app, "--micro-batches", train.micro_batches,
             "micro-batches per rank; gradients are accumulated (default 1)");
-  CLI::Option* loss =
-      app.add_option("--loss", train.loss,
-                     "next-tokens (default): the cross-entropy of the next tokens; model: the loss that an exported "
-                     "program returns, with the tokens of the sequence as labels")
-          ->check(CLI::IsMember({"next-tokens", "model"}));
+  app.add_option("--loss", train.loss,
+                 "next-tokens (default): the cross-entropy of the next tokens; model: the loss that an exported "
+                 "program returns, with the tokens of the sequence as labels")
+      ->check(CLI::IsMember({"next-tokens", "model"}));
   AddNumber(app, "--loss-chunk", train.loss_chunk,
-            "compute logits and loss in chunks of N tokens, recomputed in backward (default 0: all at once)")
-      ->excludes(loss);
+            "compute logits and loss in chunks of N tokens, recomputed in backward (default 0: all at once)");
   app.add_option("--dtype", train.run.dtype,
                  "float32 (default), float64, or bfloat16: matrix products in bfloat16 under autocast; parameters, "
                  "gradients and the optimizer state in float32")
@@ -90,6 +88,10 @@ Diagnostic BadStep(const std::string& message, const std::string& option, const 
 // The ranges of the options keep these products far from the ends of int64_t.
 Diagnostics CheckStep(const TrainVerb& verb, const MeshShape& mesh) {
   Diagnostics found;
+  if (verb.loss == "model" && verb.loss_chunk > 0) {
+    found.push_back(BadStep("the loss of the model cannot be computed in chunks of tokens", "--loss-chunk",
+                            "--loss next-tokens, or no --loss-chunk"));
+  }
   const int64_t ranks = mesh.data_ranks();
   if (verb.batch % (ranks * verb.micro_batches) != 0) {
     found.push_back(BadStep("a batch of " + std::to_string(verb.batch) + " is not divisible by " +

@@ -12,11 +12,13 @@
 namespace moonshard {
 namespace {
 
-Diagnostic NotFull(const std::string& name, const at::Tensor& local, const std::vector<int64_t>& full) {
-  Diagnostic d = MakeDiagnostic(
-      Finding::kNotSupported, "the output '" + name + "' leaves the program as a shard, in a layout that is not known");
+// `shapes`: of the shard and of the full output; "" on a rank whose shard has the full shape.
+Diagnostic NotFull(const std::string& name, const std::string& shapes) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, (name.empty() ? "an output" : "the output '" + name + "'") +
+                                                            " leaves the program as a shard, in a layout that is "
+                                                            "not known");
   d.path = name;
-  d.declared = ShapeToString(local.sizes()) + " of " + ShapeToString(full);
+  d.declared = shapes;
   d.required = "a layout that follows from the graph";
   d.help = "declare `output = replicate` for the module that computes it";
   return d;
@@ -28,11 +30,11 @@ FullOutputs::FullOutputs(const ShardedModel& model) {
   const AppliedPlan& applied = *model.applied;
   const CompiledPlan& plan = applied.plan();
   if (plan.mesh.size(MeshAxis::kTp) == 1) return;
-  const auto group = AxisGroup::Make(applied.mesh(), MeshAxis::kTp);
+  group_ = AxisGroup::Make(applied.mesh(), MeshAxis::kTp);
   const auto add = [&](const std::string& name, const Layout& layout, int64_t size) {
     if (layout == Layout::Replicate() || layout.kind == LayoutKind::kShared) return;
     TensorRedistribution move =
-        TensorRedistribution::Make(layout, Layout::Replicate(), group, {size, -1, "the full output '" + name + "'", 1})
+        TensorRedistribution::Make(layout, Layout::Replicate(), group_, {size, -1, "the full output '" + name + "'", 1})
             .ValueOrThrow();
     moves_.emplace(name, std::move(move));
   };
@@ -68,9 +70,16 @@ ProgramOutputs FullOutputs::operator()(const ProgramOutputs& local) const {
   for (size_t i = 0; i < local.names().size(); ++i) {
     full.push_back((*this)(local.names()[i], local.tensors()[i]));
     const std::optional<std::vector<int64_t>>& shape = local.full_shapes()[i];
-    if (shape && !full.back().sizes().equals(*shape)) errors.push_back(NotFull(local.names()[i], full.back(), *shape));
+    if (shape && !full.back().sizes().equals(*shape))
+      errors.push_back(NotFull(local.names()[i], ShapeToString(full.back().sizes()) + " of " + ShapeToString(*shape)));
   }
-  if (!errors.empty()) throw PlanError(std::move(errors));
+  // A shard of one rank may have the full shape: all ranks go on, or none.
+  if (group_ &&
+      std::ranges::any_of(group_->ExchangeNumbers(errors.empty() ? 0 : 1, CollectiveLabel("the full outputs")),
+                          [](int64_t failed) { return failed != 0; })) {
+    if (errors.empty()) errors.push_back(NotFull("", ""));
+    throw PlanError(std::move(errors));
+  }
   return {local.names(), std::move(full), std::make_shared<const ProgramOutputs::Shapes>(local.full_shapes())};
 }
 

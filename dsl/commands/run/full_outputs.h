@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,7 @@ class FullOutputs {
 
  private:
   std::map<std::string, TensorRedistribution, std::less<>> moves_;
+  std::shared_ptr<AxisGroup> group_;  // of tp; null on one rank
 };
 
 }  // namespace moonshard

@@ -48,8 +48,9 @@ void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
 int RunExplainMemory(const ExplainVerb& verb) {
   ModelFolder folder = OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow();
   if (folder.program) {
-    // As `train` runs it.
-    if (auto without = WithoutLoss(*folder.program)) folder.program = std::move(without);
+    // As `train` runs it for the loss of the next tokens.
+    auto without = WithoutLoss(*folder.program);
+    if (without != nullptr && HasNextTokenLoss(*folder.program)) folder.program = std::move(without);
   }
   if (Diagnostics errors = CheckRanks(folder.mesh, kMostStepRanks, "simulate a step of one rank"); !errors.empty())
     throw PlanError(std::move(errors));

@@ -564,14 +564,15 @@ Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder) {
 
 ModelFolder WithoutLossOfShards(const ModelOptions& options, ModelFolder folder) {
   if (!folder.program || folder.mesh.size(MeshAxis::kTp) == 1) return folder;
-  std::shared_ptr<const ExportedProgram> without = WithoutLoss(*folder.program);
-  if (without == nullptr) return folder;
-  const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder));
+  ModelFolder without = folder;
+  without.program = WithoutLoss(*folder.program);
+  if (without.program == nullptr) return folder;
+  const auto tree = std::make_shared<const ModuleTree>(TreeOf(without));
   const Resolution resolution = ResolveModel(options, folder.config, folder.mesh, tree);
-  // A plan with errors is reported when the model is made.
-  if (resolution.compiled && LogitsOf(*folder.program, *resolution.compiled).layout.is_shard())
-    folder.program = std::move(without);
-  return folder;
+  // A plan with errors is reported when the model is made. The loss is compared last, since its logits take memory.
+  const bool sharded =
+      resolution.compiled && LogitsOf(*without.program, *resolution.compiled).layout != Layout::Replicate();
+  return sharded && HasNextTokenLoss(*folder.program) ? without : folder;
 }
 
 SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,

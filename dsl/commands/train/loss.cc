@@ -9,6 +9,17 @@ constexpr int64_t kIgnored = -100;  // a target that does not count
 
 int64_t Targets(const Batch& batch) { return batch.targets.ne(kIgnored).sum().item<int64_t>(); }
 
+// The graph may not tell the layout of the logits: their shape does.
+void CheckFull(const ProgramOutputs& outputs) {
+  const size_t at = static_cast<size_t>(std::ranges::find(outputs.names(), "logits") - outputs.names().begin());
+  const std::optional<std::vector<int64_t>>& full = outputs.full_shapes()[at];
+  if (!full || outputs["logits"].sizes().equals(*full)) return;
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the model's own loss was computed from sharded logits");
+  d.path = "--loss";
+  d.required = "a plan that gathers the logits: output = replicate at the head; or --loss next-tokens";
+  throw PlanError({std::move(d)});
+}
+
 Diagnostic NotInChunks(const CausalLm& net, const std::string& message, const std::string& required) {
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, message);
   d.path = net.head_path.empty() ? "logits" : net.head_path;
@@ -81,7 +92,9 @@ Result<BatchLoss> BatchLoss::OfModel(const CausalLm& net, const AppliedPlan& mod
 at::Tensor BatchLoss::Loss(const Batch& batch, LossReduction reduction) const {
   if (!vocabulary_) {
     const at::Tensor labels = batch.ids.masked_fill(batch.targets == kIgnored, kIgnored);
-    const at::Tensor mean = net_.own_loss(batch.ids, labels, {}, {}).second;
+    const ProgramOutputs outputs = net_.outputs(batch.ids, labels, {}, {});
+    CheckFull(outputs);
+    const at::Tensor& mean = outputs["loss"];
     return reduction == LossReduction::kMean ? mean : mean * Targets(batch);
   }
   // With chunks the head is not called: the loss multiplies by its weight, a chunk of tokens at a time, so that the

@@ -24,7 +24,8 @@ ModelFolder OpenFolder(const TrainVerb& verb) {
       (verb.init ? OpenModelWithoutWeights(verb.model) : OpenModelFolder(verb.model, /*headers_only=*/false))
           .ValueOrThrow();
   if (!folder.program || verb.loss == "model") return folder;
-  if (auto without = WithoutLoss(*folder.program)) folder.program = std::move(without);
+  auto without = WithoutLoss(*folder.program);
+  if (without != nullptr && HasNextTokenLoss(*folder.program)) folder.program = std::move(without);
   return folder;
 }
 

@@ -181,7 +181,7 @@ std::optional<int64_t> VocabularyOf(const ModelFolder& folder) {
 ModuleTree TreeOf(const ModelFolder& folder) {
   if (!folder.program) return TreeFromCheckpoint(folder.checkpoint, folder.config);
   ModuleTree tree = ProgramTree(*folder.program);
-  AddProgramKnowledge(tree, folder.program);
+  AddProgramKnowledge(tree, folder.program, LossBy::kCaller);
   return tree;
 }
 

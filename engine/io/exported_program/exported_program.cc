@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "engine/core/base/json_fields.h"
@@ -248,6 +249,25 @@ ModuleTree ProgramTree(const ExportedProgram& program) {
     if (same.size() > 1) tree.AddTie(std::move(same));
   }
   return tree;
+}
+
+bool IsCausalLm(const ExportedProgram& program) {
+  for (const auto& other : program.others) {
+    if (!IsCausalLm(*other)) return false;
+  }
+  std::map<std::string, int> count;
+  for (const ProgramInput& input : program.inputs) {
+    if (input.value >= 0 || input.kind == "ids") ++count[input.kind];
+  }
+  const bool one_each = std::ranges::all_of(count, [](const auto& kind) {
+    return kind.second == 1 &&
+           (kind.first == "ids" || kind.first == "labels" || kind.first == "mask" || kind.first == "positions");
+  });
+  // A classifier of sequences has logits of rows.
+  const auto is_logits = [](const ProgramOutput& output) {
+    return output.name == "logits" && output.shape.size() == 3;
+  };
+  return one_each && count["ids"] == 1 && std::ranges::any_of(program.outputs, is_logits);
 }
 
 }  // namespace moonshard

@@ -298,6 +298,10 @@ bool HasWeights(const ExportedProgram& program);
 // Returns the differences between training the program and training its model (NotKept), as warnings (kNotSupported).
 Diagnostics NotKeptByTraining(const ExportedProgram& program);
 
+// Returns whether a program is a causal language model: the graph uses one input of ids, at most one input each of
+// mask, positions and labels, and no other input, and the program has an output "logits" of three dims.
+bool IsCausalLm(const ExportedProgram& program);
+
 // Returns the exporter's notes of all archives of the program, each note once, in the order of the archives.
 std::vector<std::string> NotesOf(const ExportedProgram& program);
 

@@ -50,7 +50,15 @@ TEST_CASE("a size that holds for the full model alone is an error of the plan th
       {"full_one_head", fixed, "is written in node 'full' (aten::full", "2, an integer", "1, because 'q.weight'", 15},
       {"arange", fixed, "is written in node 'arange' (aten::arange", "16, an integer", "8, because 'q.weight'", 15},
       {"one_hot", fixed, "is written in node 'one_hot' (aten::one_hot", "16, an integer", "8, because 'q.weight'", 15},
-      {"layer_norm", fixed, "node 'layer_norm' (aten::layer_norm", "16, an integer", "8, because 'q.weight'", 15},
+      {"layer_norm", fixed, "node 'layer_norm' (aten::layer_norm", "all elements", "the full dim on every rank", 15},
+      {"layer_norm_open", fixed, "node 'layer_norm' (aten::layer_norm", "all elements", "the full dim on every", 15},
+      {"attention_features", fixed, "(aten::scaled_dot_product_attention", "all elements", "the full dim on every", 16},
+      {"topk", fixed, "node 'topk' (aten::topk", "all elements of the dim", "the full dim on every rank", 15},
+      {"roll_all", fixed, "node 'roll' (aten::roll", "all elements of the dim", "the full dim on every rank", 15},
+      {"tril", fixed, "node 'tril' (aten::tril", "all elements of the dim", "the full dim on every rank", 15},
+      {"masked_scatter", fixed, "(aten::masked_scatter", "all elements of the dim", "the full dim on every rank", 15},
+      {"expanded_sum", flow, "node 'sum_1' (aten::sum", "'q.weight' is shard(0)", "a module that", 15},
+      {"joined_sums", flow, "node 'sum_1' (aten::sum", "'q.weight' is shard(0)", "a module that", 15},
       {"multihead", flow, "node 'linear_4' (aten::linear", "8", "4, because 'heads.out_proj.weight'", 21},
       {"cat_full", fixed, "node 'view' (aten::view", "2, an integer", "1, because 'q.weight'", 15},
       {"split_number", fixed, "node 'split' (aten::split", "16, an integer", "8, because 'fused.weight'", 17},
@@ -166,7 +174,7 @@ TEST_CASE("a size that follows its tensor is no finding") {
   for (const std::string program :
        {"none", "divide_integer", "slice_all", "slice_second", "head_size", "computed_heads", "full_local",
         "zeros_like", "expand_one", "attention", "einsum", "stack", "cat_heads", "convolution", "without_gradients",
-        "branch", "along_tokens", "multihead_replicated"}) {
+        "branch", "along_tokens", "masked_scatter_rows", "multihead_replicated"}) {
     CheckAccepted(program);
   }
 }

@@ -311,7 +311,7 @@ def _suggested(engine: str, folder: pathlib.Path, program: list[str], expected: 
     except RuntimeError as error:
         return str(error)
     sizes = re.search(r"check passes on tp = ([0-9, ]+)", written)
-    ranks = [size for size in sizes[1].split(", ") if int(size) <= 4]
+    ranks = [size for size in sizes[1].split(", ") if int(size) <= 4] if sizes else []
     worst = 0.0
     for size in ranks:
         try:

@@ -69,6 +69,48 @@ TEST_CASE("outputs that leave as shards are gathered, and heads have any name") 
   }
 }
 
+// The loss of transformers' models reads the size of the vocabulary from the config.
+TEST_CASE("a model of transformers is run with sharded logits") {
+  const ScratchFolder scratch;
+  const Words model = {kArchives, "--program", kArchives + "program.pt2", "--mesh",
+                       "tp=2",    "--option",  "loss_parallel=true"};
+  const std::string out = scratch / "out.safetensors";
+  const Outcome done = RunArchive(
+      With(With({"eval"}, model), {"--input", kArchives + "inputs.safetensors", "--output", out, "--grads"}));
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+  const Outcome compared = RunArchive({"compare", out, kArchives + "expected.safetensors"});
+  INFO(compared.ToText());
+  CHECK(compared.code == 0);
+  for (const char* verb : {"verify", "check"}) {
+    const Outcome verb_done = RunArchive(With({verb}, model));
+    INFO(verb_done.ToText());
+    CHECK(verb_done.code == 0);
+    const bool warns = verb_done.err.find("warning[MS0318]") != std::string::npos;
+    CHECK(warns == (std::string(verb) == "check"));
+  }
+}
+
+// The plan gathers an output at the boundary of the model itself.
+TEST_CASE("an output that the model's own boundary gathers is not gathered twice") {
+  const ScratchFolder scratch;
+  const std::string plan = scratch.Write("plan.lua", R"(return plan {
+  api = 1,
+  default(replicated()),
+  at("up", colwise {}),
+  at("down", rowwise {}),
+  at("", style { name = "root", outputs = { { replicate, replicate }, { replicate, replicate }, { shard(-1), replicate } } }),
+})");
+  const std::string out = scratch / "out.safetensors";
+  const Outcome done = RunArchive({"eval", kLeaving + "program.pt2", "--plan", plan, "--mesh", "tp=2", "--input",
+                                   kLeaving + "inputs.safetensors", "--output", out, "--grads"});
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+  const Outcome compared = RunArchive({"compare", out, kLeaving + "expected.safetensors"});
+  INFO(compared.ToText());
+  CHECK(compared.code == 0);
+}
+
 std::vector<double> LossesIn(const std::string& log) {
   std::vector<double> out;
   std::istringstream lines(ReadWholeFile(log));
