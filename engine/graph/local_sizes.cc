@@ -88,7 +88,7 @@ class Walk {
       const ProgramArgument& output = steps_.graph.outputs[i];
       const bool tensor = output.kind == ProgramArgument::Kind::kValue && tensors_[output.value].known;
       if (const Redistribution* declared = OfRoot(i, /*input=*/false)) {
-        out.push_back(declared->to[MeshAxis::kTp]);
+        out.emplace_back(declared->to[MeshAxis::kTp]);
       } else {
         out.push_back(tensor ? LayoutOf(tensors_[output.value]) : std::nullopt);
       }
