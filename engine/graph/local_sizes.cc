@@ -37,8 +37,9 @@ bool IsCountable(const std::vector<int64_t>& sizes) {
 
 class Walk {
  public:
-  Walk(const ExportedProgram& steps, const CompiledPlan& plan)
-      : steps_(steps), plan_(plan), calls_(program::FindCalls(steps)) {
+  // The sizes on the rank with tp coordinate `rank`.
+  Walk(const ExportedProgram& steps, const CompiledPlan& plan, int64_t rank = 0)
+      : steps_(steps), plan_(plan), calls_(program::FindCalls(steps)), rank_(rank) {
     tensors_.resize(steps.values.size());
     numbers_.resize(steps.values.size());
     seen_.resize(steps.values.size());
@@ -82,7 +83,7 @@ class Walk {
   }
 
   // The layouts of the graph's outputs, after Run.
-  std::vector<std::optional<Layout>> OutputLayouts() const {
+  std::vector<std::optional<Layout>> OutputLayouts() {
     std::vector<std::optional<Layout>> out;
     for (uint32_t i = 0; i < steps_.graph.outputs.size(); ++i) {
       const ProgramArgument& output = steps_.graph.outputs[i];
@@ -95,6 +96,10 @@ class Walk {
     }
     return out;
   }
+
+  // Whether the last rank has a shard of another length than the first.
+  bool is_uneven() const { return is_uneven_; }
+  int64_t last_rank() const { return ranks_ - 1; }
 
   SizeConflicts conflicts() && { return std::move(out_); }
 
@@ -136,7 +141,7 @@ class Walk {
 
   // A sharded dim has the layout of its origin, with heads and parts, if that layout gives its sizes. Equal shards of a
   // dim without parts are plain shards.
-  std::optional<Layout> LayoutOf(const LocalTensor& tensor) const {
+  std::optional<Layout> LayoutOf(const LocalTensor& tensor) {
     std::optional<size_t> sharded;
     for (size_t i = 0; i < tensor.dims.size(); ++i) {
       if (!tensor.dims[i].is_sharded()) continue;
@@ -163,24 +168,25 @@ class Walk {
   }
 
   // Whether the layout shards the dim into these sizes and parts.
-  bool Gives(const Layout& layout, const LocalDim& dim) const {
+  bool Gives(const Layout& layout, const LocalDim& dim) {
     const std::optional<LocalDim> made = DimUnder(layout, dim.full);
     return made && made->local == dim.local && made->parts == dim.parts;
   }
 
   // A dim of `full` elements under a shard; nothing where the layout does not fit it.
-  std::optional<LocalDim> DimUnder(const Layout& layout, int64_t full) const {
+  std::optional<LocalDim> DimUnder(const Layout& layout, int64_t full) {
     if (!layout.is_shard() || layout.owner >= 0) return std::nullopt;
     const Layout sized = layout.has_equal_parts() ? layout.Sized(full) : layout;
     const Result<DimShards> shards = DimShards::Make(sized, full, ranks_);
     if (!shards.ok()) return std::nullopt;
     LocalDim out;
     out.full = full;
-    out.local = shards.value().length(0);
+    out.local = shards.value().length(rank_);
+    is_uneven_ = is_uneven_ || shards.value().length(0) != shards.value().length(last_rank());
     for (const Layout::Part& part : sized.parts) {
       const Result<DimShards> own = DimShards::Make(Layout::Shard(0, part.heads), part.size, ranks_);
       if (!own.ok()) return std::nullopt;
-      out.parts.push_back({part.size, own.value().length(0)});
+      out.parts.push_back({part.size, own.value().length(rank_)});
     }
     return out;
   }
@@ -574,6 +580,8 @@ class Walk {
   const CompiledPlan& plan_;
   CallTree calls_;
   int64_t ranks_ = 1;
+  int64_t rank_ = 0;
+  bool is_uneven_ = false;
   std::map<std::pair<std::string, int32_t>, const RecordedCall*> recorded_;
   std::vector<LocalTensor> tensors_;    // by value
   std::vector<LocalNumber> numbers_;    // likewise
@@ -589,19 +597,29 @@ class Walk {
 SizeConflicts FindSizeConflicts(const ExportedProgram& steps, const CompiledPlan& plan) {
   Walk walk(steps, plan);
   walk.Run();
-  return std::move(walk).conflicts();
+  if (!walk.is_uneven()) return std::move(walk).conflicts();
+  Walk last(steps, plan, walk.last_rank());
+  last.Run();
+  SizeConflicts out = std::move(walk).conflicts();
+  if (out.sizes.empty() && out.boundaries.empty()) out = std::move(last).conflicts();
+  return out;
 }
 
 std::vector<std::optional<Layout>> OutputLayouts(const ExportedProgram& program, const CompiledPlan& plan) {
   Walk walk(program, plan);
   walk.Run();
   std::vector<std::optional<Layout>> out = walk.OutputLayouts();
-  for (const auto& other : program.others) {
-    const std::vector<std::optional<Layout>> of_other = OutputLayouts(*other, plan);
+  const auto agree_with = [&](const std::vector<std::optional<Layout>>& other) {
     for (size_t i = 0; i < out.size(); ++i) {
-      if (i >= of_other.size() || out[i] != of_other[i]) out[i] = std::nullopt;
+      if (i >= other.size() || out[i] != other[i]) out[i] = std::nullopt;
     }
+  };
+  if (walk.is_uneven()) {
+    Walk last(program, plan, walk.last_rank());
+    last.Run();
+    agree_with(last.OutputLayouts());
   }
+  for (const auto& other : program.others) agree_with(OutputLayouts(*other, plan));
   return out;
 }
 

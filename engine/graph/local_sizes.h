@@ -19,8 +19,8 @@
 //
 // The results of an operator without a rule are known if the operands do not depend on a shard. Otherwise the results
 // are unknown, as are all values computed from them, until the boundary of a module declares a layout;
-// SizeConflicts::unknown counts such operators. Only sizes and partial tensors are checked: `verify --types` runs the
-// operators and checks the layouts of their values.
+// SizeConflicts::unknown counts such operators. Sizes, partial tensors, and which elements of a dim a rank has are
+// followed, but no values: `verify --types` runs the operators and checks the layouts of their values.
 //
 // Stage before: engine/io/exported_program and a compiled plan. Stage after: program_checks.h, which converts the
 // conflicts to findings.
@@ -109,8 +109,9 @@ struct SizeConflicts {
   int64_t nodes = 0;                       // number of operators of the graph
 };
 
-// Returns the conflicts on the rank with tp coordinate 0. `plan` must be compiled for the module tree of `program`. A
-// conflict that follows from another conflict is not reported.
+// Returns the conflicts on the first rank of tp, or, if it has none and shards are uneven, on the last rank, which has
+// the shortest shards. `plan` must be compiled for the module tree of `program`. A conflict that follows from another
+// conflict is not reported.
 SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan);
 
 // Returns the layout along tp in which each output of the program leaves, from the same propagation. nullopt: the

@@ -21,6 +21,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/layout/dtype.h"
+
 namespace moonshard::graph {
 namespace {
 
@@ -83,21 +85,44 @@ void SetParts(LocalDim& dim, int64_t count) {
   dim.parts.assign(static_cast<size_t>(count), {dim.full / count, dim.local / count});
 }
 
+// The elements of a fused dim that the rank has if it has the first of each part: the ends of its runs in the full dim.
+std::vector<std::pair<int64_t, int64_t>> Runs(const LocalDim& dim) {
+  std::vector<LocalDim::Part> parts = dim.parts;
+  if (parts.empty()) parts.push_back({dim.full, dim.local});
+  std::vector<std::pair<int64_t, int64_t>> runs;
+  int64_t at = 0;
+  for (const LocalDim::Part& part : parts) {
+    if (part.local > 0 && !runs.empty() && runs.back().second == at) {
+      runs.back().second = at + part.local;
+    } else if (part.local > 0) {
+      runs.emplace_back(at, at + part.local);
+    }
+    at += part.full;
+  }
+  return runs;
+}
+
 // Compares two dims of equal sizes whose elements belong together. Of 4 heads the first of 2 ranks has heads 0 and 1 if
 // the dim is sharded as a whole, but 0 and 2 as a fused dim of 2 parts.
 bool SameParts(NodeSizes& n, const LocalDim& a, const LocalDim& b, std::string_view what) {
-  if (!a.is_sharded() || !b.is_sharded() || a.full != b.full) return true;
-  const int64_t parts_a = PartCount(a);
-  const int64_t parts_b = PartCount(b);
-  if (parts_a == parts_b || parts_a == 0 || parts_b == 0) return true;
-  const auto text = [](int64_t parts) {
-    return parts == 1 ? std::string("as a whole") : "in " + std::to_string(parts) + " parts";
+  if (!a.is_sharded() || !b.is_sharded() || a.full != b.full || !a.in_order || !b.in_order) return true;
+  if (a.parts == b.parts || Runs(a) == Runs(b)) return true;
+  const auto text = [](const LocalDim& dim) {
+    if (dim.parts.size() < 2) return std::string("as a whole");
+    return "in " + std::to_string(dim.parts.size()) + (PartCount(dim) == 0 ? " parts of unequal sizes" : " parts");
   };
   n.Conflict(Kind::kOperands,
-             std::string(what) + " have different elements on a rank: " + SizeText(a) + ", sharded " + text(parts_a) +
-                 ", and " + SizeText(b) + ", sharded " + text(parts_b),
+             std::string(what) + " have different elements on a rank: " + SizeText(a) + ", sharded " + text(a) +
+                 ", and " + SizeText(b) + ", sharded " + text(b),
              b.local, a.local, &a, &b);
   return false;
+}
+
+void NeedsFullDim(NodeSizes& n, const LocalDim& sharded) {
+  n.Conflict(Kind::kNeedsFullDim,
+             "its results depend on all elements of a dim of size " + SizeText(sharded) +
+                 ", of which a rank has only its shard",
+             sharded.full, sharded.local, &sharded);
 }
 
 // What broadcasting makes of the operands, aligned at the last dim.
@@ -111,7 +136,12 @@ std::optional<Dims> Broadcast(NodeSizes& n, const std::vector<const LocalTensor*
     for (const LocalTensor* operand : operands) {
       if (operand->dims.size() < back) continue;
       const LocalDim& dim = operand->dims[operand->dims.size() - back];
-      if (dim.full == 1) continue;
+      if (dim.full == 1 && !dim.is_sharded()) continue;
+      if (!first && made.full != dim.full) {
+        // One element that only one rank has, beside a dim of more.
+        NeedsFullDim(n, dim.full == 1 ? dim : made);
+        return std::nullopt;
+      }
       if (first) {
         made = dim;
         first = false;
@@ -127,6 +157,20 @@ std::optional<Dims> Broadcast(NodeSizes& n, const std::vector<const LocalTensor*
 }
 
 // --- elementwise -----------------------------------------------------------------------------------------------------
+
+// The name of an operator without namespace and without the underscore of an in-place operator.
+std::string_view PlainName(std::string_view name) {
+  if (name.starts_with("aten::")) name.remove_prefix(6);
+  if (name.size() > 1 && name.ends_with("_") && !name.ends_with("__")) name.remove_suffix(1);
+  return name;
+}
+
+// Whether the results do not depend on the elements of the first operand.
+bool TakesShapeOnly(std::string_view name) {
+  static const std::set<std::string_view> kShapeOnly = {"zeros_like", "ones_like",  "full_like", "empty_like",
+                                                        "rand_like",  "randn_like", "fill",      "zero"};
+  return kShapeOnly.contains(PlainName(name));
+}
 
 // Whatever is computed from terms of a sum is not what it is of the sum, or is terms again: linear operators or not, it
 // takes a reduction over the ranks before it is the same on all of them.
@@ -147,15 +191,8 @@ void LikeFirst(NodeSizes& n) {
   const LocalTensor* first = n.node().inputs.empty() ? nullptr : n.TensorOf(n.node().inputs[0].second);
   if (first == nullptr) return;
   for (size_t i = 0; i < n.results.size(); ++i) {
-    if (n.HasResult(i)) n.Set(i, first->dims, first->terms);
+    if (n.HasResult(i)) n.Set(i, first->dims, first->terms && !TakesShapeOnly(n.node().target));
   }
-}
-
-void NeedsFullDim(NodeSizes& n, const LocalDim& sharded) {
-  n.Conflict(Kind::kNeedsFullDim,
-             "its results depend on all elements of a dim of size " + SizeText(sharded) +
-                 ", of which a rank has only its shard",
-             sharded.full, sharded.local, &sharded);
 }
 
 // Results that depend on all elements along the dims that the argument `name` gives; no rank has all elements of a
@@ -582,7 +619,7 @@ void ExpandAs(NodeSizes& n) {
   const LocalTensor* other = n.Tensor("other");
   if (self == nullptr || other == nullptr) return;
   std::optional<Dims> dims = Broadcast(n, {self, other});
-  if (dims) n.Set(0, std::move(*dims));
+  if (dims) n.Set(0, std::move(*dims), self->terms);
 }
 
 // `count` copies of a dim, one after the other.
@@ -1083,10 +1120,6 @@ void MultiplyMatrices(NodeSizes& n, const LocalTensor& a, const LocalTensor& b) 
   const LocalTensor batch_b = Front(b, column ? 1 : 2);
   std::optional<Dims> out = Broadcast(n, {&batch_a, &batch_b});
   if (!out) return;
-  for (size_t back = 1; back <= std::min(batch_a.dims.size(), batch_b.dims.size()); ++back) {
-    const LocalDim& left_batch = batch_a.dims[batch_a.dims.size() - back];
-    if (!SameParts(n, left_batch, batch_b.dims[batch_b.dims.size() - back], "the batch dims of two matrices")) return;
-  }
   if (!row) out->push_back(a.dims[a.dims.size() - 2]);
   if (!column) out->push_back(b.dims.back());
   n.Set(0, std::move(*out), left.is_sharded() || a.terms || b.terms);
@@ -1218,7 +1251,6 @@ void Attention(NodeSizes& n) {
                    heads ? "the dims of the query heads and of the key heads"
                          : "in a dim that must be equal, queries and keys"))
         return;
-      if (!SameParts(n, q->dims[i], k->dims[i], "the dims of the query heads and of the key heads")) return;
     } else if (k->dims[i].local == 0 || q->dims[i].local % k->dims[i].local != 0) {
       n.Conflict(Kind::kOperands,
                  "on a rank, the number of query heads (" + SizeText(q->dims[i]) +
@@ -1589,69 +1621,99 @@ SizeRule SizeRuleOf(const std::string& name) {
 bool IsElementwise(const std::string& name) { return SizeRuleOf(name) == Elementwise; }
 
 bool IsLinear(const std::string& name) {
-  static const std::set<std::string, std::less<>> kLinear = {"aten::expand",       "aten::repeat",
-                                                             "aten::tile",         "aten::repeat_interleave",
-                                                             "aten::view_as_real", "aten::view_as_complex",
-                                                             "aten::index_select", "aten::gather",
-                                                             "aten::index",        "aten::cat",
-                                                             "aten::stack",        "aten::einsum",
-                                                             "aten::conv1d",       "aten::conv2d",
-                                                             "aten::conv3d",       "aten::addmm",
-                                                             "aten::pad",          "aten::constant_pad_nd"};
-  return kLinear.contains(name);
+  static const std::set<std::string_view> kLinear = {
+      // elementwise, in one operand or in the sum of several
+      "add", "sub", "rsub", "neg", "mul", "div", "true_divide", "where", "masked_fill", "lerp", "addcmul", "addcdiv",
+      "to", "_to_copy", "contiguous", "clone", "detach", "lift_fresh_copy", "lift_fresh", "alias", "copy", "dropout",
+      "feature_dropout", "float", "real", "imag", "conj", "complex",
+      // moves of elements
+      "index_put", "index_add", "index_copy", "index_fill", "scatter", "scatter_add", "masked_scatter", "flip", "roll",
+      "tril", "triu", "view", "reshape", "_unsafe_view", "_reshape_alias", "flatten", "unflatten", "permute",
+      "transpose", "t", "numpy_T", "swapaxes", "swapdims", "unsqueeze", "squeeze", "expand", "repeat", "tile",
+      "repeat_interleave", "view_as_real", "view_as_complex", "split_with_sizes", "split", "chunk", "tensor_split",
+      "slice", "narrow", "select", "unbind", "index_select", "gather", "take_along_dim", "index", "cat", "concat",
+      "stack", "pad", "constant_pad_nd",
+      // sums and products
+      "sum", "nansum", "mean", "cumsum", "linear", "matmul", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "einsum",
+      "_grouped_mm", "conv1d", "conv2d", "conv3d", "embedding", "linalg_solve_triangular"};
+  return kLinear.contains(PlainName(name));
 }
 
 void TakeNoTerms(NodeSizes& n) {
-  if (n.in_conflict()) return;
-  // Sums with what is full are not among them: that may be zeros, to which a model adds.
-  static const std::set<std::string, std::less<>> kNotLinear = {"abs",
-                                                                "cos",
-                                                                "cross_entropy_loss",
-                                                                "elu",
-                                                                "exp",
-                                                                "gelu",
-                                                                "hardswish",
-                                                                "layer_norm",
-                                                                "leaky_relu",
-                                                                "log",
-                                                                "log_softmax",
-                                                                "mish",
-                                                                "nll_loss",
-                                                                "pow",
-                                                                "reciprocal",
-                                                                "relu",
-                                                                "rms_norm",
-                                                                "rsqrt",
-                                                                "scaled_dot_product_attention",
-                                                                "sigmoid",
-                                                                "silu",
-                                                                "sin",
-                                                                "softmax",
-                                                                "softplus",
-                                                                "sqrt",
-                                                                "square",
-                                                                "tanh"};
-  std::string_view name = n.node().target;
-  if (!name.starts_with("aten::")) return;
-  name.remove_prefix(6);
-  if (name.ends_with("_")) name.remove_suffix(1);
+  if (n.in_conflict() || SizeRuleOf(n.node().target) == nullptr || SizeRuleOf(n.node().target) == Nothing) return;
+  const std::string_view name = PlainName(n.node().target);
+  // A partial operand of these is divided by, chosen by, or looked up by.
+  static const std::set<std::pair<std::string_view, std::string_view>> kNotLinearIn = {
+      {"div", "other"},
+      {"true_divide", "other"},
+      {"lerp", "weight"},
+      {"addcdiv", "tensor2"},
+      {"where", "condition"},
+      {"masked_fill", "mask"},
+      {"masked_scatter", "mask"},
+      {"index_put", "indices"},
+      {"index_add", "index"},
+      {"index_copy", "index"},
+      {"index_fill", "index"},
+      {"scatter", "index"},
+      {"scatter_add", "index"},
+      {"index_select", "index"},
+      {"gather", "index"},
+      {"take_along_dim", "indices"},
+      {"index", "indices"},
+      {"embedding", "indices"},
+      {"_grouped_mm", "offs"},
+      {"repeat_interleave", "repeats"},
+      {"linalg_solve_triangular", "self"}};
+  // The operators that multiply, and the operand that they add to the product.
+  static const std::map<std::string_view, std::string_view> kProducts = {
+      {"mul", ""},         {"matmul", ""},     {"mm", ""},         {"bmm", ""},         {"mv", ""},
+      {"dot", ""},         {"einsum", ""},     {"linear", "bias"}, {"_grouped_mm", ""}, {"addmm", "self"},
+      {"baddbmm", "self"}, {"conv1d", "bias"}, {"conv2d", "bias"}, {"conv3d", "bias"},  {"addcmul", "self"}};
+  const auto product = kProducts.find(name);
   const LocalTensor* terms = nullptr;
-  int count = 0;
-  for (const auto& [key, argument] : n.node().inputs) {
+  int factors = 0;
+  bool linear = IsLinear(n.node().target);
+  const bool shape_of_other = name == "type_as" || name == "view_as" || name == "reshape_as" || name == "expand_as";
+  const auto take = [&](const std::string& key, const ProgramArgument& argument) {
     const LocalTensor* one = n.TensorOf(argument);
-    if (one == nullptr || !one->terms) continue;
-    ++count;
-    if (terms == nullptr || key == "other") terms = one;
+    if (one == nullptr || !one->terms || shape_of_other) return;
+    terms = one;
+    if (kNotLinearIn.contains({name, key})) linear = false;
+    if (product != kProducts.end() && key != product->second && ++factors > 1) linear = false;
+  };
+  for (const auto& [key, argument] : n.node().inputs) {
+    take(key, argument);
+    for (const ProgramArgument& element : argument.elements) take(key, element);
   }
-  if (terms == nullptr) return;
-  const bool product = name == "mul" || name == "matmul" || name == "bmm" || name == "mm";
-  const LocalTensor* divisor = name == "div" ? n.Tensor("other") : nullptr;
-  if (!kNotLinear.contains(name) && !(product && count > 1) && !(divisor != nullptr && divisor->terms)) return;
+  if (terms == nullptr || TakesShapeOnly(n.node().target)) return;
   LocalDim from;
   from.origin = terms->terms_origin;
-  n.Conflict(Kind::kTerms,
-             "it is not linear in a partial operand, so the sum of the ranks' results is not the full result", 0, 0,
-             &from);
+  if (!linear) {
+    n.Conflict(Kind::kTerms,
+               "it is not linear in a partial operand, so the sum of the ranks' results is not the full result", 0, 0,
+               &from);
+    return;
+  }
+  // What is the same on all ranks would be added once for each of them. A tensor that is added may be zeros on all ranks
+  // but one; a number and a bias are not.
+  const auto is_number = [&](const char* key) {
+    const ProgramArgument* argument = n.Find(key);
+    if (argument == nullptr || n.IsTensor(*argument)) return false;
+    const std::optional<NumberValue> value = n.NumberOf(*argument).full_value();
+    return value && AsFloat(*value) != 0;
+  };
+  static const std::set<std::string_view> kAdds = {"add", "sub", "rsub", "where"};
+  static const std::set<std::string_view> kFills = {"masked_fill", "index_fill", "scatter", "pad", "constant_pad_nd"};
+  const LocalTensor* bias = n.Tensor("bias");
+  const bool number = (kAdds.contains(name) && (is_number("other") || (name == "where" && is_number("self")))) ||
+                      (kFills.contains(name) && is_number("value"));
+  if (number || (factors > 0 && bias != nullptr && !bias->terms)) {
+    n.Conflict(Kind::kTerms,
+               std::string("every rank adds its ") + (number ? "number" : "bias") +
+                   " to a partial tensor, so the sum of the ranks' results is not the full result",
+               0, 0, &from);
+  }
 }
 
 void TakeNoShardValues(NodeSizes& n) {
@@ -1775,6 +1837,18 @@ std::optional<size_t> NodeSizes::Dim(std::string_view name, size_t rank) const {
   return static_cast<size_t>(dim);
 }
 
+bool NodeSizes::LosesFractions() const {
+  const auto is_whole = [&](uint32_t value) {
+    const std::optional<DType> dtype = DTypeFromExported(program_.values[value].dtype);
+    return dtype && (*dtype == DType::kBool || *dtype == DType::kU8 || *dtype == DType::kI8 || *dtype == DType::kI16 ||
+                     *dtype == DType::kI32 || *dtype == DType::kI64);
+  };
+  if (!HasResult(0) || !is_whole(node().outputs[0])) return false;
+  const auto is_fraction = [&](const auto& input) { return IsTensor(input.second) && !is_whole(input.second.value); };
+  return std::ranges::any_of(node().inputs, is_fraction) ||
+         DTypeFromExported(program_.values[node().outputs[0]].dtype) == DType::kBool;
+}
+
 bool NodeSizes::HasResult(size_t i) const {
   return i < node().outputs.size() && node().outputs[i] != ProgramNode::kNoValue &&
          program_.values[node().outputs[i]].kind == ProgramValue::Kind::kTensor;
@@ -1810,7 +1884,8 @@ void NodeSizes::Conflict(SizeConflict::Kind kind, std::string message, std::opti
 }
 
 bool NodeSizes::Agree(const LocalDim& a, const LocalDim& b, std::string_view what) {
-  if (a.local == b.local || a.full != b.full || a.full <= 1) return true;
+  if (a.full != b.full) return true;
+  if (a.local == b.local) return SameParts(*this, a, b, what);
   const bool second = !a.is_sharded() || (b.is_sharded() && b.integer_at < 0 && a.integer_at >= 0);
   const LocalDim& sharded = second ? b : a;
   const LocalDim& other = second ? a : b;

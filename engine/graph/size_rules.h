@@ -81,6 +81,8 @@ class NodeSizes {
   // Returns the sizes of result i in the traced example; empty if the result is not a tensor.
   const std::vector<int64_t>& FullSizes(size_t i) const;
   bool HasResult(size_t i) const;
+  // Whether the first result has an integer dtype and an operand a floating-point one, or the result is of dtype bool.
+  bool LosesFractions() const;
   // Returns a dim whose full and local sizes are those of `number`.
   LocalDim Made(const LocalNumber& number) const;
 
@@ -125,12 +127,16 @@ bool IsElementwise(const std::string& name);
 // Larger sizes and integers count as unknown, so that the product of any two of them fits int64.
 inline constexpr int64_t kLargestSize = int64_t{1} << 31;
 
-// Returns whether the operator moves or adds elements of its operands, so that its result is partial if an operand is.
+// Returns whether the operator is linear in its tensor operands, in each for given others or in all together, so that
+// its result is partial if an operand is.
 bool IsLinear(const std::string& name);
 
-// Records a conflict if a partial tensor is the operand of a nonlinear operator: the sum of the ranks' results is not
-// the operator's result for the sum of the partial tensors. If all ranks but one have zeros, the sum of the results may
-// be right, as for a norm of rows of an embedding, but the gradients of the operator's other operands are wrong.
+// Records a conflict if an operator that has a rule is not linear in a partial operand: the sum of the ranks' results
+// is not the operator's result for the sum of the partial tensors. Such are all operators except those of IsLinear, a
+// product of two partial tensors, and the operands that an operator divides by or looks up by. If all ranks but one
+// have zeros, the sum of the results may be right, as for a norm of rows of an embedding, but the gradients of the
+// operator's other operands are wrong. Also records a conflict if a number or a bias is added to a partial tensor. A
+// full tensor may be added, since it may be zeros on all ranks but one.
 void TakeNoTerms(NodeSizes& n);
 
 // Records a conflict if the operator uses a number that follows a shard as a value: `x / n`, `full(sizes, n)`,

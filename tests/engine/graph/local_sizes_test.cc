@@ -85,7 +85,7 @@ TEST_CASE("a size that holds for the full model alone is an error of the plan th
        "the reduced tensor", 15},
       {"branch_by_shard", fixed, "its predicate is true for the full size and false for the size of a shard",
        "a predicate of the size of a shard", "the same predicate as in the full model; 'q.bias' is shard(0)", 15},
-      {"branch_by_partial", flow, "(cond, make_programs.py", "a partial tensor, because 'q.weight' is shard(0)",
+      {"branch_by_partial", flow, "(aten::gt, make_programs.py", "a partial tensor, because 'q.weight' is shard(0)",
        "the reduced tensor", 15},
       {"branch_layouts", flow,
        "dim 2 of result 0 has 8 of 16 elements in the first branch and all 16 elements in the second", "16",
@@ -107,6 +107,64 @@ TEST_CASE("a size that holds for the full model alone is an error of the plan th
       CHECK(Resolve(one.program, "tp=1").compiled);
     }
   }
+}
+
+TEST_CASE(
+    "an operator that is not linear in a partial operand is an error, also where the partial tensor is declared") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"clamp_of_sum", "(aten::clamp, make_programs.py:"},
+      {"larger_of_sum", "(aten::maximum, make_programs.py:"},
+      {"positive_sum", "(aten::gt, make_programs.py:"},
+      {"one_added", "every rank adds its number to a partial tensor"},
+      {"one_filled", "every rank adds its number to a partial tensor"},
+      {"bias_added", "every rank adds its bias to a partial tensor"},
+  };
+  const std::map<std::string, std::string> summed = {{"summed", "true"}};
+  CHECK(Resolve("sum", "tp=2", summed).compiled);
+  for (const auto& [program, text] : cases) {
+    DYNAMIC_SECTION(program) {
+      const Resolution resolution = Resolve(program, "tp=2", summed);
+      INFO(ToText(resolution.diagnostics));
+      CHECK_FALSE(resolution.compiled);
+      REQUIRE(resolution.diagnostics.size() == 1);
+      const Diagnostic& found = resolution.diagnostics.front();
+      CHECK(found.finding == Finding::kFlowDoesNotFit);
+      CHECK_THAT(found.message, Catch::Contains(text));
+      CHECK(found.where.line == 15);
+    }
+  }
+}
+
+TEST_CASE("which elements of a dim a rank has follows the parts of a fused projection") {
+  const std::map<std::string, std::string> packed = {{"packed", "true"}};
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"alternating", "(aten::linear) of 'out'"},
+      {"alternating_product", "(aten::mul, make_programs.py:"},
+  };
+  for (const auto& [program, text] : cases) {
+    DYNAMIC_SECTION(program) {
+      CHECK(Resolve(program, "tp=2").compiled);
+      const Resolution resolution = Resolve(program, "tp=2", packed);
+      INFO(ToText(resolution.diagnostics));
+      CHECK_FALSE(resolution.compiled);
+      REQUIRE(resolution.diagnostics.size() == 1);
+      CHECK_THAT(resolution.diagnostics.front().message,
+                 Catch::Contains(text) && Catch::Contains("have different elements on a rank") &&
+                     Catch::Contains("sharded in 2 parts") && Catch::Contains("sharded as a whole"));
+    }
+  }
+}
+
+TEST_CASE("the shards of the last rank are checked too, where they are shorter") {
+  CHECK(Resolve("least", "tp=2").compiled);
+  const Resolution least = Resolve("least", "tp=3");
+  INFO(ToText(least.diagnostics));
+  REQUIRE(least.diagnostics.size() == 1);
+  CHECK(least.diagnostics.front().finding == Finding::kFixedSize);
+  CHECK_THAT(least.diagnostics.front().message, Catch::Contains("(4 instead of 5)"));
+  const Resolution one = Resolve("one_feature", "tp=2");
+  INFO(ToText(one.diagnostics));
+  CHECK_FALSE(one.compiled);
 }
 
 struct FixedValue {

@@ -3,8 +3,8 @@
 
     make_programs.py [NAME...]    needs torch 2.11; writes NAME.pt2 with weights beside this file, without names all of them
 
-Each takes x [2, 6, 8]. `q` and `k` (8 -> 16) are colwise in the test's plan, `fused` (8 -> 32) too, `out` and `keeping` (16 -> 8)
-and the output projection of `heads` are rowwise, `replicated` is not sharded.
+Each takes x [2, 6, 8]. `q` and `k` (8 -> 16), `fused` (8 -> 32) and `gate` (8 -> 1) are colwise in the test's plan, `out` and
+`keeping` (16 -> 8) and the output projection of `heads` are rowwise, `replicated` is not sharded.
 """
 
 import json
@@ -41,6 +41,7 @@ class Base(torch.nn.Module):
         self.fused = torch.nn.Linear(8, 32)
         self.conv = torch.nn.Conv1d(16, 16, 3, padding=1, groups=16)
         self.out = torch.nn.Linear(16, 8)
+        self.gate = torch.nn.Linear(8, 1)
         self.keeping = Keeping(16, 8)
         self.heads = torch.nn.MultiheadAttention(8, 2, batch_first=True)
         self.replicated = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -149,6 +150,18 @@ KINDS = {
     "mean": lambda m, x: x * m.q(x).mean(-1, keepdim=True),
     "kept": kept,
     "sigmoid_of_sum": lambda m, x: x * m.q(x).sum(-1, keepdim=True).sigmoid(),
+    "clamp_of_sum": lambda m, x: x * m.q(x).sum(-1, keepdim=True).clamp(-1, 1),
+    "larger_of_sum": lambda m, x: torch.maximum(m.q(x).sum(-1, keepdim=True), x),
+    "positive_sum": lambda m, x: x * (m.q(x).sum(-1, keepdim=True) > 0),
+    "one_added": lambda m, x: x * (m.q(x).sum(-1, keepdim=True) + 1),
+    "one_filled": lambda m, x: x * m.q(x).sum(-1, keepdim=True).masked_fill(x[..., :1] > 0, 1),
+    "bias_added": lambda m, x: F.linear(m.q(x).sum(-1, keepdim=True), torch.ones(8, 1), x[0, 0]),
+    # Other elements of a rank in one operand than in the other, for a fused projection in packed shards
+    "alternating": lambda m, x: m.out(F.silu(m.fused(x)[..., ::2]) * m.fused(x)[..., 1::2]),
+    "alternating_product": lambda m, x: m.out(m.q(x) * m.fused(x)[..., ::2]),
+    # Uneven shards
+    "least": lambda m, x: m.out(m.q(x) * torch.sym_min(m.q(x).shape[-1], 5)),
+    "one_feature": lambda m, x: x * m.gate(x),
     # Branches: by the size of a shard, by a partial tensor, with different layouts
     "branch_by_shard": lambda m, x: m.out(torch.cond(m.q(x).shape[-1] > 12, lambda y: y * 2, lambda y: y * 3, (m.q(x),))),
     "branch_by_partial": lambda m, x: torch.cond(m.q(x).sum() > 0, lambda y: y * 2, lambda y: y * 3, (x,)),
@@ -217,7 +230,7 @@ def model_of(body):
             return body(self, x)
 
     model = Model()
-    for child in ("q", "k", "fused", "conv", "out", "keeping", "heads", "replicated"):
+    for child in ("q", "k", "fused", "conv", "out", "gate", "keeping", "heads", "replicated"):
         if child not in body.__code__.co_names:
             delattr(model, child)
     return model

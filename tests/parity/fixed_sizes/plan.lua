@@ -1,6 +1,6 @@
 -- q, k and the fused projection make shards, and out takes them. Options: shards of the fused projection's two parts
--- each by itself; k full again; k not sharded.
-local opt <const> = options { packed = false, gathered = false, full = false }
+-- each by itself; k full again; k not sharded; the model's output is a partial tensor.
+local opt <const> = options { packed = false, gathered = false, full = false, summed = false }
 local parts <const> = packed(-1, { 16, 16 })
 local packed_colwise <const> = style {
   name = "packed_colwise",
@@ -19,4 +19,6 @@ return plan {
   at("out", rowwise {}, { optional = true }),
   at("keeping", rowwise {}, { optional = true }),
   at("heads.out_proj", rowwise {}, { optional = true }),
+  at("gate", colwise {}, { optional = true }),
+  opt.summed and at(re("^$"), style { name = "summed", outputs = { { partial, replicate } } }),
 }

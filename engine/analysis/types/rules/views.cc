@@ -14,6 +14,7 @@
 // except for all of it or whole parts of a packed dim. Their backwards put zeros around, which keeps the parts.
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 #include "engine/analysis/types/rule_table.h"
@@ -362,6 +363,8 @@ AxisType CutFeatures(Operands& o, int64_t dim, int64_t size, int64_t begin, int6
   return type;
 }
 
+constexpr int64_t kToTheEnd = std::numeric_limits<int64_t>::max();
+
 // Every `step`th element of a dim in shards: of plain ones whose borders are multiples of it, the same of the full dim.
 AxisTypes Strided(Operands& o, int64_t dim, int64_t size, int64_t begin, int64_t step) {
   const AxisType& type = o.type(0);
@@ -385,6 +388,14 @@ AxisTypes Strided(Operands& o, int64_t dim, int64_t size, int64_t begin, int64_t
   return {result};
 }
 
+// Whether a slice takes all elements that values chose on this rank because its end is their number or beyond it: with
+// other values the same end leaves elements out.
+bool TakesAllChosen(const Operands& o, int64_t dim, int64_t size) {
+  const AxisType& type = o.type(0);
+  const bool is_chosen = type.is_shard() && type.dim == dim && type.chosen != nullptr;
+  return is_chosen && o.made()[static_cast<size_t>(dim)] == size && o.Int(3, kToTheEnd) != kToTheEnd;
+}
+
 AxisTypes Slice(Operands& o) {
   const int64_t dim = o.Dim(1, o.dims(0));
   const int64_t size = o.sizes(0)[static_cast<size_t>(dim)];
@@ -392,6 +403,9 @@ AxisTypes Slice(Operands& o) {
   const int64_t step = o.name() == "slice" ? o.Int(4, 1) : 1;
   if (step != 1) return Strided(o, dim, size, begin, step);
   if (begin < 0) begin += size;
+  if (TakesAllChosen(o, dim, size)) {
+    return {o.Unproven(Phrase("a slice to a given end of dim ", dim, ", whose elements values have chosen"))};
+  }
   return {CutFeatures(o, dim, size, std::clamp<int64_t>(begin, 0, size), o.made()[static_cast<size_t>(dim)])};
 }
 

@@ -544,6 +544,20 @@ TEST_CASE("the indexing of models is accepted") {
   }
 }
 
+TEST_CASE("a slice to a given end of chosen rows is unproven, and to their end accepted") {
+  for (const bool to_the_end : {false, true}) {
+    const Operation capacity = {
+        "a capacity of tokens", {Wholes({12, 6}), at::rand({12}).gt(0.4)}, [to_the_end](const Tensors& t) -> Tensors {
+          const at::Tensor chosen = at::index(t[0], IndexList({t[1]}));
+          return {to_the_end ? chosen.slice(0, 0) : chosen.slice(0, 0, 12)};
+        }};
+    std::string why;
+    const std::vector<RankRun> runs = RunOnAll(capacity, {Layout::Shard(0), Layout::Shard(0)}, 2, &why);
+    CHECK(runs.empty() != to_the_end);
+    if (!to_the_end) CHECK_THAT(why, Catch::Contains("a slice to a given end of dim 0"));
+  }
+}
+
 TEST_CASE("indexing computes what its types say") {
   constexpr int kPrograms = 60;    // of each operator
   constexpr size_t kLayouts = 16;  // of each program
