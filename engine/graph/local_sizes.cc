@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
 
 #include "engine/graph/call_tree.h"
+#include "engine/graph/plain_loss.h"
 #include "engine/graph/size_rules.h"
 #include "engine/layout/shards.h"
 
@@ -65,17 +68,28 @@ class Walk {
       std::optional<LocalTensor> made = Under(sizes, declared->to[MeshAxis::kTp], origin);
       tensors_[static_cast<size_t>(value)] = made ? *std::move(made) : LocalTensor();
     }
+    CheckGuards();
     RunItems(calls_.calls.front());
+    out_.plain_loss = std::ranges::all_of(steps_.graph.nodes, [&](const ProgramNode& node) {
+      return !IsUsed(node, used_) || IsUsed(node, used_beside_loss_) || IsOfPlainLoss(node);
+    });
     const int64_t root = plan_.tree->Find("");
     for (uint32_t i = 0; i < steps_.graph.outputs.size(); ++i) {
       const ProgramArgument& output = steps_.graph.outputs[i];
-      if (output.kind != ProgramArgument::Kind::kValue || root < 0 || !tensors_[output.value].terms) continue;
-      if (OfRoot(i, /*input=*/false) != nullptr) continue;
+      if (output.kind != ProgramArgument::Kind::kValue || root < 0 || !tensors_[output.value].known) continue;
+      if (const Redistribution* declared = OfRoot(i, /*input=*/false)) {
+        const Layout& from = declared->from[MeshAxis::kTp];
+        const ShardOrigin origin{ShardOrigin::Kind::kOutput, static_cast<uint32_t>(root), i, 0};
+        const std::optional<LocalTensor> made = Under(steps_.values[output.value].sizes, from, origin);
+        if (made) Compare(tensors_[output.value], *made, from, i, static_cast<uint32_t>(root), /*input=*/false);
+        continue;
+      }
+      if (!tensors_[output.value].terms) continue;
       BoundaryConflict conflict;
       conflict.module = static_cast<uint32_t>(root);
       conflict.input = false;
       conflict.position = i;
-      conflict.terms = true;
+      conflict.kind = BoundaryConflict::Kind::kTerms;
       conflict.node = tensors_[output.value].terms_at;
       conflict.origin = tensors_[output.value].terms_origin;
       out_.boundaries.push_back(conflict);
@@ -91,7 +105,7 @@ class Walk {
       if (const Redistribution* declared = OfRoot(i, /*input=*/false)) {
         out.emplace_back(declared->to[MeshAxis::kTp]);
       } else {
-        out.push_back(tensor ? LayoutOf(tensors_[output.value]) : std::nullopt);
+        out.push_back(tensor ? LayoutOf(tensors_[output.value], steps_.values[output.value].varies) : std::nullopt);
       }
     }
     return out;
@@ -140,8 +154,8 @@ class Walk {
   }
 
   // A sharded dim has the layout of its origin, with heads and parts, if that layout gives its sizes. Equal shards of a
-  // dim without parts are plain shards.
-  std::optional<Layout> LayoutOf(const LocalTensor& tensor) {
+  // dim without parts are plain shards, and equal shards of the parts of a dim packed ones.
+  std::optional<Layout> LayoutOf(const LocalTensor& tensor, const std::vector<bool>& varies) {
     std::optional<size_t> sharded;
     for (size_t i = 0; i < tensor.dims.size(); ++i) {
       if (!tensor.dims[i].is_sharded()) continue;
@@ -157,7 +171,15 @@ class Walk {
     }
     Layout plain = Layout::Shard(static_cast<int>(*sharded));
     if (dim.parts.empty() && dim.local * ranks_ == dim.full) return plain;
-    return std::nullopt;
+    // The parts of a dim whose size depends on the input have the sizes of the example.
+    const bool fixed = *sharded < varies.size() && !varies[*sharded];
+    if (dim.parts.empty() || !fixed) return std::nullopt;
+    std::vector<Layout::Part> parts;
+    for (const LocalDim::Part& part : dim.parts) {
+      if (part.local * ranks_ != part.full) return std::nullopt;
+      parts.push_back({part.full, 0});
+    }
+    return Layout::Packed(static_cast<int>(*sharded), std::move(parts));
   }
 
   Layout LayoutAt(const ShardOrigin& origin) const {
@@ -242,6 +264,38 @@ class Walk {
         Under(tensor.shape, layout, {ShardOrigin::Kind::kParameter, ref.module, ref.param, 0});
     seen_[value] = plan_.StepsOf(ref.module).reports_full_shapes;
     tensors_[value] = local ? *std::move(local) : LocalTensor();
+    const std::string& name = plan_.tree->At(ref).name;
+    tensors_[value].parameter = true;
+    tensors_[value].late = std::ranges::find(layouts.after, name) != layouts.after.end();
+  }
+
+  // Conditions on inputs are checked at each call.
+  void CheckGuards() {
+    std::map<std::string, uint32_t, std::less<>> value_of;
+    for (const ProgramTensor& tensor : steps_.tensors) {
+      if (tensor.value >= 0) value_of.emplace(tensor.name, static_cast<uint32_t>(tensor.value));
+    }
+    for (size_t i = 0; i < steps_.guards.size(); ++i) {
+      std::set<std::string> symbols;
+      steps_.guards[i].condition.AddSymbols(symbols);
+      std::map<std::string, int64_t, std::less<>> local;
+      int32_t origin = LocalDim::kNone;
+      for (const std::string& name : symbols) {
+        const auto symbol = steps_.symbols.find(name);
+        if (symbol == steps_.symbols.end()) continue;
+        const auto value = value_of.find(symbol->second.tensor);
+        if (value == value_of.end()) continue;
+        const LocalTensor& tensor = tensors_[value->second];
+        const auto dim = static_cast<size_t>(symbol->second.dim);
+        if (!tensor.known || dim >= tensor.dims.size()) continue;
+        const LocalDim& had = tensor.dims[dim];
+        local[name] = seen_[value->second] ? had.full : had.local;
+        if (had.is_sharded()) origin = had.origin;
+      }
+      if (steps_.guards[i].condition.Evaluate(local) == 0 && origin >= 0) {
+        out_.guards.push_back({static_cast<uint32_t>(i), origin});
+      }
+    }
   }
 
   void RunItems(const CallNode& call) {
@@ -306,7 +360,8 @@ class Walk {
       // What stays as it is keeps what is known of it: which parameter made it local, and what its dims are made of.
       tensor.terms = made->terms;
       for (size_t i = 0; i < made->dims.size(); ++i) {
-        if (tensor.dims[i].local != made->dims[i].local || tensor.dims[i].full != made->dims[i].full) {
+        if (tensor.dims[i].local != made->dims[i].local || tensor.dims[i].full != made->dims[i].full ||
+            !graph::HaveSameElements(tensor.dims[i], made->dims[i])) {
           tensor.dims[i] = made->dims[i];
         } else if (tensor.dims[i].parts.empty()) {
           tensor.dims[i].parts = made->dims[i].parts;
@@ -331,12 +386,22 @@ class Walk {
       out_.boundaries.push_back(conflict);
       return;
     }
-    if (is.terms && from.kind != LayoutKind::kPartial) {
-      conflict.terms = true;
-      conflict.node = is.terms_at;
-      conflict.origin = is.terms_origin;
+    for (size_t i = 0; i < is.dims.size() && i < declared.dims.size(); ++i) {
+      if (graph::HaveSameElements(is.dims[i], declared.dims[i])) continue;
+      conflict.kind = BoundaryConflict::Kind::kElements;
+      conflict.dim = static_cast<int64_t>(i);
+      conflict.full = is.dims[i].full;
+      conflict.local = conflict.declared = is.dims[i].local;
+      conflict.parts = static_cast<int64_t>(std::max<size_t>(is.dims[i].parts.size(), 1));
+      conflict.origin = is.dims[i].origin;
       out_.boundaries.push_back(conflict);
+      return;
     }
+    if (is.terms == (from.kind == LayoutKind::kPartial) || is.zero) return;
+    conflict.kind = is.terms ? BoundaryConflict::Kind::kTerms : BoundaryConflict::Kind::kFull;
+    if (is.terms) conflict.node = is.terms_at;
+    if (is.terms) conflict.origin = is.terms_origin;
+    out_.boundaries.push_back(conflict);
   }
 
   void RunNode(uint32_t index, const CallNode& call) {
@@ -369,24 +434,30 @@ class Walk {
     }
     const bool plain = !sizes.in_conflict() && DependsOnNoShard(sizes);
     bool unknown = false;
+    const bool zero = IsZero(sizes);
+    const bool partial = graph::IsLinear(node.target) && AnyTerms(sizes);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (!sizes.HasResult(i)) continue;
       const uint32_t value = node.outputs[i];
       LocalTensor& made = sizes.results[i];
       if (sizes.in_conflict()) made = {};
-      if (made.known && graph::IsLinear(node.target) && AnyTerms(sizes)) made.terms = true;
+      if (made.known && partial) made.terms = true;
       if (made.known && !Fits(made, value)) made = {};
       if (made.known) {
         if (made.terms) NoteTerms(sizes, made);
         tensors_[value] = std::move(made);
+        tensors_[value].zero = zero;
       } else if (plain) {
         SetFull(value);
+        tensors_[value].zero = zero;
       } else {
         tensors_[value] = {};
         unknown = true;
       }
     }
-    if (unknown && !sizes.in_conflict() && sizes.Tensors()) ++out_.unknown[node.target];
+    if (!unknown || sizes.in_conflict() || !sizes.Tensors()) return;
+    ++out_.unknown[node.target];
+    if (!sizes.of_local_experts && IsUsed(node, used_)) ++out_.unchecked[node.target];
   }
 
   SizeConflict& AddConflict(SizeConflict::Kind kind, uint32_t index, const CallNode& call, std::string message) {
@@ -511,6 +582,14 @@ class Walk {
     return IsCountable(local);
   }
 
+  // Zeros, and what a linear operator makes of nothing but zeros.
+  static bool IsZero(const NodeSizes& sizes) {
+    if (graph::MakesZeros(sizes)) return true;
+    const auto operands = sizes.Tensors();
+    return graph::IsLinear(sizes.node().target) && operands && !operands->empty() &&
+           std::ranges::all_of(*operands, &LocalTensor::zero);
+  }
+
   static bool AnyTerms(const NodeSizes& sizes) {
     const auto operands = sizes.Tensors();
     return operands && std::ranges::any_of(*operands, [](const LocalTensor* one) { return one->terms; });
@@ -601,7 +680,7 @@ SizeConflicts FindSizeConflicts(const ExportedProgram& steps, const CompiledPlan
   Walk last(steps, plan, walk.last_rank());
   last.Run();
   SizeConflicts out = std::move(walk).conflicts();
-  if (out.sizes.empty() && out.boundaries.empty()) out = std::move(last).conflicts();
+  if (out.sizes.empty() && out.boundaries.empty() && out.guards.empty()) out = std::move(last).conflicts();
   return out;
 }
 

@@ -89,6 +89,13 @@ struct SizeConflict {
 
 // The input or output of a module does not have the declared layout.
 struct BoundaryConflict {
+  enum class Kind : uint8_t {
+    kSizes,     // another local size along `dim`
+    kElements,  // the local size is right, but other elements of `dim` are on a rank
+    kTerms,     // the tensor is partial, but is declared with another layout
+    kFull,      // the tensor is declared to be partial, but is the same on every rank
+  };
+  Kind kind = Kind::kSizes;
   uint32_t module = 0;  // index into the plan's tree
   bool input = true;
   uint32_t position = 0;
@@ -96,17 +103,27 @@ struct BoundaryConflict {
   int64_t full = 0;
   int64_t local = 0;                 // actual local size
   int64_t declared = 0;              // declared local size
-  bool terms = false;                // the tensor is partial, but is declared with another layout
+  int64_t parts = 1;                 // of kElements: number of parts of the dim, each sharded by itself
   int32_t node = LocalDim::kNone;    // the node that makes it partial; kNone: a module boundary makes it partial
-  int32_t origin = LocalDim::kNone;  // of the local size; if `terms`, of the sharded dim that was summed over
+  int32_t origin = LocalDim::kNone;  // of the local size; of kTerms: of the sharded dim that was summed over
+};
+
+// A condition of the program on sizes of parameters that does not hold for the local sizes.
+struct GuardConflict {
+  uint32_t guard = 0;  // index into the program's guards
+  int32_t origin = LocalDim::kNone;
 };
 
 struct SizeConflicts {
+  std::vector<GuardConflict> guards;         // in the order of the program
   std::vector<SizeConflict> sizes;           // in the order of the graph
   std::vector<BoundaryConflict> boundaries;  // in the order of the graph
   std::vector<ShardOrigin> origins;
   std::map<std::string, int64_t> unknown;  // operators with unknown results: name, number of nodes
-  int64_t nodes = 0;                       // number of operators of the graph
+  // Of these, without the look-ups of a rank's experts, whose ids are local to the rank (Route).
+  std::map<std::string, int64_t> unchecked;
+  int64_t nodes = 0;       // number of operators of the graph
+  bool plain_loss = true;  // the nodes that only the output "loss" depends on are of a plain loss (plain_loss.h)
 };
 
 // Returns the conflicts on the first rank of tp, or, if it has none and shards are uneven, on the last rank, which has

@@ -24,9 +24,13 @@ class Reporter {
       : conflicts_(conflicts),
         program_(program),
         plan_(plan),
-        warns_of_loss_(loss == LossBy::kCaller && IsCausalLm(program)) {}
+        warns_of_loss_(loss == LossBy::kCaller && conflicts.plain_loss && IsCausalLm(program)) {}
 
   Diagnostics Report() {
+    // Other conflicts say more of what a condition was recorded for.
+    if (conflicts_.sizes.empty() && conflicts_.boundaries.empty()) {
+      for (const GuardConflict& one : conflicts_.guards) Add(program_.guards[one.guard].text, OfGuard(one));
+    }
     for (const BoundaryConflict& one : conflicts_.boundaries) Add(KeyOf(one), OfBoundary(one));
     for (const SizeConflict& one : conflicts_.sizes) Add(KeyOf(one), OfSize(one));
     for (size_t i = 0; i < out_.size(); ++i) {
@@ -180,25 +184,64 @@ class Reporter {
     return d;
   }
 
+  Diagnostic OfGuard(const GuardConflict& one) const {
+    const SizeGuard& guard = program_.guards[one.guard];
+    const ShardOrigin* origin = Origin(one.origin);
+    Diagnostic d = MakeDiagnostic(Finding::kProgramGuard,
+                                  "the program is valid only if " + guard.text +
+                                      (guard.place.empty() ? "" : " (" + guard.place + ")") +
+                                      ", which does not hold for the sizes of a rank's shards",
+                                  LineOf(origin));
+    if (origin != nullptr) d.declared = Text(*origin);
+    d.required = "sizes of shards for which the condition holds";
+    d.help = Fix(SizeConflict::Kind::kFollowsShard, false, origin, nullptr);
+    return d;
+  }
+
   Diagnostic OfBoundary(const BoundaryConflict& one) const {
     const ModuleLayouts& layouts = plan_.LayoutsOf(one.module);
-    if (PathOf(one.module).empty() && one.terms) return OfOutput(one);
+    const bool terms = one.kind == BoundaryConflict::Kind::kTerms;
+    const bool declared = one.position < layouts.outputs.size() && layouts.outputs[one.position];
+    if (PathOf(one.module).empty() && terms && !declared) return OfOutput(one);
     const ShardOrigin* origin = Origin(one.origin);
-    const std::string place =
-        (one.input ? "input " : "output ") + std::to_string(one.position) + " of " + Quote(PathOf(one.module));
+    const std::string place = (one.input ? "input " : "output ") + std::to_string(one.position) + " of " +
+                              (PathOf(one.module).empty() ? "the model" : Quote(PathOf(one.module)));
     const auto& redistribution = one.input ? layouts.inputs[one.position] : layouts.outputs[one.position];
     const std::string layout = redistribution->from[MeshAxis::kTp].ToString();
-    Diagnostic d = MakeDiagnostic(
-        Finding::kFlowDoesNotFit,
-        one.terms
-            ? place + (one.input ? " arrives" : " is computed") + " as partial, but is declared to be " + layout +
-                  (one.node < 0 ? "" : ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes the tensor partial")
-            : place + (one.input ? " arrives" : " is computed") + " with " + Size(one.local, one.full) +
-                  " elements along dim " + std::to_string(one.dim) + " on each rank, but is declared to be " + layout,
-        SourceOf(plan_, layouts));
+    const std::string is = place + (one.input ? " arrives" : " is computed");
+    const std::string differs = ", but is declared to be " + layout;
+    const std::string size = Size(one.local, one.full) + " on a rank";
+    std::string message;
+    std::string required;
+    switch (one.kind) {
+      case BoundaryConflict::Kind::kSizes:
+        message = is + " with " + Size(one.local, one.full) + " elements along dim " + std::to_string(one.dim) +
+                  " on each rank" + differs;
+        required = size;
+        break;
+      case BoundaryConflict::Kind::kElements:
+        message = is + " with other elements along dim " + std::to_string(one.dim) + " on a rank: " +
+                  (one.parts == 1 ? "the dim is sharded as a whole"
+                                  : "the dim has " + std::to_string(one.parts) + " parts, each sharded by itself") +
+                  differs;
+        required = one.parts == 1 ? "shard(" + std::to_string(one.dim) + ")" : "packed shards of these parts";
+        break;
+      case BoundaryConflict::Kind::kTerms:
+        message = is + " as partial" + differs +
+                  (one.node < 0 ? "" : ": " + NodeText(static_cast<uint32_t>(one.node)) + " makes the tensor partial");
+        required = "partial";
+        break;
+      case BoundaryConflict::Kind::kFull:
+        message =
+            is + " in full, equal on every rank" + differs + ": the sum over the ranks would have it once per rank";
+        required = "replicate";
+        break;
+    }
+    Diagnostic d = MakeDiagnostic(Finding::kFlowDoesNotFit, std::move(message), SourceOf(plan_, layouts));
     d.path = PathOf(one.module);
-    d.declared = layout + (one.terms ? "" : ": " + Size(one.declared, one.full) + " on a rank");
-    d.required = one.terms ? "partial" : Size(one.local, one.full) + " on a rank";
+    d.declared =
+        layout + (one.kind == BoundaryConflict::Kind::kSizes ? ": " + Size(one.declared, one.full) + " on a rank" : "");
+    d.required = std::move(required);
     if (origin != nullptr) d.required += ", because " + Text(*origin);
     d.help =
         one.input
@@ -349,6 +392,22 @@ Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram&
 
 namespace {
 
+// Operators whose results the rules do not follow.
+void AddUnchecked(const SizeConflicts& conflicts, Diagnostics& found) {
+  for (const auto& [name, count] : conflicts.unchecked) {
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                  "the results of '" + name + "' on sharded or partial tensors (" +
+                                      std::to_string(count) + (count == 1 ? " node" : " nodes") +
+                                      ") are not followed, so the plan is not checked from there to the next module "
+                                      "with declared layouts");
+    d.severity = Severity::kWarning;
+    d.help =
+        "compare the numbers with verify; or gather the tensor in front of the operator: output = replicate at the "
+        "module that makes it";
+    found.push_back(std::move(d));
+  }
+}
+
 // Adds the findings of one archive's graph. Returns a summary: numbers of nodes and of unknown results.
 std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan, LossBy loss, Diagnostics& found) {
   AddUnitsInBranches(program, plan, found);
@@ -357,6 +416,7 @@ std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan,
   for (Diagnostic& one : ToDiagnostics(conflicts, program, plan, loss)) found.push_back(std::move(one));
   AddRepeatedArguments(program, plan, found);
   AddTornCalls(program, plan, found);
+  AddUnchecked(conflicts, found);
   std::string made = std::to_string(conflicts.nodes) + " nodes";
   for (const auto& [name, count] : conflicts.unknown) {
     made += (made.ends_with(" nodes") ? "; unknown results: " : ", ") + name + " (" + std::to_string(count) + ")";

@@ -9,7 +9,9 @@
 //                    between modules have layouts that do not fit together; or one tensor is two inputs of a module
 //                    with different redistributions; or the plan declares a redistribution for a module whose nodes are
 //                    not contiguous in the graph
-//   kNotSupported    a unit of fsdp is called in a branch of torch.cond, which not every data-parallel rank may run
+//   kProgramGuard    a condition of the program on sizes of parameters does not hold for the sizes of shards
+//   kNotSupported    a unit of fsdp is called in a branch of torch.cond, which not every data-parallel rank may run; or
+//                    (a warning) an operator on sharded tensors whose results are not followed
 //
 // The branches of torch.cond are both followed. The predicate must be the same on every rank, so it must not be
 // computed from a partial tensor, nor have another value for the size of a shard than for the full size; and both
@@ -35,7 +37,9 @@ namespace moonshard {
 // Who computes the loss of a causal language model (IsCausalLm) under the plan.
 enum class LossBy : uint8_t {
   kProgram,  // its graph: a conflict of the operators of the loss is an error, as any other
-  kCaller,   // the caller may compute it from sharded logits (WithoutLoss): such a conflict is a warning
+  // The caller may compute it from sharded logits (WithoutLoss): such a conflict is a warning, unless the loss has other
+  // operators than the cross-entropy of the next tokens (IsOfPlainLoss).
+  kCaller,
 };
 
 // Adds the data flow of the graph (ModuleTree::flow) and the pass "sizes" (ModuleTree::checks) to the tree of a

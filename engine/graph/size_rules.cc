@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -102,11 +103,19 @@ std::vector<std::pair<int64_t, int64_t>> Runs(const LocalDim& dim) {
   return runs;
 }
 
+}  // namespace
+
+bool HaveSameElements(const LocalDim& a, const LocalDim& b) {
+  if (!a.is_sharded() || !b.is_sharded() || a.full != b.full || !a.in_order || !b.in_order) return true;
+  return a.parts == b.parts || Runs(a) == Runs(b);
+}
+
+namespace {
+
 // Compares two dims of equal sizes whose elements belong together. Of 4 heads the first of 2 ranks has heads 0 and 1 if
 // the dim is sharded as a whole, but 0 and 2 as a fused dim of 2 parts.
 bool SameParts(NodeSizes& n, const LocalDim& a, const LocalDim& b, std::string_view what) {
-  if (!a.is_sharded() || !b.is_sharded() || a.full != b.full || !a.in_order || !b.in_order) return true;
-  if (a.parts == b.parts || Runs(a) == Runs(b)) return true;
+  if (HaveSameElements(a, b)) return true;
   const auto text = [](const LocalDim& dim) {
     if (dim.parts.size() < 2) return std::string("as a whole");
     return "in " + std::to_string(dim.parts.size()) + (PartCount(dim) == 0 ? " parts of unequal sizes" : " parts");
@@ -165,12 +174,15 @@ std::string_view PlainName(std::string_view name) {
   return name;
 }
 
-// Whether the results do not depend on the elements of the first operand.
+}  // namespace
+
 bool TakesShapeOnly(std::string_view name) {
   static const std::set<std::string_view> kShapeOnly = {"zeros_like", "ones_like",  "full_like", "empty_like",
                                                         "rand_like",  "randn_like", "fill",      "zero"};
   return kShapeOnly.contains(PlainName(name));
 }
+
+namespace {
 
 // Whatever is computed from terms of a sum is not what it is of the sum, or is terms again: linear operators or not, it
 // takes a reduction over the ranks before it is the same on all of them.
@@ -573,7 +585,16 @@ void Squeeze(NodeSizes& n) {
   }
   Dims out;
   for (size_t i = 0; i < rank; ++i) {
-    if (!asked[i] || self->dims[i].full != 1) out.push_back(self->dims[i]);
+    const LocalDim& had = self->dims[i];
+    if (asked[i] && had.is_sharded() && (had.local == 1 || had.full == 1)) {
+      n.Conflict(Kind::kFollowsShard,
+                 "it removes a dim of size " + SizeText(had) +
+                     " where the dim has one element, so a rank has other dims "
+                     "than the full model",
+                 had.local, had.full, &had);
+      return;
+    }
+    if (!asked[i] || had.full != 1) out.push_back(had);
   }
   n.Set(0, std::move(out), self->terms);
 }
@@ -936,15 +957,45 @@ void Select(NodeSizes& n) {
   for (size_t i = 0; i < n.results.size(); ++i) n.Set(i, out, self->terms);
 }
 
+void CrossesShards(NodeSizes& n, const LocalDim& sharded, const char* what) {
+  n.Conflict(
+      Kind::kCrossesShards,
+      std::string(what) + " of the full dim, but a rank has only its shard of the dim (" + SizeText(sharded) + ")",
+      sharded.full, sharded.local, &sharded);
+}
+
+// Whether a lookup at indices of a sharded dim cannot be followed: the indices are those of the full dim. The rows of a
+// sharded parameter may be those of this rank's experts, with ids that are local to the rank (Route).
+bool LooksAcrossShards(NodeSizes& n, const LocalTensor& self, size_t dim) {
+  if (!self.dims[dim].is_sharded()) return false;
+  n.of_local_experts = self.parameter;
+  if (!self.parameter) CrossesShards(n, self.dims[dim], "it looks up indices");
+  return true;
+}
+
 void IndexSelect(NodeSizes& n) {
   const LocalTensor* self = n.Tensor("self");
   const LocalTensor* index = n.Tensor("index");
   if (self == nullptr || index == nullptr || index->dims.size() != 1) return;
   const auto dim = n.Dim("dim", self->dims.size());
-  if (!dim || self->dims[*dim].is_sharded()) return;
+  if (!dim || LooksAcrossShards(n, *self, *dim)) return;
   Dims out = self->dims;
   out[*dim] = index->dims[0];
   n.Set(0, std::move(out));
+}
+
+// Whether an index of as many dims as `self` has the local elements of `self` in all dims but `dim`. It may be shorter
+// than a dim that is not sharded.
+bool LiesWithin(NodeSizes& n, const LocalTensor& self, const LocalTensor& index, size_t dim) {
+  for (size_t i = 0; i < self.dims.size(); ++i) {
+    if (i == dim) continue;
+    if (self.dims[i].is_sharded() && index.dims[i].full != self.dims[i].full) {
+      CrossesShards(n, self.dims[i], "its index has the first elements");
+      return false;
+    }
+    if (!n.Agree(self.dims[i], index.dims[i], "in a dim that must be equal, the tensor and the index")) return false;
+  }
+  return true;
 }
 
 // Of the shape of the index, which says where to look along one dim.
@@ -953,11 +1004,7 @@ void Gather(NodeSizes& n) {
   const LocalTensor* index = n.Tensor("index");
   if (self == nullptr || index == nullptr || self->dims.size() != index->dims.size()) return;
   const auto dim = n.Dim("dim", self->dims.size());
-  if (!dim || self->dims[*dim].is_sharded()) return;
-  for (size_t i = 0; i < self->dims.size(); ++i) {
-    if (i != *dim && !n.Agree(self->dims[i], index->dims[i], "in a dim that must be equal, the tensor and the index"))
-      return;
-  }
+  if (!dim || LooksAcrossShards(n, *self, *dim) || !LiesWithin(n, *self, *index, *dim)) return;
   n.Set(0, index->dims);
 }
 
@@ -973,7 +1020,7 @@ void Index(NodeSizes& n) {
   for (const ProgramArgument& one : list->elements) {
     if (one.kind != ProgramArgument::Kind::kNone) {
       const LocalTensor* index = n.TensorOf(one);
-      if (index == nullptr || at >= self->dims.size() || self->dims[at].is_sharded()) return;
+      if (index == nullptr || n.IsMask(one) || at >= self->dims.size() || LooksAcrossShards(n, *self, at)) return;
       indices.push_back(index);
       places.push_back(at);
     }
@@ -989,6 +1036,120 @@ void Index(NodeSizes& n) {
     if (std::ranges::find(places, i) == places.end()) out.push_back(self->dims[i]);
   }
   if (out.size() == n.FullSizes(0).size()) n.Set(0, std::move(out));
+}
+
+// Writes of a source at the indices of one dim: index [k], or no source.
+void WriteAlong(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* index = n.Tensor("index");
+  if (self == nullptr || index == nullptr || index->dims.size() > 1) return;
+  const auto dim = n.Dim("dim", self->dims.size());
+  if (!dim) return;
+  if (self->dims[*dim].is_sharded()) {
+    CrossesShards(n, self->dims[*dim], "it writes at indices");
+    return;
+  }
+  bool terms = self->terms;
+  if (n.Find("source") != nullptr) {
+    const LocalTensor* source = n.Tensor("source");
+    if (source == nullptr || source->dims.size() != self->dims.size()) return;
+    for (size_t i = 0; i < self->dims.size(); ++i) {
+      if (i == *dim) continue;
+      if (!n.Agree(self->dims[i], source->dims[i], "in a dim that must be equal, the tensor and the source")) return;
+    }
+    const LocalDim& rows = source->dims[*dim];
+    if (!index->dims.empty() && !n.Agree(index->dims[0], rows, "the dims of the indices and of the source")) return;
+    if (rows.is_sharded() && n.node().target.find("index_add") == std::string::npos) {
+      CrossesShards(n, rows, "it copies the rows");
+      return;
+    }
+    terms = terms || rows.is_sharded();  // each rank adds its own rows
+  }
+  n.Set(0, self->dims, terms);
+}
+
+// Writes at an index of as many dims as the tensor.
+void ScatterAlong(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* index = n.Tensor("index");
+  if (self == nullptr || index == nullptr || self->dims.size() != index->dims.size()) return;
+  if (self->dims.empty()) {
+    n.Set(0, {}, self->terms);
+    return;
+  }
+  const auto dim = n.Dim("dim", self->dims.size());
+  if (!dim) return;
+  if (self->dims[*dim].is_sharded()) {
+    CrossesShards(n, self->dims[*dim], "it writes at indices");
+    return;
+  }
+  if (!LiesWithin(n, *self, *index, *dim)) return;
+  if (const LocalTensor* source = n.Tensor("src"); source != nullptr && source->dims.size() == index->dims.size()) {
+    for (size_t i = 0; i < index->dims.size(); ++i) {
+      if (source->dims[i].is_sharded() && source->dims[i].full != index->dims[i].full) {
+        CrossesShards(n, source->dims[i], "it takes the first elements");
+        return;
+      }
+      if (!n.Agree(index->dims[i], source->dims[i], "in a dim that must be equal, the index and the source")) return;
+    }
+  }
+  const bool adds = n.node().target.find("scatter_add") != std::string::npos;
+  if (index->dims[*dim].is_sharded() && !adds) {
+    CrossesShards(n, index->dims[*dim], "it writes elements");
+    return;
+  }
+  n.Set(0, self->dims, self->terms || index->dims[*dim].is_sharded());
+}
+
+// A mask selects elements where they are; indices are those of the full dim.
+void WriteAt(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* values = n.Tensor("values");
+  const ProgramArgument* list = n.Find("indices");
+  if (self == nullptr || values == nullptr || list == nullptr || list->kind != ProgramArgument::Kind::kList) return;
+  const bool one_value = std::ranges::all_of(values->dims, [](const LocalDim& dim) { return dim.full == 1; });
+  size_t at = 0;
+  for (const ProgramArgument& argument : list->elements) {
+    if (argument.kind == ProgramArgument::Kind::kNone) {
+      ++at;
+      continue;
+    }
+    const LocalTensor* index = n.TensorOf(argument);
+    if (index == nullptr) return;
+    const bool mask = n.IsMask(argument);
+    const size_t count = mask ? index->dims.size() : 1;
+    if (at + count > self->dims.size()) return;
+    for (size_t i = 0; i < count; ++i) {
+      const LocalDim& had = self->dims[at + i];
+      if (mask && !n.Agree(had, index->dims[i], "in a dim that must be equal, the tensor and the mask")) return;
+      if (!had.is_sharded() || (mask && one_value)) continue;
+      CrossesShards(n, had, mask ? "it writes the values in the order" : "it writes at indices");
+      return;
+    }
+    if (!mask && AnySharded(index->dims)) return;
+    at += count;
+  }
+  // The dims behind the indexed ones.
+  for (size_t back = 1; back <= values->dims.size() && back + at <= self->dims.size(); ++back) {
+    const LocalDim& given = values->dims[values->dims.size() - back];
+    if (given.full == 1) continue;
+    if (!n.Agree(self->dims[self->dims.size() - back], given, "in a dim that must be equal, the tensor and the values"))
+      return;
+  }
+  n.Set(0, self->dims, self->terms);
+}
+
+// A part of one dim is replaced.
+void ReplacePart(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr || self->dims.empty()) return;
+  const auto dim = n.Find("dim") != nullptr ? n.Dim("dim", self->dims.size()) : std::optional<size_t>(0);
+  if (!dim) return;
+  if (self->dims[*dim].is_sharded()) {
+    CrossesShards(n, self->dims[*dim], "it replaces a part");
+    return;
+  }
+  n.Set(0, self->dims, self->terms);
 }
 
 void TopK(NodeSizes& n) {
@@ -1053,6 +1214,14 @@ void Cat(NodeSizes& n) {
   n.Set(0, std::move(out));
 }
 
+void BroadcastAll(NodeSizes& n) {
+  const auto operands = n.Tensors();
+  if (!operands || operands->empty()) return;
+  const std::optional<Dims> dims = Broadcast(n, *operands);
+  if (!dims) return;
+  for (size_t i = 0; i < n.results.size() && i < operands->size(); ++i) n.Set(i, *dims, (*operands)[i]->terms);
+}
+
 void Stack(NodeSizes& n) {
   const auto operands = n.Tensors();
   if (!operands || operands->empty()) return;
@@ -1078,7 +1247,10 @@ void Pad(NodeSizes& n) {
     LocalDim& dim = out[out.size() - back];
     const int64_t more = *(*pads)[i].full + *(*pads)[i + 1].full;
     if (*(*pads)[i].full == 0 && more == 0) continue;
-    if (dim.is_sharded()) return;
+    if (dim.is_sharded()) {
+      CrossesShards(n, dim, "it pads the ends");
+      return;
+    }
     dim = Resized(dim, dim.full + more, dim.full + more);
   }
   n.Set(0, std::move(out), self->terms);
@@ -1189,6 +1361,10 @@ void GroupedMatmul(NodeSizes& n) {
   const LocalTensor* b = n.Tensor("mat2");
   const LocalTensor* ends = n.Tensor("offs");
   if (a == nullptr || b == nullptr || a->dims.size() != 2 || b->dims.size() != 3) return;
+  if (b->dims[0].is_sharded()) {  // the rows of other ranks' experts have no values
+    n.of_local_experts = true;
+    return;
+  }
   if (!n.Agree(a->dims[1], b->dims[1], "the feature dims of the rows and of the expert weights")) return;
   if (ends != nullptr && ends->dims.size() == 1 &&
       !n.Agree(ends->dims[0], b->dims[0], "the dims of the row groups and of the experts"))
@@ -1229,6 +1405,81 @@ void Reduce(NodeSizes& n) {
   for (size_t i = 0; i < n.results.size(); ++i) {
     if (n.HasResult(i) && n.FullSizes(i).size() == out.size()) n.Set(i, out, terms);
   }
+}
+
+// Results that depend on all elements of all dims but the first, the batch.
+void AllButBatch(NodeSizes& n) {
+  const LocalTensor* input = n.node().inputs.empty() ? nullptr : n.TensorOf(n.node().inputs[0].second);
+  if (input == nullptr) return;
+  for (size_t i = 1; i < input->dims.size(); ++i) {
+    if (!input->dims[i].is_sharded()) continue;
+    NeedsFullDim(n, input->dims[i]);
+    return;
+  }
+  Dims out;
+  for (const int64_t size : n.FullSizes(0)) {
+    LocalDim& dim = out.emplace_back();
+    dim.full = dim.local = size;
+  }
+  if (!out.empty() && !input->dims.empty()) out[0] = input->dims[0];
+  n.Set(0, std::move(out));
+}
+
+// Windows over the dims behind the channels.
+void Pool(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const std::vector<int64_t>& full = n.FullSizes(0);
+  const size_t windows = n.node().target.find("1d") != std::string::npos   ? 1
+                         : n.node().target.find("3d") != std::string::npos ? 3
+                                                                           : 2;
+  if (self == nullptr || full.size() != self->dims.size() || full.size() < windows) return;
+  Dims out = self->dims;
+  for (size_t i = full.size() - windows; i < full.size(); ++i) {
+    if (self->dims[i].is_sharded()) {
+      NeedsFullDim(n, self->dims[i]);
+      return;
+    }
+    out[i] = LocalDim();
+    out[i].full = out[i].local = full[i];
+  }
+  for (size_t i = 0; i < n.results.size(); ++i) n.Set(i, out);
+}
+
+// A loss of pairs of elements: of each pair, their sum, or (the default) their mean.
+void LossOfPairs(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* target = n.Tensor("target");
+  if (self == nullptr || target == nullptr) return;
+  std::optional<Dims> dims = Broadcast(n, {self, target});
+  if (!dims) return;
+  const int64_t reduction = n.Number("reduction", 1).full.value_or(1);
+  if (reduction == 0) {
+    n.Set(0, std::move(*dims));
+    return;
+  }
+  const auto sharded = std::ranges::find_if(*dims, &LocalDim::is_sharded);
+  if (sharded != dims->end() && reduction != 2) {
+    NeedsFullDim(n, *sharded);
+    return;
+  }
+  n.Set(0, {}, sharded != dims->end());
+}
+
+// A result that depends on all elements of two operands along one dim, which goes.
+void AlongBoth(NodeSizes& n) {
+  const LocalTensor* first = n.Tensor("x1");
+  const LocalTensor* second = n.Tensor("x2");
+  if (first == nullptr || second == nullptr) return;
+  std::optional<Dims> dims = Broadcast(n, {first, second});
+  if (!dims || dims->empty()) return;
+  const auto dim = n.Find("dim") != nullptr ? n.Dim("dim", dims->size()) : std::optional<size_t>(1);
+  if (!dim || *dim >= dims->size()) return;
+  if ((*dims)[*dim].is_sharded()) {
+    NeedsFullDim(n, (*dims)[*dim]);
+    return;
+  }
+  dims->erase(dims->begin() + static_cast<std::ptrdiff_t>(*dim));
+  n.Set(0, std::move(*dims));
 }
 
 // max and min of one tensor reduce, of two compare.
@@ -1550,15 +1801,24 @@ const std::unordered_map<std::string, SizeRule>& Rules() {
                       "threshold",
                       "atan2",
                       "heaviside"});
-    add(AlongGivenDim,
-        {"softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "sort", "argsort"});
+    add(AlongGivenDim, {"softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp",
+                        "cummax", "cummin", "sort", "argsort"});
     add(AlongGivenDims, {"flip", "roll"});
     add(Triangle, {"tril", "triu"});
     add(MaskedScatter, {"masked_scatter"});
-    add(LikeFirst,
-        {"type_as",    "copy",      "fill",        "zero",           "index_put",       "index_add", "index_copy",
-         "index_fill", "scatter",   "scatter_add", "scatter_reduce", "zeros_like",      "ones_like", "full_like",
-         "empty_like", "rand_like", "randn_like",  "bernoulli",      "feature_dropout", "normalize"});
+    add(LikeFirst, {"type_as", "copy", "fill", "zero", "zeros_like", "ones_like", "full_like", "empty_like",
+                    "rand_like", "randn_like", "bernoulli", "feature_dropout", "normalize"});
+    add(WriteAlong, {"index_add", "index_copy", "index_fill"});
+    add(ScatterAlong, {"scatter", "scatter_add", "scatter_reduce"});
+    add(WriteAt, {"index_put"});
+    add(ReplacePart, {"select_scatter", "slice_scatter"});
+    add(AllButBatch, {"group_norm", "instance_norm", "renorm", "channel_shuffle", "pixel_shuffle", "pixel_unshuffle"});
+    add(Pool, {"max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
+               "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+               "adaptive_max_pool2d", "max_pool2d_with_indices"});
+    add(LossOfPairs, {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+                      "binary_cross_entropy_with_logits", "kl_div"});
+    add(AlongBoth, {"cosine_similarity"});
     add(View, {"view", "reshape", "_unsafe_view", "_reshape_alias"});
     add(ViewAs, {"view_as", "reshape_as"});
     add(Flatten, {"flatten"});
@@ -1582,14 +1842,17 @@ const std::unordered_map<std::string, SizeRule>& Rules() {
     add(TopK, {"topk"});
     add(Cat, {"cat", "concat"});
     add(Stack, {"stack"});
+    add(BroadcastAll, {"broadcast_tensors"});
     add(Pad, {"pad", "constant_pad_nd"});
     add(Linear, {"linear"});
     add(Matmul, {"matmul", "mm", "bmm", "mv", "dot"});
     add(AddMatmul, {"addmm", "baddbmm"});
     add(Einsum, {"einsum"});
     add(GroupedMatmul, {"_grouped_mm"});
-    add(Reduce, {"sum", "mean", "amax", "amin", "argmax", "argmin", "prod", "var", "std", "any", "all", "logsumexp",
-                 "norm", "linalg_vector_norm", "var_mean", "nansum"});
+    add(Reduce, {"sum",          "mean",     "amax",   "amin",    "argmax",    "argmin",    "prod",
+                 "var",          "std",      "any",    "all",     "logsumexp", "norm",      "linalg_vector_norm",
+                 "var_mean",     "std_mean", "nansum", "nanmean", "median",    "nanmedian", "aminmax",
+                 "count_nonzero"});
     add(MaxOrMin, {"max", "min"});
     add(Attention, {"scaled_dot_product_attention"});
     add(Convolution, {"conv1d", "conv2d", "conv3d"});
@@ -1627,21 +1890,84 @@ bool IsLinear(const std::string& name) {
       "to", "_to_copy", "contiguous", "clone", "detach", "lift_fresh_copy", "lift_fresh", "alias", "copy", "dropout",
       "feature_dropout", "float", "real", "imag", "conj", "complex",
       // moves of elements
-      "index_put", "index_add", "index_copy", "index_fill", "scatter", "scatter_add", "masked_scatter", "flip", "roll",
-      "tril", "triu", "view", "reshape", "_unsafe_view", "_reshape_alias", "flatten", "unflatten", "permute",
-      "transpose", "t", "numpy_T", "swapaxes", "swapdims", "unsqueeze", "squeeze", "expand", "repeat", "tile",
-      "repeat_interleave", "view_as_real", "view_as_complex", "split_with_sizes", "split", "chunk", "tensor_split",
-      "slice", "narrow", "select", "unbind", "index_select", "gather", "take_along_dim", "index", "cat", "concat",
-      "stack", "pad", "constant_pad_nd",
+      "index_put", "select_scatter", "slice_scatter", "index_add", "index_copy", "index_fill", "scatter", "scatter_add",
+      "masked_scatter", "flip", "roll", "tril", "triu", "view", "reshape", "_unsafe_view", "_reshape_alias", "flatten",
+      "unflatten", "permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims", "unsqueeze", "squeeze", "expand",
+      "repeat", "tile", "repeat_interleave", "view_as_real", "view_as_complex", "split_with_sizes", "split", "chunk",
+      "tensor_split", "slice", "narrow", "select", "unbind", "index_select", "gather", "take_along_dim", "index", "cat",
+      "concat", "stack", "pad", "constant_pad_nd",
       // sums and products
       "sum", "nansum", "mean", "cumsum", "linear", "matmul", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "einsum",
       "_grouped_mm", "conv1d", "conv2d", "conv3d", "embedding", "linalg_solve_triangular"};
   return kLinear.contains(PlainName(name));
 }
 
-void TakeNoTerms(NodeSizes& n) {
-  if (n.in_conflict() || SizeRuleOf(n.node().target) == nullptr || SizeRuleOf(n.node().target) == Nothing) return;
-  const std::string_view name = PlainName(n.node().target);
+namespace {
+
+// The operands that an operator adds up, of those whose result may be partial.
+std::vector<std::string_view> AddendsOf(std::string_view name) {
+  static const std::map<std::string_view, std::vector<std::string_view>> kAddends = {
+      {"add", {"self", "other"}},
+      {"sub", {"self", "other"}},
+      {"rsub", {"self", "other"}},
+      {"where", {"self", "other"}},
+      {"lerp", {"self", "end"}},
+      {"masked_fill", {"self", "value"}},
+      {"index_put", {"self", "values"}},
+      {"index_add", {"self", "source"}},
+      {"index_copy", {"self", "source"}},
+      {"index_fill", {"self", "value"}},
+      {"scatter", {"self", "src"}},
+      {"scatter_add", {"self", "src"}},
+      {"masked_scatter", {"self", "source"}},
+      {"select_scatter", {"self", "src"}},
+      {"slice_scatter", {"self", "src"}},
+      {"cat", {"tensors"}},
+      {"concat", {"tensors"}},
+      {"stack", {"tensors"}},
+      {"complex", {"real", "imag"}},
+      {"addcmul", {"self"}},
+      {"addcdiv", {"self"}},
+      {"addmm", {"self"}},
+      {"baddbmm", {"self"}},
+      {"linear", {"bias"}},
+      {"conv1d", {"bias"}},
+      {"conv2d", {"bias"}},
+      {"conv3d", {"bias"}}};
+  const auto found = kAddends.find(name);
+  return found == kAddends.end() ? std::vector<std::string_view>() : found->second;
+}
+
+// Numbers that an operator adds or writes; zero for those that it does not have.
+bool AddsNumber(const NodeSizes& n, std::string_view name) {
+  const auto is_number = [&](const char* key) {
+    const ProgramArgument* argument = n.Find(key);
+    if (argument == nullptr || n.IsTensor(*argument)) return false;
+    const std::optional<NumberValue> value = n.NumberOf(*argument).full_value();
+    return value && AsFloat(*value) != 0;
+  };
+  static const std::set<std::string_view> kAdds = {"add", "sub", "rsub", "where"};
+  static const std::set<std::string_view> kFills = {"masked_fill", "index_fill", "scatter", "pad", "constant_pad_nd"};
+  return (kAdds.contains(name) && (is_number("other") || (name == "where" && is_number("self")))) ||
+         (kFills.contains(name) && is_number("value"));
+}
+
+void ForEachTensor(const NodeSizes& n, const std::function<void(const std::string&, const LocalTensor&)>& visit) {
+  const auto take = [&](const std::string& key, const ProgramArgument& argument) {
+    if (const LocalTensor* one = n.TensorOf(argument)) visit(key, *one);
+  };
+  for (const auto& [key, argument] : n.node().inputs) {
+    take(key, argument);
+    for (const ProgramArgument& element : argument.elements) take(key, element);
+  }
+}
+
+bool UsesShapeOfOther(std::string_view name) {
+  return name == "type_as" || name == "view_as" || name == "reshape_as" || name == "expand_as";
+}
+
+// Whether the operator is not linear in its partial operands together.
+bool IsNotLinear(const NodeSizes& n, std::string_view name) {
   // A partial operand of these is divided by, chosen by, or looked up by.
   static const std::set<std::pair<std::string_view, std::string_view>> kNotLinearIn = {
       {"div", "other"},
@@ -1665,55 +1991,83 @@ void TakeNoTerms(NodeSizes& n) {
       {"_grouped_mm", "offs"},
       {"repeat_interleave", "repeats"},
       {"linalg_solve_triangular", "self"}};
-  // The operators that multiply, and the operand that they add to the product.
-  static const std::map<std::string_view, std::string_view> kProducts = {
-      {"mul", ""},         {"matmul", ""},     {"mm", ""},         {"bmm", ""},         {"mv", ""},
-      {"dot", ""},         {"einsum", ""},     {"linear", "bias"}, {"_grouped_mm", ""}, {"addmm", "self"},
-      {"baddbmm", "self"}, {"conv1d", "bias"}, {"conv2d", "bias"}, {"conv3d", "bias"},  {"addcmul", "self"}};
-  const auto product = kProducts.find(name);
-  const LocalTensor* terms = nullptr;
+  // The operators that multiply operands. Those that AddendsOf names are added to the product.
+  static const std::set<std::string_view> kProducts = {"mul",    "matmul", "mm",      "bmm",     "mv",
+                                                       "dot",    "einsum", "linear",  "conv1d",  "conv2d",
+                                                       "conv3d", "addmm",  "baddbmm", "addcmul", "_grouped_mm"};
+  const std::vector<std::string_view> addends = AddendsOf(name);
+  bool linear = IsLinear(n.node().target) && !n.LosesFractions();
   int factors = 0;
-  bool linear = IsLinear(n.node().target);
-  const bool shape_of_other = name == "type_as" || name == "view_as" || name == "reshape_as" || name == "expand_as";
-  const auto take = [&](const std::string& key, const ProgramArgument& argument) {
-    const LocalTensor* one = n.TensorOf(argument);
-    if (one == nullptr || !one->terms || shape_of_other) return;
-    terms = one;
+  ForEachTensor(n, [&](const std::string& key, const LocalTensor& one) {
+    if (!one.terms) return;
     if (kNotLinearIn.contains({name, key})) linear = false;
-    if (product != kProducts.end() && key != product->second && ++factors > 1) linear = false;
-  };
-  for (const auto& [key, argument] : n.node().inputs) {
-    take(key, argument);
-    for (const ProgramArgument& element : argument.elements) take(key, element);
-  }
-  if (terms == nullptr || TakesShapeOnly(n.node().target)) return;
+    const bool is_factor = kProducts.contains(name) && std::ranges::find(addends, key) == addends.end();
+    if (is_factor && ++factors > 1) linear = false;
+  });
+  return !linear;
+}
+
+}  // namespace
+
+void TakeNoTerms(NodeSizes& n) {
+  const SizeRule rule = SizeRuleOf(n.node().target);
+  const std::string_view name = PlainName(n.node().target);
+  if (n.in_conflict() || rule == nullptr || rule == Nothing || TakesShapeOnly(name) || UsesShapeOfOther(name)) return;
+  const LocalTensor* terms = nullptr;
+  const LocalTensor* sharded = nullptr;
+  ForEachTensor(n, [&](const std::string& /*key*/, const LocalTensor& one) {
+    if (one.terms) terms = &one;
+    if (AnySharded(one.dims)) sharded = &one;
+  });
+  const auto makes_terms = [](const LocalTensor& made) { return made.known && made.terms; };
+  const bool made = std::ranges::any_of(n.results, makes_terms);
+  if (terms == nullptr && !made) return;
   LocalDim from;
-  from.origin = terms->terms_origin;
-  if (!linear) {
-    n.Conflict(Kind::kTerms,
-               "it is not linear in a partial operand, so the sum of the ranks' results is not the full result", 0, 0,
-               &from);
+  if (terms != nullptr) {
+    from.origin = terms->terms_origin;
+  } else if (sharded != nullptr) {
+    from = *std::ranges::find_if(sharded->dims, &LocalDim::is_sharded);
+  }
+  const auto refuse = [&](const std::string& why) { n.Conflict(Kind::kTerms, why, std::nullopt, std::nullopt, &from); };
+  if (terms != nullptr && IsNotLinear(n, name)) {
+    refuse("it is not linear in a partial operand, so the sum of the ranks' results is not the full result");
     return;
   }
-  // What is the same on all ranks would be added once for each of them. A tensor that is added may be zeros on all ranks
-  // but one; a number and a bias are not.
-  const auto is_number = [&](const char* key) {
-    const ProgramArgument* argument = n.Find(key);
-    if (argument == nullptr || n.IsTensor(*argument)) return false;
-    const std::optional<NumberValue> value = n.NumberOf(*argument).full_value();
-    return value && AsFloat(*value) != 0;
-  };
-  static const std::set<std::string_view> kAdds = {"add", "sub", "rsub", "where"};
-  static const std::set<std::string_view> kFills = {"masked_fill", "index_fill", "scatter", "pad", "constant_pad_nd"};
-  const LocalTensor* bias = n.Tensor("bias");
-  const bool number = (kAdds.contains(name) && (is_number("other") || (name == "where" && is_number("self")))) ||
-                      (kFills.contains(name) && is_number("value"));
-  if (number || (factors > 0 && bias != nullptr && !bias->terms)) {
-    n.Conflict(Kind::kTerms,
-               std::string("every rank adds its ") + (number ? "number" : "bias") +
-                   " to a partial tensor, so the sum of the ranks' results is not the full result",
-               0, 0, &from);
+  const bool shards = std::ranges::any_of(n.results, [&](const LocalTensor& one) {
+    return one.known && (terms != nullptr || one.terms) && AnySharded(one.dims);
+  });
+  if (shards || (terms != nullptr && sharded != nullptr)) {
+    refuse(
+        "its result would be partial and sharded, so that the ranks' results are neither terms nor parts of one "
+        "tensor");
+    return;
   }
+  // What is the same on all ranks would be added once for each of them.
+  const std::vector<std::string_view> addends = AddendsOf(name);
+  bool full = AddsNumber(n, name);
+  ForEachTensor(n, [&](const std::string& key, const LocalTensor& one) {
+    const bool is_addend = std::ranges::find(addends, key) != addends.end();
+    if (is_addend && !one.terms && !one.zero && !one.late && !AnySharded(one.dims)) full = true;
+  });
+  if (full)
+    refuse("every rank adds a full value to a partial tensor, so the sum of the ranks' results has it once per rank");
+}
+
+bool MakesZeros(const NodeSizes& n) {
+  static const std::set<std::string_view> kZeros = {"zeros", "new_zeros",  "zeros_like", "zero",
+                                                    "empty", "empty_like", "new_empty"};
+  static const std::map<std::string_view, const char*> kFilled = {{"full", "fill_value"},
+                                                                  {"new_full", "fill_value"},
+                                                                  {"full_like", "fill_value"},
+                                                                  {"fill", "value"},
+                                                                  {"scalar_tensor", "s"}};
+  const std::string_view name = PlainName(n.node().target);
+  if (kZeros.contains(name)) return true;
+  const auto filled = kFilled.find(name);
+  if (filled == kFilled.end()) return false;
+  const ProgramArgument* value = n.Find(filled->second);
+  return value != nullptr && !n.IsTensor(*value) && n.NumberOf(*value).full_value() &&
+         AsFloat(*n.NumberOf(*value).full_value()) == 0;
 }
 
 void TakeNoShardValues(NodeSizes& n) {
@@ -1762,6 +2116,10 @@ bool NodeSizes::IsTensor(const ProgramArgument& argument) const {
 bool NodeSizes::IsFloat(const ProgramArgument& argument) const {
   return argument.kind == ProgramArgument::Kind::kValue &&
          program_.values[argument.value].kind == ProgramValue::Kind::kFloat;
+}
+
+bool NodeSizes::IsMask(const ProgramArgument& argument) const {
+  return IsTensor(argument) && DTypeFromExported(program_.values[argument.value].dtype) == DType::kBool;
 }
 
 const LocalTensor* NodeSizes::TensorOf(const ProgramArgument& argument) const {

@@ -18,6 +18,9 @@ struct LocalTensor {
   bool terms = false;                      // the tensor is partial, or computed from a partial tensor
   int32_t terms_at = LocalDim::kNone;      // the node that made the tensor partial
   int32_t terms_origin = LocalDim::kNone;  // the origin of the sharded dim that this node summed over
+  bool zero = false;                       // zeros, or memory without values; a sum with it is partial if the rest is
+  bool parameter = false;                  // a parameter or buffer of the model
+  bool late = false;  // a parameter that the module adds after its output is reduced (ModuleLayouts::after)
   std::vector<LocalDim> dims;
 };
 
@@ -69,6 +72,8 @@ class NodeSizes {
   const LocalTensor* TensorOf(const ProgramArgument& argument) const;
   bool IsTensor(const ProgramArgument& argument) const;
   bool IsFloat(const ProgramArgument& argument) const;
+  // Whether the argument is a tensor of dtype bool: a mask, where an operator takes indices.
+  bool IsMask(const ProgramArgument& argument) const;
   // Returns all tensor operands in order, including tensors in lists; nullopt if one of them is unknown.
   std::optional<std::vector<const LocalTensor*>> Tensors() const;
   LocalNumber NumberOf(const ProgramArgument& argument) const;
@@ -100,6 +105,7 @@ class NodeSizes {
   // The output of the rule. A result that is not set is unknown.
   std::vector<LocalTensor> results;
   std::optional<SizeConflict> conflict;
+  bool of_local_experts = false;  // results are unknown because the operator looks up rows of this rank's experts
   void Set(size_t i, std::vector<LocalDim> dims, bool terms = false) {
     if (i >= results.size()) return;
     results[i].known = true;
@@ -124,19 +130,30 @@ SizeRule SizeRuleOf(const std::string& name);
 // at the same position.
 bool IsElementwise(const std::string& name);
 
+// Returns whether a rank has the same elements of two dims of equal sizes, as far as is known.
+bool HaveSameElements(const LocalDim& a, const LocalDim& b);
+
 // Larger sizes and integers count as unknown, so that the product of any two of them fits int64.
 inline constexpr int64_t kLargestSize = int64_t{1} << 31;
 
 // Returns whether the operator is linear in its tensor operands, in each for given others or in all together, so that
-// its result is partial if an operand is.
+// its results are partial if an operand is.
 bool IsLinear(const std::string& name);
 
-// Records a conflict if an operator that has a rule is not linear in a partial operand: the sum of the ranks' results
-// is not the operator's result for the sum of the partial tensors. Such are all operators except those of IsLinear, a
-// product of two partial tensors, and the operands that an operator divides by or looks up by. If all ranks but one
-// have zeros, the sum of the results may be right, as for a norm of rows of an embedding, but the gradients of the
-// operator's other operands are wrong. Also records a conflict if a number or a bias is added to a partial tensor. A
-// full tensor may be added, since it may be zeros on all ranks but one.
+// Returns whether the results depend only on the shape of the first operand: zeros_like.
+bool TakesShapeOnly(std::string_view name);
+
+// Returns whether the operator makes zeros, or memory without values.
+bool MakesZeros(const NodeSizes& n);
+
+// Records a conflict of an operator that has a rule and a partial operand or result:
+// - The operator is not linear in the partial operand: the sum of the ranks' results is not the operator's result for
+//   the sum of the partial tensors. Linear are the operators of IsLinear, but not a product of two partial tensors, nor
+//   in operands that they divide by or look up by. If all ranks but one have zeros, the sum of the results may be right,
+//   as for a norm of rows of an embedding, but the gradients of the operator's other operands are wrong.
+// - Another operand or the result is sharded.
+// - A full tensor or a number other than zero is added: the sum would have it once per rank. Zeros, and a parameter that
+//   the module adds after its output is reduced (LocalTensor::late), may be added.
 void TakeNoTerms(NodeSizes& n);
 
 // Records a conflict if the operator uses a number that follows a shard as a value: `x / n`, `full(sizes, n)`,

@@ -1,10 +1,11 @@
 // The part of the graph between the logits and the loss is taken out as a program of its own: the nodes that the loss
-// depends on, followed backwards up to the logits, the ids and the labels. Sizes of other tensors are those of the
+// depends on, followed backwards up to the logits and the labels. Sizes of other tensors are those of the
 // example, whose shape the made-up logits and labels have.
 #include "engine/models/own_loss.h"
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -16,6 +17,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/accumulate.h>
 
+#include "engine/graph/plain_loss.h"
 #include "engine/models/causal_lm.h"
 #include "engine/models/program/compile_program.h"
 #include "engine/models/program/program.h"
@@ -82,6 +84,11 @@ class LossPart {
       same = node.inputs[0].second.value;
     }
     return Follow(loss);
+  }
+
+  // Whether all nodes that Find found are of a plain loss.
+  bool IsPlain() const {
+    return std::ranges::all_of(nodes_, [&](size_t index) { return IsOfPlainLoss(program_.graph.nodes[index]); });
   }
 
   // The nodes that Find found: indices into the graph.
@@ -214,29 +221,34 @@ bool IsCheck(const ProgramNode& node) {
          std::ranges::all_of(node.outputs, [](uint32_t value) { return value == ProgramNode::kNoValue; });
 }
 
-void RemoveOutput(ExportedProgram& program, const std::string& name) {
+// Returns the positions of the removed outputs.
+std::set<uint32_t> RemoveOutput(ExportedProgram& program, const std::string& name) {
+  std::set<uint32_t> removed;
   for (size_t i = program.outputs.size(); i-- > 0;) {
     if (program.outputs[i].name != name) continue;
     program.outputs.erase(program.outputs.begin() + static_cast<std::ptrdiff_t>(i));
     program.graph.outputs.erase(program.graph.outputs.begin() + static_cast<std::ptrdiff_t>(i));
+    removed.insert(static_cast<uint32_t>(i));
   }
+  return removed;
 }
 
-// Leaves out what a call of a module returned; calls that then return nothing are left out.
-void RemoveResults(ExportedProgram& program, const std::set<uint32_t>& gone) {
+// Leaves out what a call of a module returned; calls that then return nothing are left out. The root returns the outputs
+// of the graph, in their order, without those at the positions `outputs`.
+void RemoveResults(ExportedProgram& program, const std::set<uint32_t>& gone, const std::set<uint32_t>& outputs) {
   std::erase_if(program.calls, [&](RecordedCall& call) {
+    const bool is_root = call.module.empty();
     std::vector<RecordedCall::Place> results;
-    uint32_t removed = 0;
     for (RecordedCall::Place place : call.results) {
-      if (gone.contains(place.value)) {
-        ++removed;
-        continue;
+      if (gone.contains(place.value) || (is_root && outputs.contains(place.position))) continue;
+      if (is_root) {
+        place.position -= static_cast<uint32_t>(std::distance(outputs.begin(), outputs.lower_bound(place.position)));
       }
-      if (call.module.empty()) place.position -= removed;  // the root returns the outputs of the graph, in their order
       results.push_back(place);
     }
+    const bool removed = results.size() < call.results.size();
     call.results = std::move(results);
-    return removed > 0 && call.results.empty();
+    return removed && call.results.empty();
   });
 }
 
@@ -247,7 +259,7 @@ std::optional<ExportedProgram> WithoutOwnLoss(const ExportedProgram& program) {
   LossPart part(program);
   if (!logits || !loss || !part.Find(*logits, *loss)) return std::nullopt;
   ExportedProgram out = program;
-  RemoveOutput(out, "loss");
+  const std::set<uint32_t> outputs = RemoveOutput(out, "loss");
   const std::vector<ProgramNode>& nodes = program.graph.nodes;
   std::set<uint32_t> used;
   std::set<uint32_t> gone;
@@ -272,7 +284,7 @@ std::optional<ExportedProgram> WithoutOwnLoss(const ExportedProgram& program) {
     }
     return std::ranges::any_of(values, [&](uint32_t value) { return gone.contains(value); });
   });
-  RemoveResults(out, gone);
+  RemoveResults(out, gone, outputs);
   return out;
 }
 
@@ -283,10 +295,12 @@ OwnLoss OwnLossOf(const ExportedProgram& program) {
   const std::optional<uint32_t> loss = ValueOf(program, "loss");
   const auto labels = std::ranges::find(program.inputs, "labels", &ProgramInput::kind);
   if (!logits || !loss || labels == program.inputs.end() || labels->value < 0) return OwnLoss::kNone;
-  std::optional<ExportedProgram> part = LossPart(program).Take(*logits, *loss);
+  LossPart found(program);
+  std::optional<ExportedProgram> part = found.Take(*logits, *loss);
   const std::vector<int64_t>& shape = program.values[*logits].sizes;
   const std::vector<int64_t>& of_labels = program.values[static_cast<size_t>(labels->value)].sizes;
   if (!part || shape.size() != 3 || of_labels.size() != 2) return OwnLoss::kOfMore;
+  if (!found.IsPlain()) return OwnLoss::kOther;
   const std::shared_ptr<Program> run =
       Program::FromProgram(std::make_shared<const ExportedProgram>(*std::move(part))).ValueOrThrow();
   const c10::NoGradGuard no_grad;

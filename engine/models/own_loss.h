@@ -20,8 +20,10 @@ enum class OwnLoss : uint8_t {
 };
 
 // Returns the kind of the program's loss. Finds the values from which the graph computes the loss. If these are only
-// logits and labels, computes the program's loss and CausalLmLoss for generated logits and labels (one label is -100)
-// of the example's shape, and compares the two losses. Needs no weights, and the result does not depend on a plan.
+// logits and labels, and the operators only move them and compute a cross-entropy that ignores labels of -100, computes
+// the program's loss and CausalLmLoss for generated logits and labels (one label is -100) of the example's shape, and
+// compares the two losses. Any other operator (a mask, a bound of the logits) makes the loss kOther. Needs no weights,
+// and the result does not depend on a plan.
 // Throws PlanError if the operators of the loss cannot be compiled.
 OwnLoss OwnLossOf(const ExportedProgram& program);
 

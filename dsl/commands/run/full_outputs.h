@@ -24,7 +24,7 @@ class FullOutputs {
   // Returns the full output; differentiable.
   at::Tensor operator()(std::string_view output, at::Tensor local) const;
   // Returns every output of a program in full. Throws PlanError (kNotSupported) for an output that does not have the
-  // shape of the model without a plan: a shard in a layout that the graph does not tell.
+  // shape of the model without a plan: a shard in a layout that the graph does not tell (Program::OutputLayouts).
   ProgramOutputs operator()(const ProgramOutputs& local) const;
 
  private:

@@ -53,6 +53,41 @@ TEST_CASE("a loss of the same position is another one, and a program may have no
   CHECK(WithoutLoss(without) == nullptr);
 }
 
+// The generated logits and labels of the comparison may have no value that the operator treats in its own way.
+TEST_CASE("a loss that bounds logits, or ignores another label, is another one") {
+  const auto bounded = [](const char* target, const char* least, double number) {
+    ExportedProgram program = ReadParity("programs/llama/program.pt2");
+    const auto entropy = std::ranges::find(program.graph.nodes, "aten::cross_entropy_loss", &ProgramNode::target);
+    REQUIRE(entropy != program.graph.nodes.end());
+    ProgramArgument& given = entropy->inputs[0].second;
+    ProgramNode clamp;
+    clamp.name = clamp.target = target;
+    ProgramArgument bound;
+    bound.kind = ProgramArgument::Kind::kFloat;
+    bound.number = number;
+    clamp.inputs = {{"self", given}, {least, bound}};
+    program.values.push_back(program.values[given.value]);
+    given.value = static_cast<uint32_t>(program.values.size() - 1);
+    clamp.outputs = {given.value};
+    program.graph.nodes.insert(entropy, clamp);
+    return OwnLossOf(program);
+  };
+  CHECK(bounded("aten::clamp", "min", -5) == OwnLoss::kOther);
+  ExportedProgram program = ReadParity("programs/llama/program.pt2");
+  const auto entropy = std::ranges::find(program.graph.nodes, "aten::cross_entropy_loss", &ProgramNode::target);
+  ProgramArgument ignored;
+  ignored.kind = ProgramArgument::Kind::kInt;
+  ignored.integer = 0;
+  const auto index =
+      std::ranges::find(entropy->inputs, "ignore_index", &std::pair<std::string, ProgramArgument>::first);
+  if (index == entropy->inputs.end()) {
+    entropy->inputs.emplace_back("ignore_index", ignored);
+  } else {
+    index->second = ignored;
+  }
+  CHECK(OwnLossOf(program) == OwnLoss::kOther);
+}
+
 // The loss plus a value of a layer, as a balance of experts is.
 TEST_CASE("an auxiliary term makes the loss depend on more than logits") {
   ExportedProgram program = ReadParity("programs/llama/program.pt2");

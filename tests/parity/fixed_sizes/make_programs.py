@@ -78,6 +78,17 @@ def multihead(module, x):
     return module(x, x, x, need_weights=False)[0]
 
 
+def summed(q, x):
+    """A partial tensor like x under the plan."""
+    return x * q(x).sum(-1, keepdim=True)
+
+
+def put(x, places):
+    x = x.clone()
+    x[..., places] = 0
+    return x
+
+
 def kept(m, x):
     values = []
     return m.keeping(m.q(x), values) + values[0]
@@ -156,6 +167,25 @@ KINDS = {
     "one_added": lambda m, x: x * (m.q(x).sum(-1, keepdim=True) + 1),
     "one_filled": lambda m, x: x * m.q(x).sum(-1, keepdim=True).masked_fill(x[..., :1] > 0, 1),
     "bias_added": lambda m, x: F.linear(m.q(x).sum(-1, keepdim=True), torch.ones(8, 1), x[0, 0]),
+    "partial_and_sharded": lambda m, x: m.out(m.k(x) * m.q(x).sum(-1, keepdim=True)),
+    "full_added": lambda m, x: summed(m.q, x) + x,
+    "full_joined": lambda m, x: torch.cat([summed(m.q, x), x], -1),
+    "topk_of_sum": lambda m, x: summed(m.q, x).topk(4, -1).values,
+    "sum_scattered": lambda m, x: x.masked_scatter(x > 0, summed(m.q, x)),
+    "sum_collected": lambda m, x: x * torch.zeros(6, 8).index_add(0, torch.arange(6), summed(m.q, x)[0]).softmax(-1),
+    # Indices of the full dim
+    "fill_places": lambda m, x: m.out(m.q(x).index_fill(2, torch.tensor([1, 3]), 0.0)),
+    "put_places": lambda m, x: m.out(put(m.q(x), torch.tensor([1, 3]))),
+    "scatter_places": lambda m, x: m.out(m.q(x).scatter(2, torch.ones(2, 6, 1, dtype=torch.int64), 0.0)),
+    "look_up_places": lambda m, x: m.out(m.q(x)[..., torch.arange(16).flip(0)]),
+    "gather_first": lambda m, x: x * m.q(x).gather(1, torch.zeros(2, 6, 1, dtype=torch.int64)),
+    # A dim of one element on a rank
+    "squeeze_heads": lambda m, x: m.out(
+        m.q(x).view(*x.shape[:2], -1, 8).transpose(1, 2).squeeze(1).transpose(1, 2).flatten(2)
+    ),
+    "group_norm": lambda m, x: m.out(F.group_norm(m.q(x).transpose(1, 2), 4).transpose(1, 2)),
+    # A condition on the size of a parameter
+    "guard": lambda m, x: m.out(m.q(x) if m.q(x).shape[-1] > 9 else m.k(x)),
     # Other elements of a rank in one operand than in the other, for a fused projection in packed shards
     "alternating": lambda m, x: m.out(F.silu(m.fused(x)[..., ::2]) * m.fused(x)[..., 1::2]),
     "alternating_product": lambda m, x: m.out(m.q(x) * m.fused(x)[..., ::2]),

@@ -1,12 +1,12 @@
 -- q, k and the fused projection make shards, and out takes them. Options: shards of the fused projection's two parts
--- each by itself; k full again; k not sharded; the model's output is a partial tensor.
-local opt <const> = options { packed = false, gathered = false, full = false, summed = false }
+-- each by itself; k full again; k not sharded; a partial output; packed shards gathered as if they were plain ones.
+local opt <const> = options { packed = false, gathered = false, full = false, summed = false, reordered = false }
 local parts <const> = packed(-1, { 16, 16 })
 local packed_colwise <const> = style {
   name = "packed_colwise",
   params = { weight = packed(0, { 16, 16 }), bias = packed(0, { 16, 16 }) },
   inputs = { { replicate, shared } },
-  outputs = { { parts, parts } },
+  outputs = { opt.reordered and { shard(-1), replicate } or { parts, parts } },
 }
 
 return plan {
