@@ -55,7 +55,8 @@ std::string SizesOf(const Verb& verb) {
     return verify->input.empty() ? "--tokens " + verify->tokens : verify->input;
   }
   if (const auto* train = std::get_if<TrainVerb>(&verb)) {
-    return "--batch " + std::to_string(train->batch) + " --sequence " + std::to_string(train->sequence);
+    return "--batch " + std::to_string(train->batch) + " --sequence " +
+           std::to_string(train->sequence.value_or(kSequence));
   }
   if (const auto* compare = std::get_if<CompareVerb>(&verb)) return compare->expected;
   return "";
