@@ -45,7 +45,20 @@ std::optional<int64_t> ClassesOf(const ExportedProgram& program, const ProgramNo
   return value.sizes[dim];
 }
 
+// Whether the example's labels have the shape of the logits without the last dim.
+bool HaveShapeOfLogits(const ExportedProgram& program, const ProgramInput& labels) {
+  const auto logits = std::ranges::find(program.outputs, "logits", &ProgramOutput::name);
+  if (logits == program.outputs.end()) return false;
+  const ProgramArgument& value = program.graph.outputs[static_cast<size_t>(logits - program.outputs.begin())];
+  if (value.kind != Kind::kValue) return false;
+  std::vector<int64_t> rows = program.values[value.value].sizes;
+  if (rows.empty()) return false;
+  rows.pop_back();
+  return rows == program.values[static_cast<size_t>(labels.value)].sizes;
+}
+
 std::optional<CountedLabels> OfArchive(const ExportedProgram& program, const ProgramInput& labels) {
+  if (labels.value < 0) return std::nullopt;
   const std::vector<ProgramNode>& nodes = program.graph.nodes;
   std::map<uint32_t, const ProgramNode*> made_by;
   for (const ProgramNode& node : nodes) {
@@ -64,7 +77,10 @@ std::optional<CountedLabels> OfArchive(const ExportedProgram& program, const Pro
       out.shifted = out.shifted || LeavesFirstOut(program, *made->second);
       target = &made->second->inputs[0].second;
     }
-    if (target != nullptr && target->kind == Kind::kValue && target->value == labels.value) return out;
+    if (target != nullptr && target->kind == Kind::kValue && target->value == labels.value) {
+      out.of_logits = HaveShapeOfLogits(program, labels);
+      return out;
+    }
   }
   return std::nullopt;
 }

@@ -16,7 +16,11 @@ struct CountedLabels {
   std::string input;               // the input of labels; "": the program takes none
   bool shifted = false;            // the loss leaves out the first label of each row, which predicts nothing
   int64_t ignored = -100;          // labels of this value do not count
-  std::optional<int64_t> classes;  // labels are below this number; nullopt: the graph does not tell it
+  std::optional<int64_t> classes;  // labels are below this number; nullopt: the graph does not tell it, or a
+                                   // plan may shard it
+  // The cross-entropy takes a label for each row of the output "logits": the labels have the shape of the logits without
+  // the last dim. No guard of the program compares them.
+  bool of_logits = false;
 };
 
 // Returns the labels of the cross-entropy whose targets the graph computes from the labels alone: it follows the targets

@@ -127,7 +127,9 @@ Result<BatchLoss> BatchLoss::OfExamples(const CausalLm& net, const AppliedPlan& 
 Diagnostics BatchLoss::Check(const Batch& batch) const {
   if (by_name_ == nullptr) return {};
   try {
-    by_name_->CheckCall(InTypes(*by_name_, batch.tensors));
+    const auto shapes = by_name_->CheckCall(InTypes(*by_name_, batch.tensors));
+    if (std::optional<Diagnostic> error = CheckLabelSizes(*by_name_, batch.tensors, *shapes))
+      return {*std::move(error)};
   } catch (const PlanError& error) {
     return error.diagnostics();
   }

@@ -582,7 +582,9 @@ ProgramOutputs Program::forward(std::vector<at::Tensor> inputs) {
   return {std::move(names), std::move(tensors), checked.shapes};
 }
 
-void Program::CheckCall(const std::map<std::string, at::Tensor>& inputs) { GraphFor(InOrder(inputs)); }
+std::shared_ptr<const ProgramOutputs::Shapes> Program::CheckCall(const std::map<std::string, at::Tensor>& inputs) {
+  return GraphFor(InOrder(inputs)).shapes;
+}
 
 ProgramOutputs Program::forward(const std::map<std::string, at::Tensor>& inputs) { return forward(InOrder(inputs)); }
 

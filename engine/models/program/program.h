@@ -102,8 +102,8 @@ class Program : public ProgramModule {
   // missing or unknown name.
   ProgramOutputs forward(const std::map<std::string, at::Tensor>& inputs);
   // Throws what a call with these names and shapes would throw, autocast aside, in the module's mode, and runs nothing.
-  // The tensors may be on the meta device.
-  void CheckCall(const std::map<std::string, at::Tensor>& inputs);
+  // The tensors may be on the meta device. Returns the full shapes of the results.
+  std::shared_ptr<const ProgramOutputs::Shapes> CheckCall(const std::map<std::string, at::Tensor>& inputs);
 
   // The inputs of all archives (InputsOf).
   const std::vector<ProgramInput>& inputs() const { return inputs_; }

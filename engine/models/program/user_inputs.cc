@@ -96,4 +96,22 @@ std::optional<Diagnostic> CheckIds(const ProgramInput& input, const at::Tensor& 
                            first);
 }
 
+std::optional<Diagnostic> CheckLabelSizes(const Program& program, const std::map<std::string, at::Tensor>& tensors,
+                                          const ProgramOutputs::Shapes& shapes) {
+  const CountedLabels counted = CountedLabelsOf(program.exported());
+  const auto labels = tensors.find(counted.input);
+  if (!counted.of_logits || labels == tensors.end()) return std::nullopt;
+  const std::vector<ProgramOutput>& outputs = program.exported().outputs;
+  const auto logits = std::ranges::find(outputs, "logits", &ProgramOutput::name);
+  std::optional<std::vector<int64_t>> wanted = shapes[static_cast<size_t>(logits - outputs.begin())];
+  if (!wanted || wanted->empty()) return std::nullopt;
+  wanted->pop_back();
+  if (labels->second.sizes().equals(*wanted)) return std::nullopt;
+  Diagnostic d = MakeDiagnostic(
+      Finding::kBadInput, "the input '" + counted.input + "' has the shape " + ShapeToString(labels->second.sizes()));
+  d.path = program.exported().file;
+  d.required = ShapeToString(*wanted) + ": a label for each row of the logits";
+  return d;
+}
+
 }  // namespace moonshard

@@ -14,6 +14,7 @@
 #include "engine/core/base/diagnostic.h"
 #include "engine/graph/counted_labels.h"
 #include "engine/io/exported_program/exported_program.h"
+#include "engine/models/program/program.h"
 
 namespace moonshard {
 
@@ -37,5 +38,11 @@ std::optional<Diagnostic> CheckIds(const ProgramInput& input, const at::Tensor& 
 // As CheckIds, for a tensor of ids that is below `size`; `ignored`: another value that is allowed.
 std::optional<Diagnostic> OutsideVocabulary(const std::string& name, const at::Tensor& tensor, int64_t size,
                                             std::optional<int64_t> ignored, const std::string& path, int64_t first = 0);
+
+// Checks that a program whose loss takes a label for each row of its logits (CountedLabels::of_logits) gets as many.
+// `shapes`: the full shapes of the results for these tensors (Program::CheckCall). Returns kBadInput for labels of
+// another shape, which the program would find only in the operator of its loss.
+std::optional<Diagnostic> CheckLabelSizes(const Program& program, const std::map<std::string, at::Tensor>& tensors,
+                                          const ProgramOutputs::Shapes& shapes);
 
 }  // namespace moonshard

@@ -23,12 +23,12 @@ TEST_CASE("the labels that a loss counts are read from the graph") {
                                            {"programs/llama/inputs", "labels", true, 48},
                                            {"programs/qwen2_5_vl/program.pt2", "labels", true, 48},
                                            {"programs/mixtral/program.pt2", "labels", true, 48},
-                                           {"programs/t5/program.pt2", "labels", false, 48},
+                                           {"programs/t5/program.pt2", "labels", false, std::nullopt},
                                            {"examples/masked_lm.pt2", "labels", false, 48},
                                            {"examples/classifier.pt2", "labels", false, 5},
                                            {"examples/regression.pt2", "labels", false, std::nullopt},
-                                           {"own_modules/balanced/program.pt2", "labels", true, 24},
-                                           {"own_modules/modes/program.pt2", "labels", false, 24},
+                                           {"own_modules/balanced/program.pt2", "labels", true, std::nullopt},
+                                           {"own_modules/modes/program.pt2", "labels", false, std::nullopt},
                                            {"own_modules/nested/program.pt2", "", false, std::nullopt}}) {
     INFO(one.path);
     const ExportedProgram program = ReadProgramPath(SourcePath("tests/parity/" + one.path)).ValueOrThrow();
@@ -36,6 +36,7 @@ TEST_CASE("the labels that a loss counts are read from the graph") {
     CHECK(counted.input == one.input);
     CHECK(counted.shifted == one.shifted);
     CHECK(counted.ignored == -100);
+    CHECK(counted.of_logits == (one.input != "" && one.path != "examples/regression.pt2"));
     CHECK(counted.classes == one.classes);
   }
 }

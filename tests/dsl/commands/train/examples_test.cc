@@ -18,7 +18,7 @@ namespace {
 using Catch::Contains;
 
 const std::string kExamples = SourcePath("tests/parity/examples/");  // 12 examples each
-const std::string kPrograms = SourcePath("tests/parity/programs/");
+const std::string kProgramFixtures = SourcePath("tests/parity/programs/");
 
 void Add(Words& words, const Words& more) { words.insert(words.end(), more.begin(), more.end()); }
 
@@ -90,9 +90,9 @@ TEST_CASE("the loss and the gradient of a batch are those of PyTorch, however th
 }
 
 TEST_CASE("the first step's loss is that which eval computes from the same file") {
-  const std::string t5 = kPrograms + "t5";
-  const std::string sets = kPrograms + "llama/inputs/";
-  const std::string causal = kPrograms + "llama";
+  const std::string t5 = kProgramFixtures + "t5";
+  const std::string sets = kProgramFixtures + "llama/inputs/";
+  const std::string causal = kProgramFixtures + "llama";
   struct Case {
     Words model;
     std::string data;
@@ -139,7 +139,7 @@ TEST_CASE("a loss of the next tokens is weighted without the first label of each
   }
   const std::string data = scratch.Write(
       "rows.safetensors", TensorFile({{"input_ids", "I64", "[4,4]", ids}, {"labels", "I64", "[4,4]", labels}}));
-  const std::string llama = kPrograms + "llama";
+  const std::string llama = kProgramFixtures + "llama";
   std::vector<double> losses;
   std::vector<double> norms;
   for (const Words& division : std::vector<Words>{{}, {"--micro-batches", "4"}, {"--mesh", "dp=2"}}) {
@@ -178,8 +178,8 @@ TEST_CASE("held-out examples: every example counts once, and the rows that miss 
 TEST_CASE("a run on examples resumes to the bit, in the order of the run, and not on other data") {
   const ScratchFolder scratch;
   const auto words = [&](const std::string& name, const Words& more) {
-    Words out = TrainOn("masked_lm", {"--batch", "8", "--steps", "6", "--save-every", "3", "--keep", "0", "--save",
-                                      scratch / name, "--log", scratch / (name + ".log")});
+    Words out = TrainOn("classifier", {"--batch", "8", "--steps", "6", "--save-every", "3", "--keep", "0", "--save",
+                                       scratch / name, "--log", scratch / (name + ".log")});
     Add(out, more);
     return out;
   };
@@ -194,10 +194,10 @@ TEST_CASE("a run on examples resumes to the bit, in the order of the run, and no
   std::filesystem::create_directories(scratch / "other");
   std::filesystem::copy(scratch / "whole/step_00000003", scratch / "other/step_00000003",
                         std::filesystem::copy_options::recursive);
-  std::string bytes = ReadWholeFile(kExamples + "masked_lm.safetensors");
-  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  std::string bytes = ReadWholeFile(kExamples + "classifier.safetensors");
+  bytes[bytes.size() - 4] = static_cast<char>(bytes[bytes.size() - 4] ^ 1);  // a pixel
   Words other = words("other", {"--resume"});
-  *(std::ranges::find(other, "--data") + 1) = scratch.Write("masked_lm.safetensors", bytes);
+  *(std::ranges::find(other, "--data") + 1) = scratch.Write("classifier.safetensors", bytes);
   const Outcome refused = RunTraining(other);
   INFO(refused.ToText());
   CHECK(refused.code != 0);
@@ -251,7 +251,7 @@ TEST_CASE("files of examples that do not fit the program are refused before the 
       {masked(file({input, mask, {"labels", "I64", "[3,2]", ids}})),
        {"'labels' has 3 rows", "the same number of rows in all tensors"}},
       {masked(file({input, mask, {"labels", "I64", "[2,2]", RawTokens<int64_t>({5, 6, 7, 8})}})),
-       {"'labels'", "[2, 2]"}},
+       {"the input 'labels' has the shape [2, 2]", "[2, 3]: a label for each row of the logits"}},
       {masked(file({{"input_ids", "I64", "[2]", RawTokens<int64_t>({5, 6})}, mask, labels})),
        {"the input 'input_ids' has the shape [2]"}},
       {masked(file({{"input_ids", "I64", "[]", RawTokens<int64_t>({5})}, mask, labels})), {"'input_ids' has no dims"}},
@@ -266,13 +266,13 @@ TEST_CASE("files of examples that do not fit the program are refused before the 
       {masked(good, {"--data", tokens}), {"the data has files of tokens and files of examples", "tokens.bin"}},
       {masked(good,
               {"--data", file({input, mask, {"labels", "I32", "[2,3]", RawTokens<int32_t>({5, 6, 7, 8, 9, 10})}})}),
-       {"a row of 'labels' is I32 [3], in the first file it is I64 [3]"}},
+       {"a row of 'labels' is int32 [3], in the first file it is int64"}},
       {masked(good, {"--eval-data", tokens}), {"the held-out data are tokens, and the training data are examples"}},
       {masked(good, {"--sequence", "4"}), {"examples have the lengths of their tensors", "no --sequence"}},
       {masked(good, {"--loss-chunk", "4"}), {"cannot be computed in chunks of tokens", "no --loss-chunk"}},
       {masked(good, {"--loss", "next-tokens"}),
        {"examples are trained with the loss that the program computes", "--loss model"}},
-      {masked(good, {"--batch", "3", "--mesh", "tp=1", "--micro-batches", "2"}), {"a batch of 3 is not divisible"}},
+      {masked(good, {"--micro-batches", "4"}), {"a batch of 2 is not divisible"}},
       {masked("/nowhere/a.safetensors"), {"MS0401", "/nowhere/a.safetensors"}},
       {TrainOn("classifier",
                file({{"pixel_values", "F32", "[2,3,4,4]", std::string(384, '\0')},
