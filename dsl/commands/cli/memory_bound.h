@@ -1,6 +1,6 @@
 // MemoryBound: rejects a step that cannot fit in the memory of the machine, before the step begins. The check counts
-// only the token ids, the labels and the logits, or the rows of examples. This is a lower bound of the memory, so a step that fits is never
-// rejected.
+// only the token ids, the labels and the logits, or the rows of examples. This is a lower bound of the memory, so a
+// step that fits is never rejected.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // A row of the run has one number, `place`: rows of the steps before, then micro-batches, then data-parallel ranks,
-// then rows of a rank. It determines the pass and the position in it, and by the shuffle the row of the data. Nothing is
-// stored or exchanged: each rank computes its own rows, ranks of the same data-parallel coordinates compute the same
-// ones, and the position of a run is one number. A run that is resumed on another mesh takes the rows up where the saved
-// one stopped, because `batch` rows of a step are the same set for any number of ranks.
-// The order is defined by the seed and by the number of rows of the data, so a saved position is valid only for the same
-// data. The saved text contains both, and Seek compares them.
+// then rows of a rank. It determines the pass and the position in it, and by the shuffle the row of the data. Nothing
+// is stored or exchanged: each rank computes its own rows, ranks of the same data-parallel coordinates compute the same
+// ones, and the position of a run is one number. A run that is resumed on another mesh takes the rows up where the
+// saved one stopped, because `batch` rows of a step are the same set for any number of ranks. The order is defined by
+// the seed and by the number of rows of the data, so a saved position is valid only for the same data. The saved text
+// contains both, and Seek compares them.
 #include "dsl/commands/train/batches.h"
 
 #include <algorithm>

@@ -56,8 +56,9 @@ class Batches {
   Diagnostics Seek(const std::string& position, bool accept);
 
   // For a loss on held-out data: the rows in the order of the files, divided into parts of `batch` rows. Part() returns
-  // this rank's rows of part `i`. In the last part a rank may have fewer rows, or none. Of data that fills() (Rows), the rows that are missing are rows without counted labels. Of other data, a rank without
-  // rows gets copies of the first row, without counted labels: it must take part in the collectives of the forward.
+  // this rank's rows of part `i`. In the last part a rank may have fewer rows, or none. Of data that fills() (Rows),
+  // the rows that are missing are rows without counted labels. Of other data, a rank without rows gets copies of the
+  // first row, without counted labels: it must take part in the collectives of the forward.
   int64_t parts() const { return (source_->count() + options_.batch - 1) / options_.batch; }
   Batch Part(int64_t i) const;
 

@@ -34,8 +34,8 @@ class BatchLoss {
   // Returns the errors that a forward of these examples would have for their sizes, in the module's mode (training or
   // evaluation); none for tokens. The tensors may be on the meta device.
   Diagnostics Check(const Batch& batch) const;
-  // A scalar with a gradient: the mean over the targets, or the model's own loss. Throws PlanError (kNotSupported) for a
-  // loss of examples that is not one floating-point number.
+  // A scalar with a gradient: the mean over the targets, or the model's own loss. Throws PlanError (kNotSupported) for
+  // a loss of examples that is not one floating-point number.
   at::Tensor Mean(const Batch& batch) const;
   // The sum over the counted labels, and their number. Of a model's own loss: the loss times this number.
   std::pair<double, int64_t> Sum(const Batch& batch) const;

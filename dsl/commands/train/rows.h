@@ -1,6 +1,6 @@
-// Rows: where the rows of the batches come from: numbered rows of named tensors, which are read from files when they are
-// needed. TokenFiles cuts rows from files of tokens; ExampleFiles has the rows of files whose tensors are the inputs of
-// an exported program.
+// Rows: where the rows of the batches come from: numbered rows of named tensors, which are read from files when they
+// are needed. TokenFiles cuts rows from files of tokens; ExampleFiles has the rows of files whose tensors are the
+// inputs of an exported program.
 // Stage after: batches.h.
 #pragma once
 
@@ -24,8 +24,8 @@ class Rows {
   virtual int64_t count() const = 0;
   // Tensors on the CPU for this number of rows. A row into which nothing was read has no counted label, if fills().
   virtual NamedTensors Allocate(int64_t rows) const = 0;
-  // Reads row `row` of the data into row `at` of `to`, a result of Allocate. Several threads may read. Throws PlanError:
-  // kFileUnreadable, and kBadInput for an id outside the vocabulary.
+  // Reads row `row` of the data into row `at` of `to`, a result of Allocate. Several threads may read. Throws
+  // PlanError: kFileUnreadable, and kBadInput for an id outside the vocabulary.
   virtual void Read(int64_t row, const NamedTensors& to, int64_t at) const = 0;
   // The number of labels of these rows that the loss counts, by which the loss of the rows is weighted. If it is 0,
   // replaces labels such that the loss of the rows is a finite number, not the mean over nothing; its weight is 0.

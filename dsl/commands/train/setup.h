@@ -23,9 +23,9 @@ DeviceMesh OpenMesh(const TrainVerb& verb);
 void ThrowTogether(const DeviceMesh& mesh, const std::string& what, const Diagnostics& errors);
 
 // Returns the kind of the data of --data and --eval-data, and sets what the command line leaves to it: --loss and
-// --sequence. Data without a tensor `tokens` are examples if MODEL is a program. Throws the errors of all ranks on every
-// rank: those of KindOfData; kBadInput for --eval-data of another kind, and for examples with --sequence, --loss-chunk
-// or --loss next-tokens; ranks that find different kinds.
+// --sequence. Data without a tensor `tokens` are examples if MODEL is a program. Throws the errors of all ranks on
+// every rank: those of KindOfData; kBadInput for --eval-data of another kind, and for examples with --sequence,
+// --loss-chunk or --loss next-tokens; ranks that find different kinds.
 DataKind ResolveData(TrainVerb& verb, const DeviceMesh& mesh);
 
 // Reads the model; without its checkpoint if --init makes new weights.

@@ -26,10 +26,10 @@ struct TokenOptions {
 
 class TokenFiles final : public Rows {
  public:
-  // `paths`: files and directories (FilesOf). If the files have up to 64 million tokens together, all ids are checked here, else each id is checked when Read reads
-  // it. Errors, of all files at once: kFileNotFound, kFileUnreadable, those of safetensors; kBadInput: a file that is
-  // empty or too short for a window, no tensor `tokens`, raw bytes that are not a multiple of the token size, text for
-  // a vocabulary below 256, an id outside the vocabulary.
+  // `paths`: files and directories (FilesOf). If the files have up to 64 million tokens together, all ids are checked
+  // here, else each id is checked when Read reads it. Errors, of all files at once: kFileNotFound, kFileUnreadable,
+  // those of safetensors; kBadInput: a file that is empty or too short for a window, no tensor `tokens`, raw bytes that
+  // are not a multiple of the token size, text for a vocabulary below 256, an id outside the vocabulary.
   static Result<TokenFiles> Open(const std::vector<std::string>& paths, const TokenOptions& options);
 
   int64_t count() const override { return windows_; }

@@ -21,11 +21,11 @@ constexpr int kSignalled = 128;  // what a shell adds to the number of a signal 
 
 class TrainingRun {
  public:
-  // The ranks; the kind of the data; the files of the model; the data; the model without storage, sharded under the plan; its loss; its
-  // optimizer. In this order: what is cheap and fails often, an option or a file, goes before what takes memory and
-  // time. Parameters get storage only as shards. Agree compares the options and the data on all ranks before the first
-  // step: a rank with another batch size would enter collectives of another number or shape, and wait for the others
-  // without a message.
+  // The ranks; the kind of the data; the files of the model; the data; the model without storage, sharded under the
+  // plan; its loss; its optimizer. In this order: what is cheap and fails often, an option or a file, goes before what
+  // takes memory and time. Parameters get storage only as shards. Agree compares the options and the data on all ranks
+  // before the first step: a rank with another batch size would enter collectives of another number or shape, and wait
+  // for the others without a message.
   explicit TrainingRun(const TrainVerb& verb)
       : verb_(verb),
         mesh_(OpenMesh(verb_)),
