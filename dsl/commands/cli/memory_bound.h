@@ -1,6 +1,6 @@
 // MemoryBound: rejects a step that cannot fit in the memory of the machine, before the step begins. The check counts
-// only the token ids, the labels and the logits. This is a lower bound of the memory, so a step that fits is never
-// rejected.
+// only the token ids, the labels and the logits, or the rows of examples. This is a lower bound of the memory, so a
+// step that fits is never rejected.
 #pragma once
 
 #include <cstdint>
@@ -19,5 +19,7 @@ struct StepSize {
 // For a step on a CPU. Returns an error (kBadInput, with the path `option`) if ids, labels and float32 logits alone
 // take more bytes than the machine has memory.
 Diagnostics CheckMemory(const StepSize& size, const std::string& option);
+// As CheckMemory, for `rows` examples of `row_bytes` bytes each that are in memory at once.
+Diagnostics CheckExampleMemory(int64_t rows, int64_t row_bytes, const std::string& option);
 
 }  // namespace moonshard

@@ -89,18 +89,20 @@ struct VerifyVerb {
 };
 
 // A training run (dsl/commands/train/).
+inline constexpr int64_t kSequence = 128;  // tokens of a sequence without --sequence
+
 struct TrainVerb {
   ModelOptions model;
   FindingsOutput findings_output;
   RunOptions run = {.dtype = "float32"};  // or float64, or bfloat16: autocast, with all state in float32
   std::optional<uint64_t> init;           // seed of new weights; none: the weights of the model
-  std::vector<std::string> data;          // files and directories of tokens or text
+  std::vector<std::string> data;          // files and directories of tokens, text or examples
   std::string data_dtype = "uint16";      // of a .bin file
   std::vector<std::string> eval_data;     // held-out data
   int64_t eval_every = 0;                 // steps; 0: only at the end
   int64_t steps = 0;                      // of the whole run, including the steps before a resume
-  int64_t batch = 8;                      // sequences of a step, over all ranks
-  int64_t sequence = 128;                 // tokens of a sequence
+  int64_t batch = 8;                      // sequences or examples of a step, over all ranks
+  std::optional<int64_t> sequence;        // tokens of a sequence; none: kSequence, or the data are examples
   int64_t micro_batches = 1;              // micro-batches per rank, with accumulated gradients
   double lr = 3e-4;
   double min_lr = 0;
@@ -110,16 +112,16 @@ struct TrainVerb {
   double weight_decay = 0.1;        // of parameters of two dims or more
   std::pair<double, double> betas = {0.9, 0.95};
   double eps = 1e-8;
-  double clip = 1;                   // largest norm of the gradients; 0: not clipped
-  int64_t check_inputs = 0;          // the tp ranks compare all inputs every so many calls; 0: only integers on the CPU
-  int64_t skips = 3;                 // consecutive steps that may have a non-finite loss or gradients
-  std::string loss = "next-tokens";  // or model: the loss that an exported program returns
-  int64_t loss_chunk = 0;            // number of tokens whose logits are in memory at once; 0: all
-  uint64_t seed = 0;                 // of the order of the data, and of dropout
-  std::string save;                  // directory for the run's checkpoints; "": nothing is saved
-  int64_t save_every = 0;            // steps; 0: only at the end
-  int64_t keep = 3;                  // number of checkpoints to keep; 0: all
-  bool resume = false;               // resume from the latest checkpoint in `save`, if there is one
+  double clip = 1;           // largest norm of the gradients; 0: not clipped
+  int64_t check_inputs = 0;  // the tp ranks compare all inputs every so many calls; 0: only integers on the CPU
+  int64_t skips = 3;         // consecutive steps that may have a non-finite loss or gradients
+  std::string loss;          // next-tokens, or model: the loss that an exported program returns; "": by the data
+  int64_t loss_chunk = 0;    // number of tokens whose logits are in memory at once; 0: all
+  uint64_t seed = 0;         // of the order of the data, and of dropout
+  std::string save;          // directory for the run's checkpoints; "": nothing is saved
+  int64_t save_every = 0;    // steps; 0: only at the end
+  int64_t keep = 3;          // number of checkpoints to keep; 0: all
+  bool resume = false;       // resume from the latest checkpoint in `save`, if there is one
   std::vector<std::string> accept_changes;  // allowed differences from the saved run: "data", "config"
   std::string log;                          // file of JSON lines, appended to; "": none
   int64_t log_every = 10;                   // steps between lines on a stderr that is not a terminal

@@ -9,7 +9,8 @@ void AddData(CLI::App& app, TrainVerb& train) {
   app.add_option(
          "--data", train.data,
          "training data: .safetensors with a 1-D tensor `tokens`, .bin of raw tokens, or any other file as text "
-         "with one token per byte; a directory means all of its files; may be repeated")
+         "with one token per byte; or, for an exported program, .safetensors with the program's inputs by name, an "
+         "example per row; a directory means all of its files; may be repeated")
       ->required()
       ->allow_extra_args(false);
   app.add_option("--data-dtype", train.data_dtype, "dtype of the tokens in a .bin file (default uint16)")
@@ -24,13 +25,14 @@ void AddData(CLI::App& app, TrainVerb& train) {
 void AddStep(CLI::App& app, TrainVerb& train) {
   AddNumber(app, "--steps", train.steps, "steps of the run, including those before a resume")->required();
   AddNumber(app, "--batch", train.batch,
-            "global batch size in sequences, over all dp ranks and micro-batches (default 8)");
-  AddNumber(app, "--sequence", train.sequence, "tokens of a sequence (default 128)");
+            "global batch size in sequences or examples, over all dp ranks and micro-batches (default 8)");
+  AddNumber(app, "--sequence", train.sequence, "tokens of a sequence (default 128); not for examples");
   AddNumber(app, "--micro-batches", train.micro_batches,
             "micro-batches per rank; gradients are accumulated (default 1)");
-  app.add_option("--loss", train.loss,
-                 "next-tokens (default): the cross-entropy of the next tokens; model: the loss that an exported "
-                 "program returns, with the tokens of the sequence as labels")
+  app.add_option(
+         "--loss", train.loss,
+         "next-tokens (default for tokens): the cross-entropy of the next tokens; model (default for examples): "
+         "the loss that an exported program returns; of tokens, with those of the sequence as labels")
       ->check(CLI::IsMember({"next-tokens", "model"}));
   AddNumber(app, "--loss-chunk", train.loss_chunk,
             "compute logits and loss in chunks of N tokens, recomputed in backward (default 0: all at once)");
@@ -99,9 +101,10 @@ Diagnostics CheckStep(const TrainVerb& verb, const MeshShape& mesh) {
                                 std::to_string(verb.micro_batches) + " micro-batches",
                             "--batch", "a multiple of " + std::to_string(ranks * verb.micro_batches)));
   }
-  if (verb.batch * verb.sequence > kMostTokens) {
-    found.push_back(BadStep("a step of " + std::to_string(verb.batch) + " sequences of " +
-                                std::to_string(verb.sequence) + " tokens is too large",
+  const int64_t sequence = verb.sequence.value_or(kSequence);
+  if (verb.batch * sequence > kMostTokens) {
+    found.push_back(BadStep("a step of " + std::to_string(verb.batch) + " sequences of " + std::to_string(sequence) +
+                                " tokens is too large",
                             "--batch", "at most " + std::to_string(kMostTokens) + " tokens together"));
   }
   return found;

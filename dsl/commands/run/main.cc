@@ -55,7 +55,10 @@ std::string SizesOf(const Verb& verb) {
     return verify->input.empty() ? "--tokens " + verify->tokens : verify->input;
   }
   if (const auto* train = std::get_if<TrainVerb>(&verb)) {
-    return "--batch " + std::to_string(train->batch) + " --sequence " + std::to_string(train->sequence);
+    const std::string batch = "--batch " + std::to_string(train->batch);
+    const bool examples = !train->sequence && train->data.front().ends_with(".safetensors");
+    return batch + (examples ? " --data " + train->data.front()
+                             : " --sequence " + std::to_string(train->sequence.value_or(kSequence)));
   }
   if (const auto* compare = std::get_if<CompareVerb>(&verb)) return compare->expected;
   return "";

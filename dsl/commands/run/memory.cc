@@ -80,7 +80,7 @@ int RunExplainMemory(const ExplainVerb& verb) {
   at::Tensor mean;
   {
     const auto inside = recorder->Inside("loss");
-    mean = loss ? loss->Mean({inputs.ids, inputs.ids}) : LossOf(sharded, inputs);
+    mean = loss ? loss->Mean({.tensors = {{"ids", inputs.ids}, {"targets", inputs.ids}}}) : LossOf(sharded, inputs);
   }
   mean.backward();
   const CompiledPlan& plan = sharded.applied->plan();

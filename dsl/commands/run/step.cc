@@ -20,7 +20,7 @@
 #include "engine/core/base/text.h"
 #include "engine/models/logits.h"
 #include "engine/models/own_loss.h"
-#include "engine/models/program/compile_program.h"
+#include "engine/models/program/user_inputs.h"
 #include "engine/runtime/dtype/scalar_type.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "engine/runtime/sharded_model/load.h"
@@ -41,35 +41,6 @@ Diagnostic BadStepInput(const std::string& message, const std::string& path, con
 
 // The loss leaves these labels out.
 constexpr int64_t kIgnoredLabel = -100;
-
-// An error for the first of `tensor`'s integers that is neither a token nor `ignored`, with its place: "'labels' [0, 3]
-// is -7".
-std::optional<Diagnostic> OutsideVocabulary(const std::string& name, const at::Tensor& tensor, int64_t vocabulary,
-                                            std::optional<int64_t> ignored, const std::string& path) {
-  const at::Tensor ids = tensor.to(c10::kLong);
-  at::Tensor outside = ids.lt(0).logical_or(ids.ge(vocabulary));
-  if (ignored) outside = outside.logical_and(ids.ne(*ignored));
-  const at::Tensor places = outside.nonzero();
-  if (places.size(0) == 0) return std::nullopt;
-  std::vector<std::string> place;
-  at::Tensor value = ids;
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    const auto index = places[0][dim].item<int64_t>();
-    place.push_back(std::to_string(index));
-    value = value.select(0, index);
-  }
-  Diagnostic d = BadStepInput("'" + name + "' has ids outside the vocabulary", path,
-                              "ids from 0 to " + std::to_string(vocabulary - 1) +
-                                  (ignored ? ", or " + std::to_string(*ignored) + " for no label" : ""));
-  d.declared = "[" + Join(place, ", ") + "] is " + std::to_string(value.item<int64_t>()) +
-               (places.size(0) > 1 ? ", the first of " + std::to_string(places.size(0)) : "");
-  return d;
-}
-
-c10::ScalarType TypeOfInput(const ProgramInput& input) {
-  const std::optional<int> serialized = SerializedDType(input.dtype);
-  return serialized ? program::ScalarTypeOfProgram(*serialized).value_or(at::kLong) : at::kLong;
-}
 
 }  // namespace
 
@@ -115,53 +86,20 @@ std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelF
 
 namespace {
 
-std::string TextOfInput(const ProgramInput& input) {
-  std::vector<std::string> sizes;
-  for (const SizeExpression& size : input.shape) {
-    sizes.push_back(size.op == SizeExpression::Op::kNumber ? std::to_string(size.number) : "any");
-  }
-  return input.dtype + " [" + Join(sizes, ", ") + "]";
-}
-
 // Every input of the program, in its dtype. Sizes are checked by the program.
 std::map<std::string, at::Tensor> TakeNamed(const std::map<std::string, at::Tensor>& tensors, const Program& program,
                                             const std::string& path, int64_t vocabulary, c10::Device device) {
+  std::map<std::string, c10::ScalarType> types;
+  for (const auto& [name, tensor] : tensors) types[name] = tensor.scalar_type();
+  Diagnostics errors = CheckInputs(program.inputs(), types, path);
+  const CountedLabels counted = CountedLabelsOf(program.exported());
   std::map<std::string, at::Tensor> out;
-  Diagnostics errors;
-  std::vector<std::string> names;
   for (const ProgramInput& input : program.inputs()) {
-    names.push_back(input.name);
     const auto found = tensors.find(input.name);
-    if (found == tensors.end()) {
-      if (input.value >= 0)
-        errors.push_back(BadStepInput("the input file has no '" + input.name + "'", path, TextOfInput(input)));
-      continue;
-    }
-    const at::Tensor& tensor = found->second;
-    const c10::ScalarType type = TypeOfInput(input);
-    if (at::isFloatingType(type) != at::isFloatingType(tensor.scalar_type())) {
-      errors.push_back(BadStepInput("'" + input.name + "' is of type " + c10::toString(tensor.scalar_type()), path,
-                                    TextOfInput(input)));
-      continue;
-    }
-    const bool labels = input.kind == "labels";
-    if ((input.kind == "ids" || labels) && vocabulary > 0 && !at::isFloatingType(type)) {
-      std::optional<Diagnostic> error =
-          OutsideVocabulary(input.name, tensor, vocabulary, labels ? std::optional(kIgnoredLabel) : std::nullopt, path);
-      if (error) errors.push_back(*std::move(error));
-    }
-    out[input.name] = tensor.to(device, type);
-  }
-  for (const auto& [name, tensor] : tensors) {
-    if (std::ranges::find(names, name) != names.end()) continue;
-    errors.push_back(
-        BadStepInput("the program does not take '" + name + "'", path, "only the inputs " + Join(names, ", ")));
-    const bool usual = name == "attention_mask" || name == "position_ids" || name == "token_type_ids";
-    errors.back().help =
-        "to use '" + name + "', export the model with '" + name + "' in --inputs" +
-        (usual ? ", or export it to a directory: the exporter then writes a program for each usual set "
-                 "of inputs"
-               : "");
+    if (found == tensors.end()) continue;
+    if (std::optional<Diagnostic> error = CheckIds(input, found->second, vocabulary, counted, path))
+      errors.push_back(*std::move(error));
+    out[input.name] = found->second.to(device, TypeOfInput(input));
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
   return out;
@@ -363,7 +301,7 @@ Inputs MadeUpInputs(const std::string& path, const std::string& tokens, const Sh
 namespace {
 
 // Labels of [batch, sequence] that the loss counts: not the first of a row, which nothing predicts.
-int64_t CountedLabels(const at::Tensor& labels) { return labels.slice(1, 1).ne(kIgnoredLabel).sum().item<int64_t>(); }
+int64_t CountLabels(const at::Tensor& labels) { return labels.slice(1, 1).ne(kIgnoredLabel).sum().item<int64_t>(); }
 
 }  // namespace
 
@@ -503,7 +441,7 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
   std::vector<at::Tensor> losses;
   std::optional<OtherOutputs> others;
   if (model.outputs) others.emplace(*sharded.program);
-  const auto total = static_cast<double>(CountedLabels(inputs.labels));
+  const auto total = static_cast<double>(CountLabels(inputs.labels));
   const auto part = [&](const std::optional<at::Tensor>& tensor, int64_t i) -> std::optional<at::Tensor> {
     if (!tensor || tensor->size(0) == 1) return tensor;
     return tensor->narrow(0, i * rows, rows);
@@ -521,7 +459,7 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
     } else {
       logits.push_back(full("logits", model.forward(ids, mask, positions)));
     }
-    const auto counted = static_cast<double>(CountedLabels(labels));
+    const auto counted = static_cast<double>(CountLabels(labels));
     // Each part is weighted by its fraction of the labels: the sum is then the mean over the batch, for any split.
     losses.push_back(counted == 0 && total > 0 ? logits.back().sum() * 0
                                                : CausalLmLoss(logits.back(), labels) * (counted / total));

@@ -1,29 +1,32 @@
 // A row of the run has one number, `place`: rows of the steps before, then micro-batches, then data-parallel ranks,
-// then rows of a rank. It determines the pass and the position in it, and by the shuffle the window. Nothing is stored
-// or exchanged: each rank computes the windows of its own rows, ranks of the same data-parallel coordinates compute the
-// same ones, and the position of a run is one number. A run that is resumed on another mesh takes the rows up where the
-// saved one stopped, because `batch` rows of a step are the same set for any number of ranks.
-// The order is defined by the seed and by the number of windows, so a saved position is valid only for the same data.
-// The saved text contains both, and Seek compares them.
+// then rows of a rank. It determines the pass and the position in it, and by the shuffle the row of the data. Nothing
+// is stored or exchanged: each rank computes its own rows, ranks of the same data-parallel coordinates compute the same
+// ones, and the position of a run is one number. A run that is resumed on another mesh takes the rows up where the
+// saved one stopped, because `batch` rows of a step are the same set for any number of ranks. The order is defined by
+// the seed and by the number of rows of the data, so a saved position is valid only for the same data. The saved text
+// contains both, and Seek compares them.
 #include "dsl/commands/train/batches.h"
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
+
+#include <ATen/Functions.h>
 
 #include "dsl/commands/train/shuffle.h"
 
 namespace moonshard {
 
-Batches::Batches(TokenFiles files, const DeviceMesh& mesh, const BatchOptions& options)
-    : files_(std::move(files)),
+Batches::Batches(std::shared_ptr<const Rows> rows, const DeviceMesh& mesh, const BatchOptions& options)
+    : source_(std::move(rows)),
       options_(options),
       device_(mesh.device()),
       place_(mesh.shape().DataCoordinate(mesh.rank())),
       ranks_(mesh.shape().data_ranks()) {}
 
-Result<Batches> Batches::Make(TokenFiles files, const DeviceMesh& mesh, const BatchOptions& options) {
-  Batches out(std::move(files), mesh, options);
+Result<Batches> Batches::Make(std::shared_ptr<const Rows> rows, const DeviceMesh& mesh, const BatchOptions& options) {
+  Batches out(std::move(rows), mesh, options);
   if (options.batch % (out.ranks_ * options.micro_batches) == 0) return out;
   Diagnostic d =
       MakeDiagnostic(Finding::kBadInput, "a batch of " + std::to_string(options.batch) + " is not divisible by " +
@@ -34,48 +37,59 @@ Result<Batches> Batches::Make(TokenFiles files, const DeviceMesh& mesh, const Ba
   return d;
 }
 
-Batch Batches::Empty() const {
-  const int64_t rows = options_.batch / (ranks_ * options_.micro_batches);
-  return {at::zeros({rows, files_.sequence()}, at::kLong), at::full({rows, files_.sequence()}, -100, at::kLong)};
-}
-
-void Batches::ReadRow(int64_t window, const Batch& batch, int64_t row) const {
-  std::vector<int64_t> tokens(static_cast<size_t>(files_.sequence() + 1));
-  files_.Read(window, tokens.data());
-  std::copy(tokens.begin(), tokens.end() - 1, batch.ids[row].mutable_data_ptr<int64_t>());
-  std::copy(tokens.begin() + 1, tokens.end(), batch.targets[row].mutable_data_ptr<int64_t>());
+Batch Batches::Finish(NamedTensors tensors, bool counts) const {
+  Batch out;
+  out.counted = source_->Count(tensors);
+  if (!counts) out.counted = 0;
+  for (auto& [name, tensor] : tensors) out.tensors[name] = tensor.to(device_);
+  return out;
 }
 
 Batch Batches::Next(int64_t micro) const {
-  const Batch batch = Empty();
-  const int64_t rows = batch.ids.size(0);
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t place = rows_ + (micro * ranks_ + place_) * rows + row;
-    const int64_t windows = files_.windows();
-    ReadRow(Shuffled(options_.seed, place / windows, windows, place % windows), batch, row);
+  const NamedTensors out = source_->Allocate(share());
+  for (int64_t row = 0; row < share(); ++row) {
+    const int64_t place = taken_ + (micro * ranks_ + place_) * share() + row;
+    const int64_t rows = source_->count();
+    source_->Read(Shuffled(options_.seed, place / rows, rows, place % rows), out, row);
   }
-  return {batch.ids.to(device_), batch.targets.to(device_)};
+  return Finish(out, true);
 }
 
-// Rows of held-out data in file order. The last part may have rows without a window: they have no target, so they add
-// nothing to the loss, and all ranks still have a batch of the same shape. A rank without rows must take part in the
-// collectives of the forward.
+int64_t Batches::RowsOfPart(int64_t i) const {
+  const int64_t first = i * options_.batch + place_ * share();
+  return std::clamp<int64_t>(source_->count() - first, 0, share());
+}
+
 Batch Batches::Part(int64_t i) const {
-  const Batch batch = Empty();
-  const int64_t rows = batch.ids.size(0);
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t window = i * options_.batch + place_ * rows + row;
-    if (window < files_.windows()) ReadRow(window, batch, row);
+  const int64_t rows = RowsOfPart(i);
+  const int64_t first = i * options_.batch + place_ * share();
+  const bool copies = rows == 0 && !source_->fills();
+  const NamedTensors out = source_->Allocate(rows > 0 && !source_->fills() ? rows : share());
+  for (int64_t row = 0; row < (copies ? share() : rows); ++row) source_->Read(copies ? 0 : first + row, out, row);
+  return Finish(out, !copies);
+}
+
+std::vector<Batch> Batches::Shapes(bool held_out) const {
+  std::set<int64_t> sizes;
+  if (!held_out) sizes.insert(share());
+  for (const int64_t part : held_out ? std::vector<int64_t>{0, parts() - 1} : std::vector<int64_t>()) {
+    const int64_t rows = RowsOfPart(part);
+    sizes.insert(rows > 0 && !source_->fills() ? rows : share());
   }
-  return {batch.ids.to(device_), batch.targets.to(device_)};
+  std::vector<Batch> out;
+  for (const int64_t rows : sizes) {
+    Batch& batch = out.emplace_back();
+    for (const auto& [name, tensor] : source_->Allocate(rows)) {
+      batch.tensors[name] = at::empty(tensor.sizes(), tensor.options().device(at::kMeta));
+    }
+  }
+  return out;
 }
 
 std::string Batches::Position() const {
-  return WriteJson(JsonValue::Object{{"rows", rows_},
-                                     {"seed", std::to_string(options_.seed)},
-                                     {"sequence", files_.sequence()},
-                                     {"data", files_.Describe()}},
-                   0);
+  JsonValue::Object out = {{"rows", taken_}, {"seed", std::to_string(options_.seed)}, {"data", source_->Describe()}};
+  if (const std::optional<int64_t> sequence = source_->sequence()) out["sequence"] = *sequence;
+  return WriteJson(out, 0);
 }
 
 Diagnostics Batches::Seek(const std::string& position, bool accept) {
@@ -93,20 +107,21 @@ Diagnostics Batches::Seek(const std::string& position, bool accept) {
   const JsonValue now = ParseJson(Position(), "the data position").ValueOrThrow();
   for (const char* key : {"data", "sequence", "seed"}) {
     const JsonValue* before = saved->Find(key);
-    if (before != nullptr && *before == *now.Find(key)) continue;
+    const JsonValue* current = now.Find(key);
+    if (before == nullptr ? current == nullptr : current != nullptr && *before == *current) continue;
     const auto text = [](const JsonValue* value) {
       return value == nullptr ? "nothing" : value->is_string() ? value->AsString() : WriteJson(*value, 0);
     };
     Diagnostic d =
         MakeDiagnostic(Finding::kBadInput, "the run was saved with other data: --" + std::string(key) + " differs");
     d.path = "--" + std::string(key);
-    d.declared = text(now.Find(key));
+    d.declared = text(current);
     d.required = text(before) + ", as saved";
     d.help = "resume with the same --data, --sequence and --seed, or with --accept-changes data";
     if (accept) d.severity = Severity::kWarning;
     found.push_back(std::move(d));
   }
-  if (!HasErrors(found)) rows_ = rows->AsInt();
+  if (!HasErrors(found)) taken_ = rows->AsInt();
   return found;
 }
 

@@ -7,17 +7,31 @@ namespace {
 
 constexpr int64_t kIgnored = -100;  // a target that does not count
 
-int64_t Targets(const Batch& batch) { return batch.targets.ne(kIgnored).sum().item<int64_t>(); }
+Diagnostic BadLoss(const std::string& message, const std::string& required) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, message);
+  d.path = "--loss";
+  d.required = required;
+  return d;
+}
 
 // The graph may not tell the layout of the logits: their shape does.
 void CheckFull(const ProgramOutputs& outputs) {
+  if (!outputs.Has("logits")) return;
   const size_t at = static_cast<size_t>(std::ranges::find(outputs.names(), "logits") - outputs.names().begin());
   const std::optional<std::vector<int64_t>>& full = outputs.full_shapes()[at];
   if (!full || outputs["logits"].sizes().equals(*full)) return;
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the model's own loss was computed from sharded logits");
-  d.path = "--loss";
-  d.required = "a plan that gathers the logits: output = replicate at the head; or --loss next-tokens";
-  throw PlanError({std::move(d)});
+  throw PlanError({BadLoss("the model's own loss was computed from sharded logits",
+                           "a plan that gathers the logits: output = replicate at the head")});
+}
+
+// Sizes are checked by the program.
+NamedTensors InTypes(const Program& program, const NamedTensors& tensors) {
+  NamedTensors out;
+  for (const ProgramInput& input : program.inputs()) {
+    const auto found = tensors.find(input.name);
+    if (found != tensors.end()) out[input.name] = found->second.to(TypeOfInput(input));
+  }
+  return out;
 }
 
 Diagnostic NotInChunks(const CausalLm& net, const std::string& message, const std::string& required) {
@@ -89,38 +103,77 @@ Result<BatchLoss> BatchLoss::OfModel(const CausalLm& net, const AppliedPlan& mod
   return BatchLoss(net, std::nullopt, {});
 }
 
+Result<BatchLoss> BatchLoss::OfExamples(const CausalLm& net, const AppliedPlan& model) {
+  const auto program = std::dynamic_pointer_cast<Program>(net.module);
+  const std::vector<ProgramOutput>& outputs = program->exported().outputs;
+  if (std::ranges::find(outputs, "loss", &ProgramOutput::name) == outputs.end()) {
+    Diagnostic d = BadLoss("the program does not compute a loss, and examples are trained with the program's own loss",
+                           "a program that was exported with its labels, as in --inputs input_ids labels");
+    d.declared = program->exported().file;
+    return d;
+  }
+  const auto logits = std::ranges::find(outputs, "logits", &ProgramOutput::name);
+  if (logits != outputs.end()) {
+    const std::optional<Layout> layout =
+        program->OutputLayouts(model.plan())[static_cast<size_t>(logits - outputs.begin())];
+    if (layout && *layout != Layout::Replicate()) {
+      return BadLoss("the model's own loss cannot be computed from logits that leave as " + layout->ToText(),
+                     "a plan that gathers the logits: output = replicate at the head");
+    }
+  }
+  return BatchLoss(net, std::nullopt, {}, program);
+}
+
+Diagnostics BatchLoss::Check(const Batch& batch) const {
+  if (by_name_ == nullptr) return {};
+  try {
+    const auto shapes = by_name_->CheckCall(InTypes(*by_name_, batch.tensors));
+    if (std::optional<Diagnostic> error = CheckLabelSizes(*by_name_, batch.tensors, *shapes))
+      return {*std::move(error)};
+  } catch (const PlanError& error) {
+    return error.diagnostics();
+  }
+  return {};
+}
+
 at::Tensor BatchLoss::Loss(const Batch& batch, LossReduction reduction) const {
   if (!vocabulary_) {
-    const at::Tensor labels = batch.ids.masked_fill(batch.targets == kIgnored, kIgnored);
-    const ProgramOutputs outputs = net_.outputs(batch.ids, labels, {}, {});
+    const ProgramOutputs outputs =
+        by_name_ != nullptr
+            ? by_name_->forward(InTypes(*by_name_, batch.tensors))
+            : net_.outputs(batch["ids"], batch["ids"].masked_fill(batch["targets"] == kIgnored, kIgnored), {}, {});
     CheckFull(outputs);
     const at::Tensor& mean = outputs["loss"];
-    return reduction == LossReduction::kMean ? mean : mean * Targets(batch);
+    if (mean.numel() != 1 || !at::isFloatingType(mean.scalar_type())) {
+      throw PlanError({BadLoss("the program's loss has " + std::to_string(mean.numel()) + " elements of type " +
+                                   c10::toString(mean.scalar_type()),
+                               "a loss that is one floating-point number")});
+    }
+    return reduction == LossReduction::kMean ? mean.sum() : mean.sum() * batch.counted;
   }
   // With chunks the head is not called: the loss multiplies by its weight, a chunk of tokens at a time, so that the
   // logits of all tokens never exist together. The model is then used without its own forward, so CallAsModel begins
   // and ends a call of it for the hooks of the plan.
   if (head_.chunk == 0) {
-    return CrossEntropy(*vocabulary_, net_.forward(batch.ids, {}, {}), batch.targets, {.reduction = reduction});
+    return CrossEntropy(*vocabulary_, net_.forward(batch["ids"], {}, {}), batch["targets"], {.reduction = reduction});
   }
-  return CallAsModel(*net_.module, batch.ids, [&](const at::Tensor& ids) {
+  return CallAsModel(*net_.module, batch["ids"], [&](const at::Tensor& ids) {
     const at::Tensor hidden = net_.hidden(ids);
     // The product is made in the weight's type: float32 under autocast too.
     const at::Tensor& weight = net_.head->weight;
     return CrossEntropy(
         *vocabulary_,
         ShardedLogits::OfHead(*vocabulary_, hidden.to(weight.scalar_type()), weight, net_.head->bias, head_),
-        batch.targets, {.reduction = reduction});
+        batch["targets"], {.reduction = reduction});
   });
 }
 
 at::Tensor BatchLoss::Mean(const Batch& batch) const { return Loss(batch, LossReduction::kMean); }
 
 std::pair<double, int64_t> BatchLoss::Sum(const Batch& batch) const {
-  const int64_t targets = Targets(batch);
-  // A rank without targets runs the model all the same: other ranks wait for it in collectives.
+  // A rank without counted labels runs the model all the same: other ranks wait for it in collectives.
   const double sum = Loss(batch, LossReduction::kSum).item<double>();
-  return {targets == 0 ? 0 : sum, targets};
+  return {batch.counted == 0 ? 0 : sum, batch.counted};
 }
 
 }  // namespace moonshard

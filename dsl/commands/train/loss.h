@@ -1,10 +1,12 @@
 // BatchLoss: the loss of a batch. It is either the cross-entropy of the next tokens of each row, for logits that the
 // plan leaves replicated or sharded along the vocabulary, without gathering them, or the loss that the model computes
-// itself. The result is the same on every rank that shares the rows.
+// itself, of tokens or of examples. The result is the same on every rank that shares the rows.
 // Stage before: batches.h. Stage after: backward.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "dsl/commands/train/batches.h"
 #include "dsl/embed/moonshard.h"
@@ -24,10 +26,18 @@ class BatchLoss {
   // transformers do. `net` must outlive the loss. Errors: kNotSupported for a model without a loss of its own, and for
   // logits that leave sharded.
   static Result<BatchLoss> OfModel(const CausalLm& net, const AppliedPlan& model);
+  // The model's own loss of examples, whose tensors are the inputs of the program by name. `net`: of a program, which
+  // need not be a causal language model. `net` must outlive the loss. Errors: kNotSupported for a program that returns
+  // no loss, and for logits that leave sharded.
+  static Result<BatchLoss> OfExamples(const CausalLm& net, const AppliedPlan& model);
 
-  // A scalar with a gradient: the mean over the targets, or the model's own loss.
+  // Returns the errors that a forward of these examples would have for their sizes, in the module's mode (training or
+  // evaluation); none for tokens. The tensors may be on the meta device.
+  Diagnostics Check(const Batch& batch) const;
+  // A scalar with a gradient: the mean over the targets, or the model's own loss. Throws PlanError (kNotSupported) for
+  // a loss of examples that is not one floating-point number.
   at::Tensor Mean(const Batch& batch) const;
-  // The sum over the targets, and their number. Of a model's own loss: the loss times the number of targets.
+  // The sum over the counted labels, and their number. Of a model's own loss: the loss times this number.
   std::pair<double, int64_t> Sum(const Batch& batch) const;
 
   // The collectives of the loss alone; those of the model are in AppliedPlan::counts.
@@ -37,13 +47,15 @@ class BatchLoss {
   }
 
  private:
-  BatchLoss(const CausalLm& net, std::optional<Vocabulary> vocabulary, HeadOptions head)
-      : net_(net), vocabulary_(std::move(vocabulary)), head_(std::move(head)) {}
+  BatchLoss(const CausalLm& net, std::optional<Vocabulary> vocabulary, HeadOptions head,
+            std::shared_ptr<Program> by_name = nullptr)
+      : net_(net), vocabulary_(std::move(vocabulary)), head_(std::move(head)), by_name_(std::move(by_name)) {}
   at::Tensor Loss(const Batch& batch, LossReduction reduction) const;
 
   const CausalLm& net_;
   std::optional<Vocabulary> vocabulary_;  // none: the model's own loss
   HeadOptions head_;                      // with a chunk of 0 the model calls its head itself
+  std::shared_ptr<Program> by_name_;      // of examples; else null
 };
 
 }  // namespace moonshard

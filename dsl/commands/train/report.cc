@@ -54,10 +54,11 @@ int64_t MemoryInUse(c10::Device device) {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-Report::Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world)
+Report::Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world, std::string unit)
     : verb_(verb),
       world_(world),
       device_(mesh.device()),
+      unit_(std::move(unit)),
       speaks_(mesh.rank() == 0),
       terminal_(isatty(STDERR_FILENO) == 1 || std::getenv("MOONSHARD_TERMINAL") != nullptr) {
   if (!speaks_ || verb.log.empty()) return;
@@ -121,8 +122,8 @@ void Report::Step(const StepNumbers& numbers) {
   const Clock::time_point now = Clock::now();
   const double seconds = Seconds(now - last_);
   last_ = now;
-  if (tokens_ == 0) first_step_ = numbers.step - 1;
-  tokens_ += numbers.tokens;
+  if (units_ == 0) first_step_ = numbers.step - 1;
+  units_ += numbers.units;
   skipped_ += numbers.skipped ? 1 : 0;
   newest_ = numbers;
   // The first step is the one that makes the optimizer's memory.
@@ -136,9 +137,9 @@ void Report::Step(const StepNumbers& numbers) {
                           {"grad_norm", numbers.grad_norm},
                           {"learning_rate", numbers.learning_rate},
                           {"skipped", numbers.skipped},
-                          {"tokens", numbers.tokens},
+                          {unit_, numbers.units},
                           {"seconds", seconds},
-                          {"tokens_per_second", static_cast<double>(numbers.tokens) / seconds},
+                          {Rate(), static_cast<double>(numbers.units) / seconds},
                           {"memory_bytes", List(memory_)},
                           {"collectives", numbers.collectives.count},
                           {"collective_bytes", numbers.collectives.bytes}});
@@ -150,12 +151,13 @@ void Report::Show(const StepNumbers& numbers, double seconds) {
   if (terminal_ && !last && Seconds(Clock::now() - shown_) < kTerminalSeconds) return;
   shown_ = Clock::now();
   std::fprintf(stderr,
-               "%sstep %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  memory %.0f MB (largest rank)  %lld "
+               "%sstep %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %.0f %s/s  memory %.0f MB (largest rank)  %lld "
                "collectives, %.2f MB%s",
                terminal_ ? "\r\033[K" : "", static_cast<long long>(numbers.step), static_cast<long long>(verb_.steps),
-               numbers.loss, numbers.grad_norm, numbers.learning_rate, static_cast<double>(numbers.tokens) / seconds,
-               static_cast<double>(std::ranges::max(memory_)) / 1e6, static_cast<long long>(numbers.collectives.count),
-               static_cast<double>(numbers.collectives.bytes) / 1e6, terminal_ && !last ? "" : "\n");
+               numbers.loss, numbers.grad_norm, numbers.learning_rate, static_cast<double>(numbers.units) / seconds,
+               unit_.c_str(), static_cast<double>(std::ranges::max(memory_)) / 1e6,
+               static_cast<long long>(numbers.collectives.count), static_cast<double>(numbers.collectives.bytes) / 1e6,
+               terminal_ && !last ? "" : "\n");
 }
 
 void Report::Eval(int64_t step, double loss) {
@@ -183,13 +185,13 @@ void Report::End(const AppliedPlan& model, int64_t step, int stopped) {
   JsonValue::Object summary = {
       {"event", "end"},
       {"step", step},
-      {"steps_taken", tokens_ > 0 ? step - first_step_ : 0},
+      {"steps_taken", units_ > 0 ? step - first_step_ : 0},
       {"skipped_steps", skipped_},
-      {"loss", tokens_ > 0 ? JsonValue(newest_.loss) : JsonValue()},
+      {"loss", units_ > 0 ? JsonValue(newest_.loss) : JsonValue()},
       {"eval_loss", eval_loss_ ? JsonValue(*eval_loss_) : JsonValue()},
-      {"tokens", tokens_},
+      {unit_, units_},
       {"seconds", seconds},
-      {"tokens_per_second", static_cast<double>(tokens_) / seconds},
+      {Rate(), static_cast<double>(units_) / seconds},
       {"memory_bytes", List(memory_)},
       {"collectives", total.count},
       {"collective_bytes", total.bytes},

@@ -21,7 +21,7 @@ struct StepNumbers {
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
   bool skipped = false;         // the parameters are unchanged, because the loss or a gradient is not finite
-  int64_t tokens = 0;           // of the step, over all ranks
+  int64_t units = 0;            // tokens or examples of the step, over all ranks
   CollectiveCount collectives;  // of this rank, of all kinds
 };
 
@@ -30,8 +30,9 @@ CollectiveCount Total(const CollectiveCounts& counts);
 
 class Report {
  public:
-  // Opens the log. Throws PlanError (kWriteFailed) if it cannot be opened.
-  Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world);
+  // Opens the log. `unit`: what a step consists of, "tokens" or "examples". Throws PlanError (kWriteFailed) if the log
+  // cannot be opened.
+  Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world, std::string unit);
 
   // Starts the measurements; called before the first step.
   void Begin();
@@ -58,11 +59,14 @@ class Report {
  private:
   void Show(const StepNumbers& numbers, double seconds);
   void ClearLine() const;
+  // The name of the field of the units per second.
+  std::string Rate() const { return unit_ == "tokens" ? "tokens_per_second" : unit_ + "_per_s"; }
   void Write(const JsonValue& line);
 
   const TrainVerb& verb_;
   const World& world_;
   c10::Device device_;
+  std::string unit_;
   bool speaks_;  // rank 0
   bool terminal_;
   std::ofstream log_;
@@ -72,7 +76,7 @@ class Report {
   std::chrono::steady_clock::time_point shown_ = {};  // when the line on the terminal was written
   std::vector<int64_t> memory_;
   int64_t first_step_ = 0;
-  int64_t tokens_ = 0;
+  int64_t units_ = 0;
   int64_t skipped_ = 0;
   StepNumbers newest_;
   std::optional<double> eval_loss_;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "dsl/commands/cli/memory_bound.h"
 #include "dsl/commands/cli/train_options.h"
+#include "dsl/commands/train/token_files.h"
 
 namespace moonshard {
 
@@ -16,6 +18,59 @@ DeviceMesh OpenMesh(const TrainVerb& verb) {
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(verb.run.timeout_s * 1000));
   options.rendezvous_timeout = std::min(options.rendezvous_timeout, options.timeout);
   return DeviceMesh::FromEnvironment(MeshShape::Parse(verb.model.mesh).ValueOrThrow(), options);
+}
+
+namespace {
+
+Diagnostic NotForExamples(const std::string& option, const std::string& message, const std::string& required) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, message);
+  d.path = option;
+  d.declared = "--data with files of examples: no 1-D tensor `tokens`";
+  d.required = required;
+  return d;
+}
+
+// The options that only tokens have.
+Diagnostics CheckExampleOptions(const TrainVerb& verb) {
+  Diagnostics found;
+  if (verb.sequence) {
+    found.push_back(NotForExamples("--sequence", "examples have the lengths of their tensors", "no --sequence"));
+  }
+  if (verb.loss_chunk > 0) {
+    found.push_back(NotForExamples("--loss-chunk", "the loss of the model cannot be computed in chunks of tokens",
+                                   "no --loss-chunk"));
+  }
+  if (verb.loss == "next-tokens") {
+    found.push_back(NotForExamples("--loss", "examples are trained with the loss that the program computes from them",
+                                   "--loss model, or no --loss"));
+    found.back().help = "for the next tokens of sequences, give the tokens in a 1-D tensor `tokens`";
+  }
+  return found;
+}
+
+}  // namespace
+
+DataKind ResolveData(TrainVerb& verb, const DeviceMesh& mesh) {
+  Diagnostics found;
+  DataKind kind = DataKind::kTokens;
+  if (!ProgramPathOf(verb.model).empty()) {
+    kind = KindOfData(verb.data).Collect(found).value_or(DataKind::kTokens);
+    const DataKind held_out = KindOfData(verb.eval_data).Collect(found).value_or(kind);
+    if (found.empty() && !verb.eval_data.empty() && held_out != kind) {
+      const auto text = [](DataKind one) { return one == DataKind::kTokens ? "tokens" : "examples"; };
+      found.push_back(
+          BadData("--eval-data",
+                  std::string("the held-out data are ") + text(held_out) + ", and the training data are " + text(kind),
+                  std::string("files of ") + text(kind)));
+    }
+    if (kind == DataKind::kExamples) std::ranges::move(CheckExampleOptions(verb), std::back_inserter(found));
+  }
+  ThrowTogether(mesh, "look at the data", found);
+  const bool examples = kind == DataKind::kExamples;
+  Agree(mesh, "the kind of the data", examples ? "examples" : "tokens");
+  if (verb.loss.empty()) verb.loss = examples ? "model" : "next-tokens";
+  if (!examples && !verb.sequence) verb.sequence = kSequence;
+  return kind;
 }
 
 // Without --loss model, the loss is computed from the logits, so a program need not compute it too.
@@ -29,30 +84,53 @@ ModelFolder OpenFolder(const TrainVerb& verb) {
   return folder;
 }
 
-Batches OpenData(const std::vector<std::string>& paths, const TrainVerb& verb, const DeviceMesh& mesh,
-                 const ModelFolder& folder, int64_t micro_batches) {
-  if (Diagnostics errors = CheckStep(verb, mesh.shape()); !errors.empty()) throw PlanError(std::move(errors));
+namespace {
+
+std::shared_ptr<const Rows> OpenTokens(const std::vector<std::string>& paths, const TrainVerb& verb,
+                                       const DeviceMesh& mesh, const ModelFolder& folder, Diagnostics& found) {
   TokenOptions tokens;
-  tokens.sequence = verb.sequence;
+  tokens.sequence = *verb.sequence;
   tokens.vocabulary = VocabularyOf(folder).value_or(0);
   tokens.raw = verb.data_dtype;
-  const int64_t ranks = mesh.shape().data_ranks();
   StepSize size;
-  size.tokens = verb.batch / ranks * verb.sequence;
+  size.tokens = verb.batch / mesh.shape().data_ranks() * tokens.sequence;
   size.logit_tokens = size.tokens / verb.micro_batches;
   if (verb.loss_chunk > 0) size.logit_tokens = std::min(size.logit_tokens, verb.loss_chunk);
   size.vocabulary = tokens.vocabulary / mesh.shape().size(MeshAxis::kTp);
   if (mesh.device().is_cpu()) {
     if (Diagnostics errors = CheckMemory(size, "--batch"); !errors.empty()) throw PlanError(std::move(errors));
   }
+  std::optional<TokenFiles> files = TokenFiles::Open(paths, tokens).Collect(found);
+  return files ? std::make_shared<const TokenFiles>(*std::move(files)) : nullptr;
+}
+
+std::shared_ptr<const Rows> OpenExamples(const std::vector<std::string>& paths, const TrainVerb& verb,
+                                         const DeviceMesh& mesh, const ModelFolder& folder, Diagnostics& found) {
+  ExampleOptions examples;
+  examples.inputs = InputsOf(*folder.program);
+  examples.counted = CountedLabelsOf(*folder.program);
+  examples.vocabulary = VocabularyOf(folder).value_or(0);
+  std::optional<std::shared_ptr<const ExampleFiles>> files = ExampleFiles::Open(paths, examples).Collect(found);
+  if (!files) return nullptr;
+  const int64_t rows = verb.batch / mesh.shape().data_ranks();
+  std::ranges::move(CheckExampleMemory(rows, (*files)->row_bytes(), "--batch"), std::back_inserter(found));
+  return HasErrors(found) ? nullptr : *files;
+}
+
+}  // namespace
+
+Batches OpenData(DataKind kind, const std::vector<std::string>& paths, const TrainVerb& verb, const DeviceMesh& mesh,
+                 const ModelFolder& folder, int64_t micro_batches) {
+  if (Diagnostics errors = CheckStep(verb, mesh.shape()); !errors.empty()) throw PlanError(std::move(errors));
   BatchOptions batches;
   batches.batch = verb.batch / verb.micro_batches * micro_batches;
   batches.micro_batches = micro_batches;
   batches.seed = verb.seed;
   Diagnostics found;
   std::optional<Batches> out;
-  std::optional<TokenFiles> files = TokenFiles::Open(paths, tokens).Collect(found);
-  if (files) out = Batches::Make(std::move(*files), mesh, batches).Collect(found);
+  std::shared_ptr<const Rows> rows = kind == DataKind::kTokens ? OpenTokens(paths, verb, mesh, folder, found)
+                                                               : OpenExamples(paths, verb, mesh, folder, found);
+  if (rows) out = Batches::Make(std::move(rows), mesh, batches).Collect(found);
   ThrowTogether(mesh, "open the data", out ? Diagnostics() : found);
   return std::move(*out);
 }
@@ -76,12 +154,23 @@ Diagnostic NotExportedForTraining(const std::string& file) {
   return d;
 }
 
+// A program of tokens.
+CausalLm OfTokens(const std::shared_ptr<Program>& program) {
+  Diagnostics found;
+  std::optional<CausalLm> net = CausalLmOfProgram(program).Collect(found);
+  if (net) return *std::move(net);
+  found.front().help =
+      "--data with files of examples trains any program: .safetensors with the program's inputs by name, one example "
+      "per row";
+  throw PlanError(std::move(found));
+}
+
 }  // namespace
 
 // The model is made without storage, so that a rank never holds more than its shards. A plan without a section for data
 // parallelism on a mesh that has such an axis would train without an error: each replica would go its own way from its
 // own rows. So it is rejected here, where the plan and the mesh are both known.
-ShardedLm MakeModel(const TrainVerb& verb, const ModelFolder& folder, const DeviceMesh& mesh) {
+ShardedLm MakeModel(DataKind kind, const TrainVerb& verb, const ModelFolder& folder, const DeviceMesh& mesh) {
   ShardedLm out;
   {
     const nn::DeferInit defer;
@@ -93,7 +182,13 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelFolder& folder, const Devi
       if (verb.run.dtype == "bfloat16" && !program->exported().autocast_regions) {
         throw PlanError({NoAutocastRegions(program->exported())});
       }
-      out.net = CausalLmOfProgram(program).ValueOrThrow();
+      if (kind == DataKind::kExamples) {
+        out.net.architecture = folder.program->model_class;
+        out.net.module = program;
+        out.net.recipes = program->recipes();
+      } else {
+        out.net = OfTokens(program);
+      }
     }
   }
   // A program with another loss would be trained towards something else.
@@ -114,9 +209,29 @@ ShardedLm MakeModel(const TrainVerb& verb, const ModelFolder& folder, const Devi
   return out;
 }
 
-BatchLoss MakeLoss(const TrainVerb& verb, const CausalLm& net, const AppliedPlan& model) {
+BatchLoss MakeLoss(DataKind kind, const TrainVerb& verb, const CausalLm& net, const AppliedPlan& model) {
+  if (kind == DataKind::kExamples) return BatchLoss::OfExamples(net, model).ValueOrThrow();
   return (verb.loss == "model" ? BatchLoss::OfModel(net, model) : BatchLoss::NextTokens(net, model, verb.loss_chunk))
       .ValueOrThrow();
+}
+
+void CheckExamples(const DeviceMesh& mesh, const CausalLm& net, const BatchLoss& loss, const Batches& data,
+                   const Batches* held_out) {
+  Diagnostics found;
+  const auto check = [&](const Batches& batches, bool evaluates) {
+    net.module->train(!evaluates);
+    for (const Batch& batch : batches.Shapes(evaluates)) {
+      Diagnostics errors = loss.Check(batch);
+      for (Diagnostic& error : errors) {
+        if (evaluates) error.message = "--eval-data: " + error.message;
+      }
+      std::ranges::move(errors, std::back_inserter(found));
+    }
+  };
+  check(data, false);
+  if (held_out != nullptr) check(*held_out, true);
+  net.module->train();
+  ThrowTogether(mesh, "check the examples", found);
 }
 
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const CausalLm& net, AppliedPlan& model) {
@@ -173,7 +288,7 @@ std::string Describe(const TrainVerb& verb) {
                         {"data_dtype", verb.data_dtype},
                         {"steps", verb.steps},
                         {"batch", verb.batch},
-                        {"sequence", verb.sequence},
+                        {"sequence", verb.sequence ? JsonValue(*verb.sequence) : JsonValue()},
                         {"micro_batches", verb.micro_batches},
                         {"eval_every", verb.eval_every},
                         {"lr", verb.lr},

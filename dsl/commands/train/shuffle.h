@@ -1,5 +1,5 @@
-// Shuffle: the order of the windows of the data in one pass. The permutation is computed, not stored, so that a run can
-// resume anywhere in it, and a billion windows need no memory.
+// Shuffle: the order of the rows of the data in one pass. The permutation is computed, not stored, so that a run can
+// resume anywhere in it, and a billion rows need no memory.
 #pragma once
 
 #include <cstdint>

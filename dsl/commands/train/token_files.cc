@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <utility>
 
+#include <ATen/Functions.h>
+
 namespace moonshard {
 namespace {
 
@@ -19,14 +21,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kLookedInto = int64_t{1} << 26;  // tokens that are looked into before the first step
 constexpr int64_t kBlock = int64_t{1} << 16;       // tokens read at a time for that
 constexpr int64_t kByteValues = 256;
-constexpr uint64_t kHashedEnd = uint64_t{4} << 20;  // bytes at each end of a file that are part of its identity
-
-Diagnostic Bad(const std::string& path, const std::string& message, const std::string& required) {
-  Diagnostic d = MakeDiagnostic(Finding::kBadInput, message);
-  d.path = path;
-  d.required = required;
-  return d;
-}
+constexpr int64_t kIgnored = -100;
 
 // Bytes of a token; 0 for what holds no tokens.
 int WidthOf(DType dtype) {
@@ -65,31 +60,6 @@ void Widen(const char* bytes, int width, bool is_signed, int64_t count, int64_t*
   }
 }
 
-// The files of a path.
-std::vector<std::string> FilesOf(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) return {path};
-  std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-    if (entry.is_regular_file() && !entry.path().filename().string().starts_with(".")) files.push_back(entry.path());
-  }
-  std::ranges::sort(files);
-  return files;
-}
-
-// A hash of all of a file of up to two ends, and of a longer one's length and ends: data of any size opens at once.
-std::optional<Diagnostic> HashEnds(const File& file, uint64_t& hash) {
-  const uint64_t head = std::min(file.bytes(), kHashedEnd);
-  const uint64_t tail = std::min(file.bytes() - head, kHashedEnd);
-  std::string bytes = std::to_string(file.bytes()) + " ";
-  const size_t begin = bytes.size();
-  bytes.resize(begin + head + tail);
-  if (auto error = file.Read(0, bytes.data() + begin, head)) return error;
-  if (auto error = file.Read(file.bytes() - tail, bytes.data() + begin + head, tail)) return error;
-  hash = HashOf(bytes);
-  return std::nullopt;
-}
-
 }  // namespace
 
 Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
@@ -98,15 +68,15 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
   if (!file) return diagnostics;
   const auto bytes = static_cast<int64_t>(file->bytes());
   Source source{std::move(*file), 0, 1, false, bytes, 0};
-  if (bytes == 0) return Bad(path, "the file is empty", "tokens");
+  if (bytes == 0) return BadData(path, "the file is empty", "tokens");
   if (path.ends_with(".safetensors")) {
     const std::optional<Checkpoint> tensors = Checkpoint::OpenFile(path).Collect(diagnostics);
     if (!tensors) return diagnostics;
     const StoredTensor* tokens = tensors->Find("tokens");
     if (tokens == nullptr || tokens->shape.size() != 1 || WidthOf(tokens->dtype) == 0) {
-      return Bad(path,
-                 tokens == nullptr ? "the file has no tensor 'tokens'" : "'tokens' is not a 1-D tensor of integers",
-                 "a tensor 'tokens' of one dim and an integer type");
+      return BadData(path,
+                     tokens == nullptr ? "the file has no tensor 'tokens'" : "'tokens' is not a 1-D tensor of integers",
+                     "a tensor 'tokens' of one dim and an integer type");
     }
     source.offset = tokens->begin;
     source.width = WidthOf(tokens->dtype);
@@ -116,20 +86,21 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
     source.width = options_.raw == "uint32" ? 4 : 2;
     source.tokens = bytes / source.width;
     if (bytes % source.width != 0) {
-      return Bad(
+      return BadData(
           path,
           "the size of the file, " + std::to_string(bytes) + " bytes, is not a multiple of the size of " + options_.raw,
           "a multiple of " + std::to_string(source.width) + " bytes, or another --data-dtype");
     }
   } else if (options_.vocabulary < kByteValues) {
-    return Bad(path,
-               "a text file has one token per byte, with ids up to 255, but the size of the model's vocabulary is " +
-                   std::to_string(options_.vocabulary),
-               "a vocabulary of at least 256, or a file of tokens: .safetensors or .bin");
+    return BadData(
+        path,
+        "a text file has one token per byte, with ids up to 255, but the size of the model's vocabulary is " +
+            std::to_string(options_.vocabulary),
+        "a vocabulary of at least 256, or a file of tokens: .safetensors or .bin");
   }
   if (source.tokens <= options_.sequence) {
-    return Bad(path, "the file has " + std::to_string(source.tokens) + " tokens, too few for one row",
-               std::to_string(options_.sequence + 1) + " tokens: --sequence, plus one for the last target");
+    return BadData(path, "the file has " + std::to_string(source.tokens) + " tokens, too few for one row",
+                   std::to_string(options_.sequence + 1) + " tokens: --sequence, plus one for the last target");
   }
   if (auto error = HashEnds(source.file, source.hash)) return *error;
   return source;
@@ -144,10 +115,10 @@ std::optional<Diagnostic> TokenFiles::ReadTokens(const Source& source, int64_t b
   const int64_t* outside =
       std::find_if<const int64_t*>(to, to + count, [&](int64_t id) { return id < 0 || id >= options_.vocabulary; });
   if (outside == to + count) return std::nullopt;
-  return Bad(source.file.path(),
-             "token " + std::to_string(begin + (outside - to)) + " of the file is " + std::to_string(*outside) +
-                 ", which is outside the vocabulary",
-             "ids from 0 to " + std::to_string(options_.vocabulary - 1));
+  return BadData(source.file.path(),
+                 "token " + std::to_string(begin + (outside - to)) + " of the file is " + std::to_string(*outside) +
+                     ", which is outside the vocabulary",
+                 "ids from 0 to " + std::to_string(options_.vocabulary - 1));
 }
 
 std::optional<Diagnostic> TokenFiles::LookInto(const Source& source) const {
@@ -163,7 +134,7 @@ Result<TokenFiles> TokenFiles::Open(const std::vector<std::string>& paths, const
   TokenFiles out(options);
   for (const std::string& path : paths) {
     const std::vector<std::string> files = FilesOf(path);
-    if (files.empty()) diagnostics.push_back(Bad(path, "the directory has no files", "files of tokens or text"));
+    if (files.empty()) diagnostics.push_back(BadData(path, "the directory has no files", "files of tokens or text"));
     for (const std::string& file : files) {
       std::optional<Source> source = out.OpenOne(file).Collect(diagnostics);
       if (!source) continue;
@@ -196,11 +167,25 @@ std::string TokenFiles::Describe() const {
   return out;
 }
 
-void TokenFiles::Read(int64_t i, int64_t* to) const {
+void TokenFiles::ReadWindow(int64_t i, int64_t* to) const {
   auto source = std::ranges::upper_bound(sources_, i, {}, &Source::first_window);
   --source;
   const int64_t begin = (i - source->first_window) * options_.sequence;
   if (auto error = ReadTokens(*source, begin, options_.sequence + 1, to)) throw PlanError({*error});
 }
+
+NamedTensors TokenFiles::Allocate(int64_t rows) const {
+  return {{"ids", at::zeros({rows, options_.sequence}, at::kLong)},
+          {"targets", at::full({rows, options_.sequence}, kIgnored, at::kLong)}};
+}
+
+void TokenFiles::Read(int64_t row, const NamedTensors& to, int64_t at) const {
+  std::vector<int64_t> tokens(static_cast<size_t>(options_.sequence + 1));
+  ReadWindow(row, tokens.data());
+  std::copy(tokens.begin(), tokens.end() - 1, to.at("ids")[at].mutable_data_ptr<int64_t>());
+  std::copy(tokens.begin() + 1, tokens.end(), to.at("targets")[at].mutable_data_ptr<int64_t>());
+}
+
+int64_t TokenFiles::Count(NamedTensors& rows) const { return rows.at("targets").ne(kIgnored).sum().item<int64_t>(); }
 
 }  // namespace moonshard

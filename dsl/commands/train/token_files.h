@@ -2,7 +2,7 @@
 // one file, from which a row of a batch is made: the inputs, and the targets shifted by one. The next window begins at
 // the last token of the window before, so that every token of a file is a target once, except the first token and the
 // tokens after the last full window.
-// Stage after: batches.h.
+// Stage before: rows.h. Stage after: batches.h.
 //
 //   NAME.safetensors    a 1-D integer tensor `tokens`
 //   NAME.bin            raw little-endian tokens, uint16 or uint32
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "dsl/commands/train/rows.h"
 #include "dsl/embed/moonshard.h"
 
 namespace moonshard {
@@ -23,25 +24,32 @@ struct TokenOptions {
   std::string raw = "uint16";  // dtype of the tokens in a .bin file
 };
 
-class TokenFiles {
+class TokenFiles final : public Rows {
  public:
-  // `paths`: files and directories. A directory means its files, except hidden ones, in the order of their names. If
-  // the files have up to 64 million tokens together, all ids are checked here, else each id is checked when Read reads
-  // it. Errors, of all files at once: kFileNotFound, kFileUnreadable, those of safetensors; kBadInput: a file that is
-  // empty or too short for a window, no tensor `tokens`, raw bytes that are not a multiple of the token size, text for
-  // a vocabulary below 256, an id outside the vocabulary.
+  // `paths`: files and directories (FilesOf). If the files have up to 64 million tokens together, all ids are checked
+  // here, else each id is checked when Read reads it. Errors, of all files at once: kFileNotFound, kFileUnreadable,
+  // those of safetensors; kBadInput: a file that is empty or too short for a window, no tensor `tokens`, raw bytes that
+  // are not a multiple of the token size, text for a vocabulary below 256, an id outside the vocabulary.
   static Result<TokenFiles> Open(const std::vector<std::string>& paths, const TokenOptions& options);
 
-  int64_t windows() const { return windows_; }
-  int64_t sequence() const { return options_.sequence; }
+  int64_t count() const override { return windows_; }
   int64_t tokens() const;
-  // The identity of the data, for comparison: a line for each file with its name, its number of tokens, and a hash of
-  // its length and its first and last 4 MiB.
-  std::string Describe() const;
-
   // Writes the `sequence` + 1 tokens of window `i` to `to`. Throws PlanError: kFileUnreadable, and kBadInput for an id
   // outside the vocabulary.
-  void Read(int64_t i, int64_t* to) const;
+  void ReadWindow(int64_t i, int64_t* to) const;
+
+  // `ids` and `targets`, int64 [rows, sequence] each: the inputs, and the ids that follow them. A target of -100 is
+  // ignored.
+  NamedTensors Allocate(int64_t rows) const override;
+  void Read(int64_t row, const NamedTensors& to, int64_t at) const override;
+  int64_t Count(NamedTensors& rows) const override;
+  bool fills() const override { return true; }
+  bool even() const override { return true; }
+  std::string unit() const override { return "tokens"; }
+  int64_t units_per_row() const override { return options_.sequence; }
+  std::optional<int64_t> sequence() const override { return options_.sequence; }
+  // A line for each file with its name, its number of tokens, and a hash of its length and its first and last 4 MiB.
+  std::string Describe() const override;
 
  private:
   struct Source {

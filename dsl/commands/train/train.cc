@@ -21,37 +21,39 @@ constexpr int kSignalled = 128;  // what a shell adds to the number of a signal 
 
 class TrainingRun {
  public:
-  // The ranks; the files of the model; the data; the model without storage, sharded under the plan; its loss; its
-  // optimizer. In this order: what is cheap and fails often, an option or a file, goes before what takes memory and
-  // time. Parameters get storage only as shards. Agree compares the options and the data on all ranks before the first
-  // step: a rank with another batch size would enter collectives of another number or shape, and wait for the others
-  // without a message.
+  // The ranks; the kind of the data; the files of the model; the data; the model without storage, sharded under the
+  // plan; its loss; its optimizer. In this order: what is cheap and fails often, an option or a file, goes before what
+  // takes memory and time. Parameters get storage only as shards. Agree compares the options and the data on all ranks
+  // before the first step: a rank with another batch size would enter collectives of another number or shape, and wait
+  // for the others without a message.
   explicit TrainingRun(const TrainVerb& verb)
       : verb_(verb),
-        mesh_(OpenMesh(verb)),
+        mesh_(OpenMesh(verb_)),
         world_(mesh_),
-        folder_(OpenFolder(verb)),
-        data_(OpenData(verb.data, verb, mesh_, folder_, verb.micro_batches)),
-        lm_(MakeModel(verb, folder_, mesh_)),
+        kind_(ResolveData(verb_, mesh_)),
+        folder_(OpenFolder(verb_)),
+        data_(OpenData(kind_, verb_.data, verb_, mesh_, folder_, verb_.micro_batches)),
+        lm_(MakeModel(kind_, verb_, folder_, mesh_)),
         model_(*lm_.model),
-        loss_(MakeLoss(verb, lm_.net, model_)),
-        optimizer_(MakeOptimizer(verb, model_)),
-        schedule_(ScheduleOf(verb)),
-        compute_type_(ComputeType(verb)),
-        report_(verb, mesh_, world_),
-        saves_(verb, mesh_, model_, folder_, lm_.net.recipes, optimizer_, data_, report_) {
+        loss_(MakeLoss(kind_, verb_, lm_.net, model_)),
+        optimizer_(MakeOptimizer(verb_, model_)),
+        schedule_(ScheduleOf(verb_)),
+        compute_type_(ComputeType(verb_)),
+        report_(verb_, mesh_, world_, data_.unit()),
+        saves_(verb_, mesh_, model_, folder_, lm_.net.recipes, optimizer_, data_, report_) {
     report_.Warn(model_.plan().findings);
     if (const auto program = std::dynamic_pointer_cast<Program>(lm_.net.module)) {
       report_.Warn(NotKeptByTraining(program->exported()));
     }
-    if (!verb.eval_data.empty()) held_out_.emplace(OpenData(verb.eval_data, verb, mesh_, folder_, 1));
+    if (!verb_.eval_data.empty()) held_out_.emplace(OpenData(kind_, verb_.eval_data, verb_, mesh_, folder_, 1));
+    CheckExamples(mesh_, lm_.net, loss_, data_, held_out_ ? &*held_out_ : nullptr);
     Agree(mesh_, "the training run",
-          Describe(verb) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : ""));
-    at::manual_seed(verb.seed + static_cast<uint64_t>(data_.place()));  // ranks that share their rows draw alike
+          Describe(verb_) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : ""));
+    at::manual_seed(verb_.seed + static_cast<uint64_t>(data_.place()));  // ranks that share their rows draw alike
     if (const std::optional<int64_t> resumed = saves_.Resume()) {
       step_ = *resumed;
     } else {
-      report_.Warn(FirstWeights(verb, folder_, lm_.net, model_));
+      report_.Warn(FirstWeights(verb_, folder_, lm_.net, model_));
     }
   }
 
@@ -74,15 +76,16 @@ class TrainingRun {
   }
 
  private:
-  // The gradients of every micro-batch, their norm, the update. Each micro-batch adds a term to the gradients, divided
-  // by their number, so the sum is the gradient of the mean. Only the last backward reduces over the data-parallel
-  // ranks: a reduction is linear, so one of the local sum replaces one for each micro-batch.
+  // The gradients of every micro-batch, their norm, the update. The loss of each micro-batch is a mean over its counted
+  // labels. Weighted by its fraction of the mean number of labels of a rank, and averaged over the ranks, it adds up to
+  // the mean over the labels of the batch, for any division of the batch. Only the last backward reduces over the
+  // data-parallel ranks: a reduction is linear, so one of the local sum replaces one for each micro-batch.
   // A step is skipped if the mean loss or the norm of all gradients is not finite. Both numbers are equal on all ranks,
   // so all ranks skip the same steps; a decision from local gradients would leave replicas with different parameters. A
   // skipped step counts as taken: its rows are used, and the schedule continues.
   StepNumbers Step() {
     StepNumbers numbers;
-    numbers.tokens = data_.tokens_per_step();
+    numbers.units = data_.units_per_step();
     numbers.learning_rate = LearningRate(schedule_, step_);
     SetLearningRate(optimizer_, numbers.learning_rate);
     model_.ClearCounts();
@@ -94,14 +97,19 @@ class TrainingRun {
     ReadTogether([&] {
       for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) batches.push_back(data_.Next(micro));
     });
+    double counted = 0;
+    for (const Batch& batch : batches) counted += static_cast<double>(batch.counted);
+    if (!data_.even()) counted = world_.Mean(counted, CollectiveLabel("labels"));
     for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) {
       model_.SetGradientSync(micro + 1 == verb_.micro_batches);  // the last backward reduces the gradients
       const Batch& batch = batches[static_cast<size_t>(micro)];
-      const at::Tensor part = LossOf(batch) / static_cast<double>(verb_.micro_batches);
+      const at::Tensor mean = LossOf(batch);
+      const at::Tensor part = batch.counted == 0 ? mean * 0 : mean / (counted / static_cast<double>(batch.counted));
       part.backward();
       loss += part.item<double>();
     }
-    numbers.loss = world_.Mean(loss, CollectiveLabel("loss"));
+    unlabelled_ = counted == 0;
+    numbers.loss = world_.Mean(unlabelled_ ? std::nan("") : loss, CollectiveLabel("loss"));
     numbers.grad_norm = verb_.clip > 0 ? ClipGradNorm(model_, verb_.clip) : GradNorm(model_);
     numbers.skipped = !std::isfinite(numbers.loss) || !std::isfinite(numbers.grad_norm);
     if (!numbers.skipped) optimizer_.step();
@@ -134,7 +142,8 @@ class TrainingRun {
     return loss_.Mean(batch);
   }
 
-  // The mean over every target of the held-out data: the sum of losses over the number of targets, both over all ranks.
+  // The mean over every counted label of the held-out data: the sum of losses over the number of labels, both over all
+  // ranks.
   // A mean of means would weigh the rows of the last, smaller part more than the others.
   void Evaluate() {
     evaluated_ = step_;
@@ -143,17 +152,17 @@ class TrainingRun {
     const nn::Autocast autocast(mesh_.device().type(), compute_type_);
     lm_.net.module->eval();
     double sum = 0;
-    double targets = 0;
+    double labels = 0;
     for (int64_t part = 0; part < held_out_->parts(); ++part) {
       Batch batch;
       ReadTogether([&] { batch = held_out_->Part(part); });
-      const auto [of_part, targets_of_part] = loss_.Sum(batch);
+      const auto [of_part, labels_of_part] = loss_.Sum(batch);
       sum += of_part;
-      targets += static_cast<double>(targets_of_part);
+      labels += static_cast<double>(labels_of_part);
     }
     lm_.net.module->train();
     const CollectiveLabel label("held-out loss");
-    report_.Eval(step_, world_.Mean(sum, label) / world_.Mean(targets, label));
+    report_.Eval(step_, world_.Mean(sum, label) / world_.Mean(labels, label));
   }
 
   // A loss or norm that is not finite: the step is skipped and reported with the first parameter that is not finite.
@@ -165,7 +174,8 @@ class TrainingRun {
                                                            std::to_string(numbers.loss) + " and a gradient norm of " +
                                                            std::to_string(numbers.grad_norm));
     d.path = found.path;
-    d.declared = found.path.empty()   ? ""
+    d.declared = unlabelled_          ? "no label of the batch counts: the loss is a mean over nothing"
+                 : found.path.empty() ? ""
                  : found.in_parameter ? "this parameter has a value that is not finite"
                                       : "the gradient of this parameter is not finite";
     d.required = "a finite loss and finite gradients; the step is skipped, and no parameter changes";
@@ -190,10 +200,11 @@ class TrainingRun {
     report_.Warn(findings);
   }
 
-  const TrainVerb& verb_;
+  TrainVerb verb_;  // with what the data decides (ResolveData)
   const StopRequest stop_;
   DeviceMesh mesh_;
   World world_;
+  DataKind kind_;
   ModelFolder folder_;
   Batches data_;
   std::optional<Batches> held_out_;
@@ -208,8 +219,9 @@ class TrainingRun {
   int64_t step_ = 0;  // taken so far
   int64_t evaluated_ = -1;
   bool checked_ = false;
-  int64_t skips_ = 0;  // in a row
-  int stopped_ = 0;    // the signal that stopped the run
+  int64_t skips_ = 0;        // in a row
+  bool unlabelled_ = false;  // the newest batch has no label that counts
+  int stopped_ = 0;          // the signal that stopped the run
 };
 
 }  // namespace

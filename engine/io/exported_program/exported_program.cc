@@ -251,6 +251,24 @@ ModuleTree ProgramTree(const ExportedProgram& program) {
   return tree;
 }
 
+std::vector<ProgramInput> InputsOf(const ExportedProgram& program) {
+  std::vector<ProgramInput> out = program.inputs;
+  const auto lacks = [](const std::vector<ProgramInput>& inputs, const std::string& name) {
+    return std::ranges::find(inputs, name, &ProgramInput::name) == inputs.end();
+  };
+  for (const auto& other : program.others) {
+    for (const ProgramInput& input : other->inputs) {
+      if (!lacks(out, input.name)) continue;
+      out.push_back(input);
+      out.back().value = -1;
+    }
+    for (ProgramInput& input : out) {
+      if (lacks(other->inputs, input.name)) input.value = -1;
+    }
+  }
+  return out;
+}
+
 bool IsCausalLm(const ExportedProgram& program) {
   for (const auto& other : program.others) {
     if (!IsCausalLm(*other)) return false;

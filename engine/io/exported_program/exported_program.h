@@ -292,6 +292,11 @@ Result<ExportedProgram> InDType(const ExportedProgram& program, const std::strin
 // accepted length below the wanted one, or else the shortest accepted length.
 std::pair<int64_t, int64_t> FittingTokens(const ExportedProgram& program, std::pair<int64_t, int64_t> wanted);
 
+// Returns the inputs of all archives of the program: the inputs of the first archive in its order, then the other
+// inputs. ProgramInput::value is -1 for an input that a call may leave out; `shape` has the symbols of the first
+// archive that has the input.
+std::vector<ProgramInput> InputsOf(const ExportedProgram& program);
+
 // Returns whether the archive contains the values of all parameters.
 bool HasWeights(const ExportedProgram& program);
 

@@ -62,7 +62,7 @@ class BodyCompiler {
   Body Compile(const CallNode& call, const RecordedCall* recorded, std::string& text) {
     call_ = &call;
     for (const uint32_t value : call.inputs) {
-      text_ += "i" + std::to_string(static_cast<int>(program_.values[value].kind));
+      text_.append("i").append(std::to_string(static_cast<int>(program_.values[value].kind)));
       body_.tensor_inputs.push_back(program_.values[value].kind == ProgramValue::Kind::kTensor);
       Register(value);
     }
@@ -340,7 +340,7 @@ class BodyCompiler {
   void AddOutputs(const std::vector<uint32_t>& values, Instruction& instruction) {
     for (const uint32_t value : values) {
       instruction.outputs.push_back(value == ProgramNode::kNoValue ? Instruction::kNowhere : Register(value));
-      text_ += ">" + std::to_string(instruction.outputs.back());
+      text_.append(">").append(std::to_string(instruction.outputs.back()));
     }
   }
 
@@ -469,7 +469,7 @@ class BodyCompiler {
   void AddOutput(uint32_t value) {
     const uint32_t at = Register(value);
     body_.outputs.push_back(at);
-    text_ += "o" + std::to_string(at);
+    text_.append("o").append(std::to_string(at));
   }
 
   // Where the exporter recorded the call: tensors by the position of their argument; those that the call reads besides

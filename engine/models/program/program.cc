@@ -241,7 +241,9 @@ class ProgramBuilder {
 };
 
 Program::Program(std::shared_ptr<const ExportedProgram> exported, std::shared_ptr<ProgramShared> shared)
-    : ProgramModule("", exported->modules.front().kind, std::move(shared)), exported_(std::move(exported)) {}
+    : ProgramModule("", exported->modules.front().kind, std::move(shared)),
+      exported_(std::move(exported)),
+      inputs_(InputsOf(*exported_)) {}
 
 void Program::AddGraph(std::shared_ptr<const ExportedProgram> exported, int32_t root) {
   Graph graph;
@@ -249,16 +251,9 @@ void Program::AddGraph(std::shared_ptr<const ExportedProgram> exported, int32_t 
   std::map<std::string, size_t, std::less<>> inputs;  // the index in inputs()
   std::map<std::string, size_t, std::less<>> tensors;
   for (const ProgramInput& input : exported->inputs) {
-    auto known = std::ranges::find(inputs_, input.name, &ProgramInput::name);
-    if (known == inputs_.end()) {
-      known = inputs_.insert(known, input);
-      if (!graphs_.empty()) known->value = -1;
-    }
+    const auto known = std::ranges::find(inputs_, input.name, &ProgramInput::name);
     graph.slots.push_back(static_cast<size_t>(known - inputs_.begin()));
     inputs[input.name] = graph.slots.back();
-  }
-  for (ProgramInput& input : inputs_) {
-    if (!inputs.contains(input.name)) input.value = -1;
   }
   for (size_t i = 0; i < exported->tensors.size(); ++i) tensors[exported->tensors[i].name] = i;
   for (const auto& [name, symbol] : exported->symbols) {
@@ -587,7 +582,13 @@ ProgramOutputs Program::forward(std::vector<at::Tensor> inputs) {
   return {std::move(names), std::move(tensors), checked.shapes};
 }
 
-ProgramOutputs Program::forward(const std::map<std::string, at::Tensor>& inputs) {
+std::shared_ptr<const ProgramOutputs::Shapes> Program::CheckCall(const std::map<std::string, at::Tensor>& inputs) {
+  return GraphFor(InOrder(inputs)).shapes;
+}
+
+ProgramOutputs Program::forward(const std::map<std::string, at::Tensor>& inputs) { return forward(InOrder(inputs)); }
+
+std::vector<at::Tensor> Program::InOrder(const std::map<std::string, at::Tensor>& inputs) const {
   std::vector<at::Tensor> given;
   Diagnostics errors;
   for (const ProgramInput& input : inputs_) {
@@ -605,7 +606,7 @@ ProgramOutputs Program::forward(const std::map<std::string, at::Tensor>& inputs)
     errors.push_back(std::move(d));
   }
   if (!errors.empty()) throw PlanError(std::move(errors));
-  return forward(std::move(given));
+  return given;
 }
 
 }  // namespace moonshard

@@ -101,10 +101,11 @@ class Program : public ProgramModule {
   // As above, with inputs by name; inputs that the graph does not use may be left out. Also throws kBadInput for a
   // missing or unknown name.
   ProgramOutputs forward(const std::map<std::string, at::Tensor>& inputs);
+  // Throws what a call with these names and shapes would throw, autocast aside, in the module's mode, and runs nothing.
+  // The tensors may be on the meta device. Returns the full shapes of the results.
+  std::shared_ptr<const ProgramOutputs::Shapes> CheckCall(const std::map<std::string, at::Tensor>& inputs);
 
-  // The inputs of all archives: the inputs of the first archive in its order, then the other inputs.
-  // ProgramInput::value is -1 for an input that a call may leave out; `shape` has the symbols of the first archive that
-  // has the input.
+  // The inputs of all archives (InputsOf).
   const std::vector<ProgramInput>& inputs() const { return inputs_; }
   const ExportedProgram& exported() const { return *exported_; }
   // Returns how parameters are computed from the tensors of a checkpoint with other names or shapes
@@ -139,6 +140,9 @@ class Program : public ProgramModule {
 
   void AddGraph(std::shared_ptr<const ExportedProgram> exported, int32_t root);
   std::vector<std::string> InputNames() const;
+  // The tensors in the order of inputs(); undefined where an input is not given. Throws PlanError (kBadInput) for a
+  // missing or unknown name.
+  std::vector<at::Tensor> InOrder(const std::map<std::string, at::Tensor>& inputs) const;
   // Whether the graph is that of the module's mode. A program of which no archive was exported in training runs these
   // archives in both modes.
   bool IsOfMode(const Graph& graph) const;

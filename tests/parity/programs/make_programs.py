@@ -15,6 +15,9 @@ config that returns more than its logits and loss, with tied weights and a persi
 whose inputs are in a list and in a dict; `tables` a causal language model with two tables in one module and with dropout. OUT/llama/inputs is a directory of programs for different sets of inputs,
 with files for each set.
 
+tests/parity/examples (OUT/examples) holds programs that are trained with examples, with their weights in the archives: NAME.pt2, NAME.safetensors with
+the inputs of 12 examples, and NAME.expected.safetensors with the loss of all examples in one batch and the norm of its gradient.
+
 OUT/deepseek_v3/program_float64.pt2 is exported in float64, which grouped_mm does not take, for curves of training.
 The cases `modes`, `drawing`, `sizes`, `lengths`, `branches`, `outputs`, `nested` and `tables` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
 """
@@ -22,6 +25,7 @@ The cases `modes`, `drawing`, `sizes`, `lengths`, `branches`, `outputs`, `nested
 import json
 import pathlib
 import re
+import shutil
 import sys
 import zipfile
 
@@ -619,6 +623,61 @@ def make_modes(folder: pathlib.Path) -> None:
     print("modes", float(expected["loss"]), flush=True)
 
 
+class Regression(torch.nn.Module):
+    """Labels that are numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(6, 8)
+        self.down = torch.nn.Linear(8, 2)
+
+    def forward(self, features, labels):
+        made = self.down(torch.tanh(self.up(features)))
+        return {"loss": torch.nn.functional.mse_loss(made, labels), "made": made}
+
+
+def make_examples(folder: pathlib.Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(5)
+    rows = 12
+    still = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    bert = transformers.AutoConfig.for_model(
+        "bert", vocab_size=48, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=32, architectures=["BertForMaskedLM"], **still)  # fmt: skip
+    ids = torch.randint(5, 48, (rows, 12), generator=generator)
+    mask = (torch.arange(12) < torch.randint(6, 13, (rows, 1), generator=generator)).long()
+    # From no label to one at every token.
+    masked = (torch.arange(rows)[:, None] * torch.rand(rows, 12, generator=generator) > 2.5) & (mask == 1)
+    text = {"input_ids": torch.where(masked, 4, ids), "attention_mask": mask, "labels": torch.where(masked, ids, -100)}
+    vit = transformers.AutoConfig.for_model(
+        "vit", image_size=8, patch_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+        num_labels=5, architectures=["ViTForImageClassification"], **still)  # fmt: skip
+    images = {"pixel_values": torch.randn(rows, 3, 8, 8, generator=generator),
+              "labels": torch.randint(5, (rows,), generator=generator)}  # fmt: skip
+    numbers = {"features": torch.randn(rows, 6, generator=generator), "labels": torch.randn(rows, 2, generator=generator)}
+    for name, config, inputs in (("masked_lm", bert, text), ("classifier", vit, images), ("regression", None, numbers)):
+        torch.manual_seed(0)
+        program = folder / f"{name}.pt2"
+        if config is None:
+            model = Regression()
+            export_program.export(model, (), inputs, program, weights=True)
+        else:
+            model = hugging_face.build(config, torch.float32)
+            random_values(model)
+            model.save_pretrained(folder / "model")
+            options = export_program.Options(dtype="float32", inputs=list(inputs), weights=True)
+            export_program.export_model(folder / "model", options, program)
+            shutil.rmtree(folder / "model")
+        slim(program, bare=True)
+        model.train().zero_grad()
+        loss = model(**inputs)["loss"]
+        loss.backward()
+        norm = torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]))
+        save_file({key: one.contiguous() for key, one in inputs.items()}, folder / f"{name}.safetensors")
+        save_file({"loss": loss.detach(), "grad_norm": norm}, folder / f"{name}.expected.safetensors")
+        print("examples", name, loss.item(), norm.item(), program.stat().st_size // 1024, flush=True)
+
+
 def make_with_weights(out: pathlib.Path, case: str) -> None:
     """The program again, with the values of its parameters in the archive."""
     program = out / case / "with_weights.pt2"
@@ -672,9 +731,11 @@ def make_reference(out: pathlib.Path, name: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", *OUTPUTS, "nested", "tables", *(f"reference/{name}" for name in REFERENCE)):
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "examples", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", *OUTPUTS, "nested", "tables", *(f"reference/{name}" for name in REFERENCE)):
         try:
-            if case == "sizes":
+            if case == "examples":
+                make_examples(HERE.parent / "examples" if out == HERE else out / "examples")
+            elif case == "sizes":
                 make_sizes(OWN_MODULES / "sizes" if out == HERE else out / "sizes")
             elif case == "lengths":
                 make_lengths(OWN_MODULES / "lengths" if out == HERE else out / "lengths")

@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <set>
 
 #include "dsl/commands/train/batches.h"
+#include "dsl/commands/train/example_files.h"
 #include "dsl/commands/train/shuffle.h"
+#include "dsl/commands/train/token_files.h"
 #include "tests/dsl/commands/train/token_bytes.h"
 #include "tests/support/process.h"
 
@@ -67,14 +70,14 @@ TEST_CASE("every format gives the same windows") {
     INFO(file);
     const TokenFiles data = TokenFiles::Open({file}, wide).ValueOrThrow();
     CHECK(data.tokens() == 22);
-    REQUIRE(data.windows() == 4);  // 21 targets, 5 a window
+    REQUIRE(data.count() == 4);  // 21 targets, 5 a window
     std::vector<int64_t> window(6);
-    data.Read(3, window.data());
+    data.ReadWindow(3, window.data());
     CHECK((window == std::vector<int64_t>{15, 16, 17, 18, 19, 20}));
   }
   wide.raw = "uint32";
   const std::string raw = folder.Write("wide.bin", RawTokens<uint32_t>(tokens));
-  CHECK(TokenFiles::Open({raw}, wide).ValueOrThrow().windows() == 4);
+  CHECK(TokenFiles::Open({raw}, wide).ValueOrThrow().count() == 4);
 }
 
 TEST_CASE("several files and directories are one list, and no window spans two") {
@@ -85,13 +88,13 @@ TEST_CASE("several files and directories are one list, and no window spans two")
   folder.Write("more/a.txt", "aaaaaaaaa");
   folder.Write("more/.hidden", "x");
   const TokenFiles data = TokenFiles::Open({one, folder / "more"}, {.sequence = 4, .vocabulary = 256}).ValueOrThrow();
-  REQUIRE(data.windows() == 2 + 2 + 1);
+  REQUIRE(data.count() == 2 + 2 + 1);
   std::vector<int64_t> window(5);
-  data.Read(1, window.data());
+  data.ReadWindow(1, window.data());
   CHECK((window == std::vector<int64_t>{4, 5, 6, 7, 8}));
-  data.Read(2, window.data());
+  data.ReadWindow(2, window.data());
   CHECK(window.front() == 'a');
-  data.Read(4, window.data());
+  data.ReadWindow(4, window.data());
   CHECK(window.back() == 'b');
 }
 
@@ -150,7 +153,7 @@ std::vector<std::vector<int64_t>> GlobalBatch(const std::string& mesh, int64_t m
   std::vector<std::vector<int64_t>> rows;
   std::vector<Batches> ranks;
   for (int64_t rank = 0; rank < shape.world_size(); ++rank) {
-    ranks.push_back(Batches::Make(open(), DeviceMesh::Recording(shape, rank),
+    ranks.push_back(Batches::Make(std::make_shared<const TokenFiles>(open()), DeviceMesh::Recording(shape, rank),
                                   {.batch = 12, .micro_batches = micro_batches, .seed = 5})
                         .ValueOrThrow());
   }
@@ -159,11 +162,11 @@ std::vector<std::vector<int64_t>> GlobalBatch(const std::string& mesh, int64_t m
       for (int64_t rank = 0; rank < shape.world_size(); ++rank) {
         const Batch batch = ranks[static_cast<size_t>(rank)].Next(micro);
         if (shape.Coordinate(rank, MeshAxis::kTp) != 0) continue;
-        for (int64_t row = 0; row < batch.ids.size(0); ++row) {
-          const at::Tensor ids = batch.ids[row].contiguous();
+        for (int64_t row = 0; row < batch["ids"].size(0); ++row) {
+          const at::Tensor ids = batch["ids"][row].contiguous();
           const int64_t* begin = ids.const_data_ptr<int64_t>();
           rows.emplace_back(begin, begin + ids.numel());
-          CHECK(at::equal(batch.targets[row].narrow(0, 0, ids.numel() - 1), ids.narrow(0, 1, ids.numel() - 1)));
+          CHECK(at::equal(batch["targets"][row].narrow(0, 0, ids.numel() - 1), ids.narrow(0, 1, ids.numel() - 1)));
         }
       }
     }
@@ -192,11 +195,11 @@ TEST_CASE("ranks that share their data see the same rows") {
   const std::string path = folder.Write("a.bin", RawTokens<uint16_t>(Counting(401)));
   const MeshShape shape = MeshShape::Parse("dp=2,tp=2").ValueOrThrow();
   const auto ids = [&](int64_t rank) {
-    return Batches::Make(TokenFiles::Open({path}, {.sequence = 4, .vocabulary = 500}).ValueOrThrow(),
+    return Batches::Make(std::make_shared<const TokenFiles>(
+                             TokenFiles::Open({path}, {.sequence = 4, .vocabulary = 500}).ValueOrThrow()),
                          DeviceMesh::Recording(shape, rank), {.batch = 4})
         .ValueOrThrow()
-        .Next(0)
-        .ids;
+        .Next(0)["ids"];
   };
   CHECK(at::equal(ids(0), ids(1)));
   CHECK(at::equal(ids(2), ids(3)));
@@ -229,8 +232,9 @@ TEST_CASE("a batch that cannot be divided, and a position in other data, are ref
   const std::string path = folder.Write("a.bin", RawTokens<uint16_t>(Counting(401)));
   const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse("dp=2").ValueOrThrow());
   const auto make = [&](int64_t sequence, const BatchOptions& options) {
-    return Batches::Make(TokenFiles::Open({path}, {.sequence = sequence, .vocabulary = 500}).ValueOrThrow(), mesh,
-                         options);
+    return Batches::Make(std::make_shared<const TokenFiles>(
+                             TokenFiles::Open({path}, {.sequence = sequence, .vocabulary = 500}).ValueOrThrow()),
+                         mesh, options);
   };
   const Result<Batches> uneven = make(4, {.batch = 6, .micro_batches = 2});
   REQUIRE_FALSE(uneven.ok());
@@ -240,10 +244,10 @@ TEST_CASE("a batch that cannot be divided, and a position in other data, are ref
   data.EndStep();
   data.EndStep();
   const std::string position = data.Position();
-  const at::Tensor next = data.Next(0).ids;
+  const at::Tensor next = data.Next(0)["ids"];
   Batches resumed = make(4, {.batch = 4, .seed = 1}).ValueOrThrow();
   CHECK(resumed.Seek(position, false).empty());
-  CHECK(at::equal(resumed.Next(0).ids, next));
+  CHECK(at::equal(resumed.Next(0)["ids"], next));
   CHECK(resumed.Position() == position);
   Batches other_seed = make(4, {.batch = 4, .seed = 2}).ValueOrThrow();
   CHECK_THAT(ToText(other_seed.Seek(position, false)), Contains("other data") && Contains("--seed"));
@@ -268,20 +272,104 @@ TEST_CASE("held-out parts cover every window once, and the rest counts nothing")
   int64_t targets = 0;
   for (int64_t rank = 0; rank < 2; ++rank) {
     const Batches data =
-        Batches::Make(TokenFiles::Open({path}, {.sequence = 4, .vocabulary = 500}).ValueOrThrow(),
+        Batches::Make(std::make_shared<const TokenFiles>(
+                          TokenFiles::Open({path}, {.sequence = 4, .vocabulary = 500}).ValueOrThrow()),
                       DeviceMesh::Recording(MeshShape::Parse("dp=2").ValueOrThrow(), rank), {.batch = 4})
             .ValueOrThrow();
     REQUIRE(data.parts() == 3);
     for (int64_t part = 0; part < data.parts(); ++part) {
       const Batch batch = data.Part(part);
-      targets += batch.targets.ne(-100).sum().item<int64_t>();
-      for (int64_t row = 0; row < batch.ids.size(0); ++row) {
-        if (batch.targets[row][0].item<int64_t>() >= 0) begins.insert(batch.ids[row][0].item<int64_t>());
+      targets += batch["targets"].ne(-100).sum().item<int64_t>();
+      for (int64_t row = 0; row < batch["ids"].size(0); ++row) {
+        if (batch["targets"][row][0].item<int64_t>() >= 0) begins.insert(batch["ids"][row][0].item<int64_t>());
       }
     }
   }
   CHECK(targets == 40);
   CHECK((begins == std::multiset<int64_t>{0, 4, 8, 12, 16, 20, 24, 28, 32, 36}));
+}
+
+ProgramInput InputNamed(const std::string& name, const std::string& kind, const std::string& dtype) {
+  ProgramInput input;
+  input.name = name;
+  input.kind = kind;
+  input.dtype = dtype;
+  input.value = 0;
+  return input;
+}
+
+std::shared_ptr<const ExampleFiles> OpenLabels(const ScratchFolder& folder, const TensorText& labels,
+                                               const CountedLabels& counted) {
+  const std::string dtype = labels.dtype[0] == 'F' ? "float32" : "int64";
+  const std::string path = folder.Write("labels.safetensors", TensorFile({labels}));
+  return ExampleFiles::Open({path}, {.inputs = {InputNamed("labels", "labels", dtype)}, .counted = counted})
+      .ValueOrThrow();
+}
+
+TEST_CASE("the loss of examples is weighted by the labels that it counts") {
+  const ScratchFolder folder;
+  const std::string tokens = RawTokens<int32_t>({3, -100, 5, -100, -100, -100, -100, 7, 8});
+  const std::string classes = RawTokens<int64_t>({1, -100, 2});
+  struct Case {
+    TensorText labels;
+    CountedLabels counted;
+    std::vector<int64_t> counts;  // of each row alone
+    bool even;
+  };
+  const CountedLabels plain{.input = "labels"};
+  CountedLabels shifted = plain;
+  shifted.shifted = true;
+  CountedLabels other = plain;
+  other.ignored = 255;
+  for (const Case& one :
+       std::vector<Case>{{{"labels", "I32", "[3,3]", tokens}, plain, {2, 0, 2}, false},
+                         {{"labels", "I32", "[3,3]", tokens}, shifted, {1, 0, 2}, false},
+                         {{"labels", "I64", "[3]", classes}, shifted, {1, 0, 1}, false},
+                         {{"labels", "U8", "[3,2]", std::string("\1\377\377\377\2\3", 6)}, other, {1, 0, 2}, false},
+                         {{"labels", "F32", "[3,2]", std::string(24, '\0')}, plain, {2, 2, 2}, true},
+                         {{"labels", "I64", "[3]", classes}, {}, {1, 1, 1}, true}}) {
+    INFO(one.labels.dtype << one.labels.shape << one.counted.shifted);
+    const auto data = OpenLabels(folder, one.labels, one.counted);
+    REQUIRE(data->count() == 3);
+    CHECK(data->even() == one.even);
+    for (int64_t row = 0; row < 3; ++row) {
+      NamedTensors batch = data->Allocate(1);
+      data->Read(row, batch, 0);
+      const int64_t counted = data->Count(batch);
+      CHECK(counted == one.counts[static_cast<size_t>(row)]);
+      if (counted == 0) CHECK(batch.at("labels").eq(0).all().item<bool>());
+    }
+  }
+}
+
+TEST_CASE("examples of several files are one list, and only what is asked for is read") {
+  const ScratchFolder folder;
+  std::filesystem::create_directory(folder / "many");
+  for (int64_t file = 0; file < 3; ++file) {
+    const std::string numbers = RawTokens<int64_t>({10 * file, 10 * file + 1, 10 * file + 2, 10 * file + 3});
+    folder.Write("many/" + std::to_string(file) + ".safetensors",
+                 TensorFile({{"x", "I64", "[2,2]", numbers}, {"labels", "I64", "[2]", RawTokens<int64_t>({file, 9})}}));
+  }
+  const ExampleOptions options{.inputs = {InputNamed("x", "other", "int64"), InputNamed("labels", "labels", "int64")},
+                               .counted = {.input = "labels"}};
+  const auto data = ExampleFiles::Open({folder / "many"}, options).ValueOrThrow();
+  REQUIRE(data->count() == 6);
+  CHECK(data->row_bytes() == 24);
+  const NamedTensors batch = data->Allocate(2);
+  data->Read(5, batch, 0);
+  data->Read(2, batch, 1);
+  CHECK(at::equal(batch.at("x"), at::tensor({22, 23, 10, 11}, at::kLong).view({2, 2})));
+  CHECK(at::equal(batch.at("labels"), at::tensor({9, 1}, at::kLong)));
+  // Parts of four: the second rank has none of the last two examples, and gets copies that do not count.
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const Batches batches =
+        Batches::Make(data, DeviceMesh::Recording(MeshShape::Parse("dp=2").ValueOrThrow(), rank), {.batch = 4})
+            .ValueOrThrow();
+    REQUIRE(batches.parts() == 2);
+    CHECK(batches.Part(0).counted == 2);
+    CHECK(batches.Part(1)["x"].size(0) == 2);
+    CHECK(batches.Part(1).counted == (rank == 0 ? 2 : 0));
+  }
 }
 
 }  // namespace

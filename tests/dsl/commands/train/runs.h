@@ -61,7 +61,8 @@ inline std::vector<double> Losses(const std::string& path) {
 inline std::string Numbers(const std::string& path) {
   std::string out;
   for (JsonValue& line : LogLines(path)) {
-    for (const char* name : {"seconds", "tokens_per_second", "memory_bytes"}) line.AsObject().erase(name);
+    for (const char* name : {"seconds", "tokens_per_second", "examples_per_s", "memory_bytes"})
+      line.AsObject().erase(name);
     out += WriteJson(line, 0) + "\n";
   }
   return out;

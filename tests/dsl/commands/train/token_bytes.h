@@ -18,13 +18,32 @@ std::string RawTokens(const std::vector<int64_t>& tokens) {
   return bytes;
 }
 
-// A safetensors file of one tensor, whose data is `data`.
-inline std::string TensorFile(const std::string& name, const std::string& dtype, const std::string& shape,
-                              const std::string& data) {
-  std::string header = "{\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":[0," +
-                       std::to_string(data.size()) + "]}}";
+// A tensor of a safetensors file: dtype as "F32", shape as "[2,3]", and its bytes.
+struct TensorText {
+  std::string name;
+  std::string dtype;
+  std::string shape;
+  std::string data;
+};
+
+// A safetensors file of these tensors.
+inline std::string TensorFile(const std::vector<TensorText>& tensors) {
+  std::string header;
+  std::string data;
+  for (const TensorText& tensor : tensors) {
+    header += (header.empty() ? "{\"" : ",\"") + tensor.name + "\":{\"dtype\":\"" + tensor.dtype +
+              "\",\"shape\":" + tensor.shape + ",\"data_offsets\":[" + std::to_string(data.size()) + "," +
+              std::to_string(data.size() + tensor.data.size()) + "]}";
+    data += tensor.data;
+  }
+  header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   return RawTokens<uint64_t>({static_cast<int64_t>(header.size())}) + header + data;
+}
+
+inline std::string TensorFile(const std::string& name, const std::string& dtype, const std::string& shape,
+                              const std::string& data) {
+  return TensorFile({{name, dtype, shape, data}});
 }
 
 // 0 1 2 ... below `vocabulary`, over and over, a step apart that changes: something that can be learnt.
