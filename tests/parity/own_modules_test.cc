@@ -30,9 +30,10 @@ Plan PlanOfRules(const std::string& rules, const MeshShape& mesh, const ModuleTr
 }
 
 // One step in evaluation mode; the loss is the output `loss`, or else a sum of `made`.
-void ExpectStep(const std::string& name, const std::string& rules, DeviceMesh& mesh) {
+void ExpectStep(const std::string& name, const std::string& rules, DeviceMesh& mesh,
+                const std::string& archive = "program.pt2") {
   const NamedTensors expected = ReadTensors(kOwnModules / name / "expected.safetensors");
-  const auto program = Program::Open(kOwnModules / name / "program.pt2");
+  const auto program = Program::Open(kOwnModules / name / archive);
   const LiveTree live = ReadLiveTree(*program).ValueOrThrow();
   auto model = Parallelize(program, PlanOfRules(rules, mesh.shape(), *live.tree), mesh);
   program->eval();
@@ -72,19 +73,26 @@ TEST_CASE("inputs in lists and dicts, a module at two paths, and inputs and numb
   const Plan one_path = PlanOfRules(rules("first"), mesh, *ReadLiveTree(*program).ValueOrThrow().tree);
   CHECK_THROWS_WITH(Parallelize(program, one_path, DeviceMesh::Recording(mesh)),
                     Catch::Contains("'first.up.bias' and 'second.up.bias' are tied (one tensor), but have different "
-                                    "layouts"));
+                                    "layouts") &&
+                        Catch::Contains("'first.up' and 'second.up' are one module under two paths"));
 }
+
+constexpr const char* kRulesOfTables =
+    R"(at("embed", style { name = "tables", params = { weight = shard(0), positions = replicate },
+                           lookup = "masked", inputs = { { replicate, replicate } },
+                           outputs = { { partial, replicate } } }),
+       at("up", colwise {}), at("down", rowwise {}), at("lm_head", colwise { output = replicate }))";
 
 TEST_CASE("a module looks ids up in its sharded table and in a table beside it") {
   RunRanks("tp=1", [](DeviceMesh& mesh) { ExpectStep("tables", "default(replicated())", mesh); });
-  RunRanks("tp=2", [](DeviceMesh& mesh) {
-    ExpectStep("tables",
-               R"(at("embed", style { name = "tables", params = { weight = shard(0), positions = replicate },
-                                      lookup = "masked", inputs = { { replicate, replicate } },
-                                      outputs = { { partial, replicate } } }),
-                  at("up", colwise {}), at("down", rowwise {}), at("lm_head", colwise { output = replicate }))",
-               mesh);
-  });
+  RunRanks("tp=2", [](DeviceMesh& mesh) { ExpectStep("tables", kRulesOfTables, mesh); });
+}
+
+TEST_CASE("an archive of the oldest torch that the exporter runs with computes the same") {
+  const std::string archive = "torch_2_9.pt2";
+  CHECK(Program::Open(kOwnModules / "tables" / archive)->exported().torch_version.starts_with("2.9."));
+  RunRanks("tp=1", [&](DeviceMesh& mesh) { ExpectStep("tables", "default(replicated())", mesh, archive); });
+  RunRanks("tp=2", [&](DeviceMesh& mesh) { ExpectStep("tables", kRulesOfTables, mesh, archive); });
 }
 
 }  // namespace

@@ -96,6 +96,7 @@ int RunExplain(const ExplainVerb& verb) {
   ExplainOptions options;
   options.rank = verb.rank;
   options.notes = resolution.notes;
+  options.exported = resolution.exported;
   if (!verb.tokens.empty()) {
     const auto [batch, sequence] = ParseTokens(verb.tokens).ValueOrThrow();
     options.tokens = Tokens{batch, sequence};

@@ -497,7 +497,9 @@ int64_t VocabularyOrZero(const ModelFolder& folder) {
 Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder) {
   if (std::optional<Diagnostic> none = NoWeights(folder)) throw PlanError({*std::move(none)});
   if (folder.is_program) return {};  // made with the archive's
-  return LoadCheckpoint(*model.applied, folder.checkpoint, {.recipes = model.model.recipes});
+  NameRules names{.recipes = model.model.recipes};
+  if (folder.program) names.buffers = MissingBufferInit(*folder.program);
+  return LoadCheckpoint(*model.applied, folder.checkpoint, names);
 }
 
 ModelFolder WithoutLossOfShards(const ModelOptions& options, ModelFolder folder) {

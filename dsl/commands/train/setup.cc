@@ -241,7 +241,9 @@ Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const
       throw PlanError({*std::move(none)});
     }
     if (folder.is_program) return {};  // made with the archive's
-    return LoadCheckpoint(model, folder.checkpoint, {.recipes = net.recipes});
+    NameRules names{.recipes = net.recipes};
+    if (folder.program) names.buffers = MissingBufferInit(*folder.program);
+    return LoadCheckpoint(model, folder.checkpoint, names);
   }
   const JsonValue* range = folder.config.Get("initializer_range");
   const InitialRule of_decoders =

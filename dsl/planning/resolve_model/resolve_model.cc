@@ -250,7 +250,10 @@ Resolution ResolveDirectory(const ModelOptions& options, bool headers_only) {
   std::vector<PassRecord> read = {MakeRecord("read", made, found, SecondsSince(begin))};
   Resolution out;
   if (folder) out = ResolveModel(options, folder->config, folder->mesh, std::move(tree));
-  if (folder && folder->program) out.notes = NotesOf(*folder->program);
+  if (folder && folder->program) {
+    out.notes = NotesOf(*folder->program);
+    out.exported = OriginsOf(*folder->program);
+  }
   PutBefore(found, std::move(read), out);
   return out;
 }

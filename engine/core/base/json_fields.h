@@ -50,6 +50,23 @@ inline int64_t Integer(const JsonValue& object, std::string_view key) {
   if (!value.is_int()) FailKind(key, "integer", value);
   return value.AsInt();
 }
+inline bool Bool(const JsonValue& object, std::string_view key) {
+  const JsonValue& value = Required(object, key);
+  if (!value.is_bool()) FailKind(key, "boolean", value);
+  return value.AsBool();
+}
+// Return the value of a key, or `otherwise` if the object does not have the key. TextOrNull returns "" if the object does
+// not have the key or has null.
+inline bool BoolOr(const JsonValue& object, std::string_view key, bool otherwise) {
+  return object.Find(key) == nullptr ? otherwise : Bool(object, key);
+}
+inline std::string TextOr(const JsonValue& object, std::string_view key, std::string otherwise) {
+  return object.Find(key) == nullptr ? std::move(otherwise) : Text(object, key);
+}
+inline std::string TextOrNull(const JsonValue& object, std::string_view key) {
+  const JsonValue* value = object.Find(key);
+  return value == nullptr || value->is_null() ? std::string() : Text(object, key);
+}
 inline int64_t Size(const JsonValue& object, std::string_view key) {
   const int64_t size = Integer(object, key);
   if (size < 0) Fail("'" + std::string(key) + "' is " + std::to_string(size) + ", required: at least 0");

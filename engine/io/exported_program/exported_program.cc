@@ -187,6 +187,58 @@ std::vector<std::string> NotesOf(const ExportedProgram& program) {
   return out;
 }
 
+namespace {
+
+void AddValid(JsonValue::Object& out, const ExportedProgram& program) {
+  JsonValue::Object found;
+  int64_t tried = 0;
+  for (const auto& [name, valid] : program.valid) {
+    const auto symbol = program.symbols.find(name);
+    if (symbol == program.symbols.end() || symbol->second.input.empty()) continue;
+    JsonValue::Array ranges;
+    for (const auto& [first, last] : valid.ranges) ranges.emplace_back(JsonValue::Array{first, last});
+    found[symbol->second.input + " dim " + std::to_string(symbol->second.dim)] = std::move(ranges);
+    tried = std::max(tried, valid.tried);
+  }
+  if (!found.empty()) out["valid"] = std::move(found);
+  if (tried > 0) out["tried"] = tried;
+}
+
+JsonValue OriginOf(const ExportedProgram& program) {
+  const ProgramOrigin& origin = program.origin;
+  JsonValue::Object out = {
+      {"file", program.file},
+      {"format", program_json::kRecordFormat},
+      {"class", program.model_class},
+      {"mode", !program.trains ? "evaluation" : (program.evaluates ? "training and evaluation" : "training")},
+      {"weights", HasWeights(program)}};
+  const auto add = [&](const char* key, const std::string& text) {
+    if (!text.empty()) out[key] = text;
+  };
+  add("torch", origin.torch.empty() ? program.torch_version : origin.torch);
+  add("transformers", origin.transformers);
+  add("defined_in", origin.defined_in);
+  add("model_type", origin.model_type);
+  add("dtype", program.dtype);
+  add("attention", origin.attention);
+  add("experts", origin.experts);
+  add("weight_names", origin.weight_names);
+  JsonValue::Object example;
+  for (const auto& [input, shape] : origin.example) example[input] = JsonValue::Array(shape.begin(), shape.end());
+  if (!example.empty()) out["example"] = std::move(example);
+  if (origin.fixed.is_object() && !origin.fixed.AsObject().empty()) out["fixed"] = origin.fixed;
+  AddValid(out, program);
+  return out;
+}
+
+}  // namespace
+
+JsonValue OriginsOf(const ExportedProgram& program) {
+  JsonValue::Array out = {OriginOf(program)};
+  for (const auto& other : program.others) out.push_back(OriginOf(*other));
+  return out;
+}
+
 WeightRecipes RecipesOf(const ExportedProgram& program) {
   WeightRecipes out;
   for (const ProgramTensor& tensor : program.tensors) {
@@ -204,7 +256,7 @@ std::pair<int64_t, int64_t> FittingTokens(const ExportedProgram& program, std::p
     if (ids->shape[1].op == SizeExpression::Op::kNumber) {
       lengths.emplace_back(ids->shape[1].number, ids->shape[1].number);
     } else if (const auto valid = archive.valid.find(ids->shape[1].text); valid != archive.valid.end()) {
-      lengths.insert(lengths.end(), valid->second.begin(), valid->second.end());
+      lengths.insert(lengths.end(), valid->second.ranges.begin(), valid->second.ranges.end());
     }
   };
   take(program);

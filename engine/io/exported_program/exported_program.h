@@ -211,8 +211,9 @@ struct SizeSymbol {
 
 struct SizeGuard {
   SizeExpression condition;
-  std::string text;   // the condition, for messages
-  std::string place;  // line of the model's source; may be empty
+  std::string text;          // the condition, for messages
+  std::string place;         // line of the model's source, or the name of the node; may be empty
+  bool of_operator = false;  // `place` is a node: the condition comes from the number of its results
 };
 
 struct ProgramInput {
@@ -239,6 +240,25 @@ struct NotKept {
   std::string name;
 };
 
+// How the exporter made an archive: for people who debug a plan or an archive. The engine does not depend on it.
+struct ProgramOrigin {
+  std::string torch;  // versions; "": not recorded, of transformers also: not a model of transformers
+  std::string transformers;
+  std::string defined_in;  // Python module of the model's class
+  std::string model_type;  // of transformers; or ""
+  std::string attention;   // implementations of transformers ("sdpa", "grouped_mm"); or ""
+  std::string experts;
+  std::string weight_names;  // whose tensor names the recipes use: "checkpoint", "config" or "module"; "": not recorded
+  std::map<std::string, std::vector<int64_t>> example;  // by input: the shape that was traced
+  JsonValue fixed;                                      // object: arguments that are constants of the program
+};
+
+// The sizes for which the guards hold, if all other symbols have the values of the example.
+struct ValidSizes {
+  std::vector<std::pair<int64_t, int64_t>> ranges;  // inclusive
+  int64_t tried = 0;                                // the largest size that the exporter tried; 0: not recorded
+};
+
 struct ExportedProgram {
   std::string file;
   std::string torch_version;
@@ -252,14 +272,15 @@ struct ExportedProgram {
   std::vector<ExportedModule> modules;          // parents before children; the root, "", is the first
   std::vector<RecordedCall> calls;              // in the order in which they began
   std::map<std::string, SizeSymbol, std::less<>> symbols;
-  std::vector<SizeGuard> guards;                                          // all must hold
-  std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> valid;  // by symbol: ranges of valid sizes
+  std::vector<SizeGuard> guards;                         // all must hold
+  std::map<std::string, ValidSizes, std::less<>> valid;  // by symbol of an input
   std::vector<NotKept> not_kept;
-  std::vector<std::string> notes;   // of the exporter: dims that are not symbolic and why, what is not supported
-  bool trains = true;               // exported in training mode
-  bool evaluates = true;            // the graph is also that of evaluation mode, with its dropout and statistics off
-  bool autocast_regions = false;    // the graph switches autocast off where the model does
-  std::string dtype;                // of the model's computation, "bfloat16"; "": not recorded
+  std::vector<std::string> notes;  // of the exporter: dims that are not symbolic and why, what is not supported
+  bool trains = true;              // exported in training mode
+  bool evaluates = true;           // the graph is also that of evaluation mode, with its dropout and statistics off
+  bool autocast_regions = false;   // the graph switches autocast off where the model does
+  std::string dtype;               // of the model's computation, "bfloat16"; "": not recorded
+  ProgramOrigin origin;
   std::optional<JsonValue> config;  // config.json of the model
   // For a directory of archives. `lengths`: the ranges of sequence lengths that the index lists for this archive.
   // `others`: the other archives of the index. All archives have the same modules, parameters and buffers, but
@@ -275,7 +296,8 @@ std::optional<int> SerializedDType(std::string_view name);
 // Parses the texts of models/model.json and extra/moonshard.json; `file` is the name of the program in messages. Errors
 // (kBadProgram, with the entry and the place in it): invalid JSON, another major version of the schema, another format
 // of the record, a field that is missing or has the wrong type, a name that is used before it is defined or is defined
-// twice, a size that is negative or beyond int64, more nodes than kMaxProgramNodes.
+// twice, a size that is negative or beyond int64, more nodes than kMaxProgramNodes. ParseProgram reads every key that
+// the exporter writes into the record, and ignores other keys: those of newer exporters, and of older ones.
 Result<ExportedProgram> ParseProgram(std::string_view model, std::string_view record, const std::string& file);
 
 inline constexpr size_t kMaxProgramNodes = 4'000'000;
@@ -309,6 +331,13 @@ bool IsCausalLm(const ExportedProgram& program);
 
 // Returns the exporter's notes of all archives of the program, each note once, in the order of the archives.
 std::vector<std::string> NotesOf(const ExportedProgram& program);
+
+// Returns how each archive of the program was made, in the order of the archives: [{"file", "format", "torch", "class",
+// "mode", "weights", "dtype", "transformers", "defined_in", "model_type", "attention", "experts", "weight_names",
+// "example", "fixed", "valid", "tried"}], without the keys that the record does not have. "mode" is "training and
+// evaluation", "training" or "evaluation"; "weights" is whether the archive has the values of the parameters; "valid" is
+// {"input_ids dim 1": [[1, 64]]}; "tried" is the largest size that the exporter tried for it.
+JsonValue OriginsOf(const ExportedProgram& program);
 
 // Returns the recipes of the tensors that have recipes, by name of the tensor.
 WeightRecipes RecipesOf(const ExportedProgram& program);

@@ -179,8 +179,7 @@ class GraphParser {
       } else if (kind == "buffer") {
         tensor.kind = ProgramTensor::Kind::kBuffer;
         key = "buffer_name";
-        const JsonValue* persistent = spec->Find("persistent");
-        tensor.persistent = persistent == nullptr || !persistent->is_bool() || persistent->AsBool();
+        tensor.persistent = BoolOr(*spec, "persistent", true);
       } else if (kind == "tensor_constant") {
         tensor.kind = ProgramTensor::Kind::kConstant;
         key = "tensor_constant_name";

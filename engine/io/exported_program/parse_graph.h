@@ -12,6 +12,7 @@
 
 namespace moonshard::program_json {
 
+using json_fields::BoolOr;
 using json_fields::Fail;
 using json_fields::FailKind;
 using json_fields::Integer;
@@ -23,6 +24,8 @@ using json_fields::Required;
 using json_fields::Size;
 using json_fields::Text;
 using json_fields::TextOf;
+using json_fields::TextOr;
+using json_fields::TextOrNull;
 
 // The values of each name in the graphs. A name in a nested graph has the path of this graph as a prefix:
 // `submod_1/linear_3`. If a node only returned its input when the model was traced, its name has two values: its output

@@ -56,7 +56,9 @@ SizeExpression ExpressionOf(const JsonValue& json, int depth = 0) {
     const std::string& name = list[0].AsString();
     if (name == "text") {
       out.op = Op::kText;
-      out.text = list.size() == 2 ? TextOf(list[1], "text") : "";
+      if (list.size() != 2)
+        Fail("the operator 'text' of an expression has " + std::to_string(list.size() - 1) + " operands");
+      out.text = TextOf(list[1], "text");
       return out;
     }
     const Known* known = nullptr;
@@ -90,6 +92,21 @@ std::vector<SizeExpression> ShapeOf(const JsonValue& object, std::string_view ke
     if (number < 0 || !MultiplySize(elements, number)) {
       Fail("'" + std::string(key) + "' with the size " + std::to_string(number) + " is not a valid tensor shape");
     }
+  }
+  return out;
+}
+
+const JsonValue& ObjectAt(const JsonValue& object, std::string_view key) {
+  const JsonValue& value = Required(object, key);
+  if (!value.is_object()) FailKind(key, "object", value);
+  return value;
+}
+
+std::vector<int64_t> SizesOf(const JsonValue& object, std::string_view key) {
+  std::vector<int64_t> out;
+  for (const JsonValue& size : List(object, key)) {
+    out.push_back(IntegerOf(size, key));
+    if (out.back() < 0) Fail("'" + std::string(key) + "' has the negative size " + std::to_string(out.back()));
   }
   return out;
 }
@@ -144,10 +161,12 @@ class RecordParser {
 
   void Parse(const JsonValue& record) {
     at_ = "the record";
-    if (Integer(record, "format") != 1) {
-      Fail("format " + std::to_string(Integer(record, "format")) + ", required: 1");
+    if (Integer(record, "format") != kRecordFormat) {
+      Fail("format " + std::to_string(Integer(record, "format")) + ", required: " + std::to_string(kRecordFormat));
     }
+    ReadExporter(record);
     ReadModel(record);
+    ReadOptions(record);
     ReadModules(record);
     ReadTensors(record);
     ReadTies(record);
@@ -161,26 +180,48 @@ class RecordParser {
   }
 
  private:
+  void ReadExporter(const JsonValue& record) {
+    if (record.Find("exporter") == nullptr) return;
+    at_ = "'exporter'";
+    const JsonValue& exporter = ObjectAt(record, "exporter");
+    program_.origin.torch = TextOr(exporter, "torch", "");
+    program_.origin.transformers = TextOrNull(exporter, "transformers");
+  }
+
   void ReadModel(const JsonValue& record) {
-    const JsonValue& model = Required(record, "model");
+    at_ = "'model'";
+    const JsonValue& model = ObjectAt(record, "model");
     program_.model_class = Text(model, "class");
-    if (const JsonValue* options = record.Find("options"); options != nullptr) {
-      const JsonValue* train = options->Find("train");
-      if (const JsonValue* dtype = options->Find("dtype"); dtype != nullptr && dtype->is_string()) {
-        program_.dtype = dtype->AsString();
-      }
-      program_.trains = train == nullptr || !train->is_bool() || train->AsBool();
-      const JsonValue* evaluates = options->Find("evaluates");
-      program_.evaluates = evaluates == nullptr || !evaluates->is_bool() || evaluates->AsBool();
-      const JsonValue* autocast = options->Find("autocast_regions");
-      program_.autocast_regions = autocast != nullptr && autocast->is_bool() && autocast->AsBool();
-    }
+    program_.origin.defined_in = TextOr(model, "defined_in", "");
+    program_.origin.model_type = TextOrNull(model, "type");
     const JsonValue* config = model.Find("config");
     if (config == nullptr || config->is_null()) return;
     at_ = "the config";
     Result<JsonValue> parsed = ParseJson(TextOf(*config, "config"), program_.file + ": config", JsonDialect::kPython);
     if (!parsed.ok() || !parsed.value().is_object()) Fail("'config' is not the text of a JSON object");
     program_.config = std::move(parsed).ValueOrThrow();
+  }
+
+  void ReadOptions(const JsonValue& record) {
+    at_ = "'options'";
+    if (record.Find("options") != nullptr) {
+      const JsonValue& options = ObjectAt(record, "options");
+      program_.trains = BoolOr(options, "train", true);
+      program_.evaluates = BoolOr(options, "evaluates", true);
+      program_.autocast_regions = BoolOr(options, "autocast_regions", false);
+      program_.dtype = TextOr(options, "dtype", "");
+      if (!program_.dtype.empty() && !SerializedDType(program_.dtype)) {
+        Fail("'dtype' is '" + program_.dtype + "', which is not known");
+      }
+      program_.origin.attention = TextOrNull(options, "attention");
+      program_.origin.experts = TextOrNull(options, "experts");
+      if (options.Find("example") != nullptr) {
+        const JsonValue& example = ObjectAt(options, "example");
+        for (const std::string& input : example.Keys()) program_.origin.example[input] = SizesOf(example, input);
+      }
+    }
+    at_ = "'fixed'";
+    if (record.Find("fixed") != nullptr) program_.origin.fixed = ObjectAt(record, "fixed");
   }
 
   void ReadModules(const JsonValue& record) {
@@ -222,11 +263,8 @@ class RecordParser {
       const std::string& kind = Text(json, "kind");
       if (kind != "parameter" && kind != "buffer") Fail("'kind' is '" + kind + "', required: parameter or buffer");
       tensor.kind = kind == "parameter" ? ProgramTensor::Kind::kParameter : ProgramTensor::Kind::kBuffer;
-      if (const JsonValue* persistent = json.Find("persistent"); persistent != nullptr && persistent->is_bool()) {
-        tensor.persistent = persistent->AsBool();
-      }
-      const JsonValue* grad = json.Find("requires_grad");
-      tensor.requires_grad = grad != nullptr && grad->is_bool() && grad->AsBool();
+      tensor.persistent = BoolOr(json, "persistent", tensor.persistent);
+      tensor.requires_grad = BoolOr(json, "requires_grad", false);
       std::vector<int64_t> shape;
       int64_t bytes = kWidestElement;
       for (const JsonValue& size : List(json, "shape")) {
@@ -327,14 +365,13 @@ class RecordParser {
       input.name = Text(json, "name");
       at_ = "input '" + input.name + "'";
       if (!given.insert(input.name).second) Fail("two inputs have this name");
-      if (const JsonValue* value = json.Find("value"); value != nullptr && value->is_string()) {
-        const auto found = of_graph.find(value->AsString());
-        if (found == of_graph.end()) Fail("'" + value->AsString() + "' is not an input of the graph");
+      if (const std::string value = TextOrNull(json, "value"); !value.empty()) {
+        const auto found = of_graph.find(value);
+        if (found == of_graph.end()) Fail("'" + value + "' is not an input of the graph");
         input.value = found->second;
         of_graph.erase(found);
       }
-      const JsonValue* kind = json.Find("kind");
-      input.kind = kind != nullptr && kind->is_string() ? kind->AsString() : "other";
+      input.kind = TextOr(json, "kind", "other");
       input.dtype = Text(json, "dtype");
       const bool is_number = input.dtype == "int" || input.dtype == "float" || input.dtype == "bool";
       if (!is_number && !SerializedDType(input.dtype)) Fail("'dtype' is '" + input.dtype + "', which is not known");
@@ -377,6 +414,8 @@ class RecordParser {
       if (!symbol.input.empty() || !symbol.tensor.empty()) {
         symbol.dim = Size(json, "dim");
         symbol.example = Size(json, "example");
+      } else if (!BoolOr(json, "data", false)) {
+        Fail("it has no source, required: 'input', 'tensor' or 'data': true");
       }
       size_t dims = SIZE_MAX;
       for (const ProgramInput& input : program_.inputs) {
@@ -394,14 +433,19 @@ class RecordParser {
       SizeGuard guard;
       guard.condition = ExpressionOf(Required(json, "condition"));
       guard.text = Text(json, "text");
-      if (const JsonValue* place = json.Find("place"); place != nullptr && place->is_string())
-        guard.place = place->AsString();
+      guard.place = TextOr(json, "place", "");
+      const std::string origin = TextOr(json, "origin", "model");
+      if (origin != "model" && origin != "operator") {
+        Fail("'origin' is '" + origin + "', required: model or operator");
+      }
+      guard.of_operator = origin == "operator";
       program_.guards.push_back(std::move(guard));
     }
-    const JsonValue* valid = record.Find("valid");
-    if (valid == nullptr || !valid->is_object()) return;
     at_ = "'valid'";
-    for (const auto& [name, json] : valid->AsObject()) {
+    if (record.Find("valid") == nullptr) return;
+    for (const auto& [name, json] : Object(record, "valid")) {
+      ValidSizes& valid = program_.valid[name];
+      if (json.Find("tried") != nullptr) valid.tried = Size(json, "tried");
       for (const JsonValue& range : List(json, "ranges")) {
         if (!range.is_array() || range.AsArray().size() != 2) Fail("a range is not a pair of numbers");
         const int64_t first = IntegerOf(range.AsArray()[0], "ranges");
@@ -410,29 +454,32 @@ class RecordParser {
           Fail("the range " + std::to_string(first) + " to " + std::to_string(last) + " of '" + name +
                "' is not a range of sizes");
         }
-        program_.valid[name].emplace_back(first, last);
+        valid.ranges.emplace_back(first, last);
       }
     }
   }
 
-  // The tensors inside an argument or a result, all at one position. Sizes and literals are none.
+  // The tensors inside an argument or a result, all at one position. What has none of these keys has no tensor.
   void Places(const JsonValue& json, uint32_t position, std::vector<RecordedCall::Place>& out, int depth = 0) {
-    if (!json.is_object() || depth > kDeepestRecord) return;
-    if (const JsonValue* value = json.Find("value"); value != nullptr && value->is_string()) {
+    if (depth > kDeepestRecord) Fail("a value is nested more than " + std::to_string(kDeepestRecord) + " deep");
+    if (json.Find("value") != nullptr) {
       // A value that only modes' graphs know, or a number that was computed away, has no place.
-      if (const auto found = names_.find(value->AsString()); found != names_.end()) {
+      if (const auto found = names_.find(Text(json, "value")); found != names_.end()) {
         for (const uint32_t one : found->second) out.push_back({position, one});
       }
       return;
     }
+    ForEachPart(json, [&](const JsonValue& part) { Places(part, position, out, depth + 1); });
+  }
+
+  template <class Visit>
+  static void ForEachPart(const JsonValue& json, const Visit& visit) {
     for (const char* key : {"tuple", "list"}) {
-      if (const JsonValue* list = json.Find(key); list != nullptr && list->is_array()) {
-        for (const JsonValue& one : list->AsArray()) Places(one, position, out, depth + 1);
-      }
+      if (json.Find(key) == nullptr) continue;
+      for (const JsonValue& one : List(json, key)) visit(one);
     }
-    if (const JsonValue* dict = json.Find("dict"); dict != nullptr && dict->is_object()) {
-      for (const auto& [key, one] : dict->AsObject()) Places(one, position, out, depth + 1);
-    }
+    if (json.Find("dict") == nullptr) return;
+    for (const auto& [key, one] : Object(json, "dict")) visit(one);
   }
 
   // Who runs a program keeps a place for each call of a module up to the highest number, so that must not be a wild
@@ -469,14 +516,7 @@ class RecordParser {
       // Results are numbered by their place in what is returned: a tuple, or the fields of a struct.
       const JsonValue& outputs = Required(json, "outputs");
       uint32_t position = 0;
-      for (const char* key : {"tuple", "list"}) {
-        if (const JsonValue* list = outputs.Find(key); list != nullptr && list->is_array()) {
-          for (const JsonValue& one : list->AsArray()) Places(one, position++, call.results);
-        }
-      }
-      if (const JsonValue* dict = outputs.Find("dict"); dict != nullptr && dict->is_object()) {
-        for (const auto& [key, one] : dict->AsObject()) Places(one, position++, call.results);
-      }
+      ForEachPart(outputs, [&](const JsonValue& one) { Places(one, position++, call.results); });
       if (outputs.Find("value") != nullptr) Places(outputs, 0, call.results);
       program_.calls.push_back(std::move(call));
     }
@@ -484,11 +524,11 @@ class RecordParser {
 
   void ReadWeights(const JsonValue& record) {
     at_ = "'weights'";
-    const JsonValue* weights = record.Find("weights");
-    if (weights == nullptr || weights->is_null()) return;
-    if (!weights->is_object()) FailKind("weights", "object", *weights);
-    if (weights->Find("tensors") != nullptr) {
-      for (const auto& [name, json] : Object(*weights, "tensors")) {
+    if (record.Find("weights") == nullptr || record.Find("weights")->is_null()) return;
+    const JsonValue& weights = ObjectAt(record, "weights");
+    program_.origin.weight_names = TextOr(weights, "source", "");
+    if (weights.Find("tensors") != nullptr) {
+      for (const auto& [name, json] : Object(weights, "tensors")) {
         at_ = "the recipe of '" + name + "'";
         ProgramTensor& tensor = program_.tensors[TensorNamed(name)];
         if (!json.is_array()) FailKind(name, "array", json);
@@ -496,9 +536,8 @@ class RecordParser {
       }
     }
     at_ = "'weights'";
-    if (const JsonValue* unsupported = weights->Find("unsupported");
-        unsupported != nullptr && unsupported->is_object()) {
-      for (const auto& [name, why] : unsupported->AsObject()) {
+    if (weights.Find("unsupported") != nullptr) {
+      for (const auto& [name, why] : Object(weights, "unsupported")) {
         at_ = "the conversion of '" + name + "'";
         ProgramTensor& tensor = program_.tensors[TensorNamed(name)];
         WeightRecipe recipe;

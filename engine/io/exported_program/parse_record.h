@@ -3,6 +3,7 @@
 // Part of ParseProgram (exported_program.h), which also parses the graph.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "engine/core/base/json.h"
@@ -10,6 +11,8 @@
 #include "engine/io/exported_program/parse_graph.h"
 
 namespace moonshard::program_json {
+
+inline constexpr int64_t kRecordFormat = 1;
 
 // Completes a program that ParseGraph has filled; `names` is the result of ParseGraph. Throws json_fields::Fault. `at`
 // receives the part of the record that is being parsed, for messages.

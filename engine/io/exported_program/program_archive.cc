@@ -308,8 +308,13 @@ std::vector<IndexEntry> ReadIndexEntries(const JsonValue& json) {
     }
     for (const JsonValue& range : json_fields::List(program, "ranges")) {
       if (!range.is_array() || range.AsArray().size() != 2) json_fields::Fail("a range is not a pair of numbers");
-      entry.lengths.emplace_back(json_fields::IntegerOf(range.AsArray()[0], "ranges"),
-                                 json_fields::IntegerOf(range.AsArray()[1], "ranges"));
+      const int64_t first = json_fields::IntegerOf(range.AsArray()[0], "ranges");
+      const int64_t last = json_fields::IntegerOf(range.AsArray()[1], "ranges");
+      if (first < 0 || last < first) {
+        json_fields::Fail("the range " + std::to_string(first) + " to " + std::to_string(last) + " of '" + entry.file +
+                          "' is not a range of lengths");
+      }
+      entry.lengths.emplace_back(first, last);
     }
     out.push_back(std::move(entry));
   }

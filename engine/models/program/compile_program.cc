@@ -62,7 +62,7 @@ class BodyCompiler {
   Body Compile(const CallNode& call, const RecordedCall* recorded, std::string& text) {
     call_ = &call;
     for (const uint32_t value : call.inputs) {
-      text_.append("i").append(std::to_string(static_cast<int>(program_.values[value].kind)));
+      AddText('i', static_cast<int64_t>(program_.values[value].kind));
       body_.tensor_inputs.push_back(program_.values[value].kind == ProgramValue::Kind::kTensor);
       Register(value);
     }
@@ -160,7 +160,7 @@ class BodyCompiler {
     } else {
       out.kind = Operand::Kind::kRegister;
       out.index = Register(value);
-      text_ += "r" + std::to_string(out.index);
+      AddText('r', out.index);
     }
     return out;
   }
@@ -340,7 +340,7 @@ class BodyCompiler {
   void AddOutputs(const std::vector<uint32_t>& values, Instruction& instruction) {
     for (const uint32_t value : values) {
       instruction.outputs.push_back(value == ProgramNode::kNoValue ? Instruction::kNowhere : Register(value));
-      text_.append(">").append(std::to_string(instruction.outputs.back()));
+      AddText('>', instruction.outputs.back());
     }
   }
 
@@ -440,13 +440,13 @@ class BodyCompiler {
     instruction.dim = dim->integer < 0 ? dim->integer + dims : dim->integer;
     if (instruction.dim < 0 || instruction.dim >= dims)
       throw Misfit{"the node reads the size of a dim that the tensor does not have"};
-    text_ += "d" + std::to_string(instruction.dim);
+    AddText('d', instruction.dim);
     // Constants are never sharded, and each archive has its own.
     if (const int32_t tensor = tensor_of_value_[of->value];
         tensor >= 0 && program_.tensors[static_cast<size_t>(tensor)].kind != ProgramTensor::Kind::kConstant) {
       instruction.kind = Instruction::Kind::kParameterSize;
       instruction.tensor = static_cast<uint32_t>(tensor);
-      text_ += "P" + std::to_string(tensor);
+      AddText('P', tensor);
       return true;
     }
     instruction.kind = Instruction::Kind::kSize;
@@ -466,10 +466,15 @@ class BodyCompiler {
     body_.instructions.push_back(std::move(instruction));
   }
 
+  void AddText(char what, int64_t number) {
+    text_ += what;
+    text_ += std::to_string(number);
+  }
+
   void AddOutput(uint32_t value) {
     const uint32_t at = Register(value);
     body_.outputs.push_back(at);
-    text_.append("o").append(std::to_string(at));
+    AddText('o', at);
   }
 
   // Where the exporter recorded the call: tensors by the position of their argument; those that the call reads besides

@@ -40,6 +40,15 @@ std::string TextOf(const std::vector<std::pair<int64_t, int64_t>>& ranges) {
   return parts.empty() ? "none of those that the exporter tried" : Join(parts, ", ");
 }
 
+std::string TextOf(const ValidSizes& valid) {
+  std::string out = TextOf(valid.ranges);
+  if (valid.tried == 0) return out;
+  out += " (tried: 1 to ";
+  out += std::to_string(valid.tried);
+  out += ')';
+  return out;
+}
+
 }  // namespace
 
 Diagnostic NoAutocastRegions(const ExportedProgram& program) {
@@ -387,8 +396,11 @@ Diagnostics CheckGuards(const ExportedProgram& program, const std::map<std::stri
                      program.file);
     d.declared = sizes;
     d.required = valid.empty() ? guard.text : "valid sizes, with the other sizes as exported: " + valid;
-    d.help = "export the model for these sizes too (--lengths of the exporter)" +
-             (guard.place.empty() ? std::string() : "; the condition comes from " + guard.place);
+    d.help = "export the model for these sizes too (--lengths of the exporter)";
+    if (!guard.place.empty()) {
+      d.help += guard.of_operator ? "; the condition comes from the node " : "; the condition comes from ";
+      d.help += guard.place;
+    }
     errors.push_back(std::move(d));
   }
   return errors;

@@ -237,6 +237,23 @@ class Compiler {
     }
   }
 
+  // Whether each parameter of one module is tied to the same parameter of the other, of the same class.
+  bool IsOneModule(uint32_t a, uint32_t b) const {
+    const ModuleTree& tree = *out_.tree;
+    const auto parameters = static_cast<uint32_t>(tree.parameters(tree.modules()[a]).size());
+    if (tree.modules()[a].kind != tree.modules()[b].kind || tree.parameters(tree.modules()[b]).size() != parameters) {
+      return false;
+    }
+    for (uint32_t p = 0; p < parameters; ++p) {
+      const auto ties_both = [&](const std::vector<ParamRef>& tie) {
+        return std::ranges::find(tie, ParamRef{a, p}) != tie.end() &&
+               std::ranges::find(tie, ParamRef{b, p}) != tie.end();
+      };
+      if (std::ranges::none_of(tree.ties(), ties_both)) return false;
+    }
+    return true;
+  }
+
   // A tied tensor has one storage and can have one layout. The check compares each path with the first of its tie,
   // under the placements that all rules together have made, and so comes after the parameter rules. Two layouts cannot
   // be repaired here: whichever won, the other module would compute with a shard that its redistributions do not
@@ -257,8 +274,11 @@ class Compiler {
         d.declared = placement(tie[0]).ToText() + " and " + placement(tie[i]).ToText();
         d.required = "the same layout for both parameters";
         d.help =
-            "for tied input and output embeddings, use vocab_rowwise {} and colwise {}: both styles shard the "
-            "vocabulary";
+            IsOneModule(tie[0].module, tie[i].module)
+                ? "'" + tree.modules()[tie[0].module].path + "' and '" + tree.modules()[tie[i].module].path +
+                      "' are one module under two paths: write rules that give both paths the same layouts"
+                : "for tied input and output embeddings, use vocab_rowwise {} and colwise {}: both styles shard the "
+                  "vocabulary";
         if (first >= 0 && second >= 0) d.related.push_back(SourceOfRule(first));
         diagnostics_.push_back(std::move(d));
       }

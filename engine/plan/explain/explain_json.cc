@@ -148,6 +148,7 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
     }
     out["flow"] = std::move(edges);
   }
+  if (!options.exported.is_null()) out["exported"] = options.exported;
   if (!options.notes.empty()) out["notes"] = JsonValue::Array(options.notes.begin(), options.notes.end());
   return out;
 }

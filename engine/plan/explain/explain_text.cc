@@ -155,6 +155,34 @@ void AddUnits(std::string& out, const CompiledPlan& plan) {
   }
 }
 
+// Without quotes around texts; the members of an object, and the elements of an array of texts or objects, with commas
+// between: `input_ids [3,17], labels [3,17]`.
+std::string PlainText(const JsonValue& value) {
+  if (value.is_string()) return value.AsString();
+  std::vector<std::string> parts;
+  if (value.is_object()) {
+    for (const auto& [key, one] : value.AsObject()) parts.push_back(key + " " + WriteJson(one, 0));
+    return Join(parts, ", ");
+  }
+  if (!value.is_array() || value.AsArray().empty() || value.AsArray().front().is_number()) return WriteJson(value, 0);
+  for (const JsonValue& one : value.AsArray()) parts.push_back(PlainText(one));
+  return Join(parts, "; ");
+}
+
+// One line for each key, with the different values that it has in the archives.
+void AddExported(std::string& out, const JsonValue& archives) {
+  if (!archives.is_array()) return;
+  std::map<std::string, std::vector<std::string>> values;
+  for (const JsonValue& archive : archives.AsArray()) {
+    for (const auto& [key, value] : archive.AsObject()) {
+      std::string text = PlainText(value);
+      if (std::ranges::find(values[key], text) == values[key].end()) values[key].push_back(std::move(text));
+    }
+  }
+  out += "exported:\n";
+  for (const auto& [key, texts] : values) out += "  " + key + ": " + Visible(Join(texts, "; ")) + "\n";
+}
+
 }  // namespace
 
 std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options) {
@@ -196,6 +224,7 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
          ":\n";
   AddDirection(out, totals.collectives, Direction::kForward);
   AddDirection(out, totals.collectives, Direction::kBackward);
+  AddExported(out, options.exported);
   if (!options.notes.empty()) out += "notes of the exporter:\n";
   for (const std::string& note : options.notes) out += "  " + Visible(note) + "\n";
   return out;

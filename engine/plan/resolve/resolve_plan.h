@@ -50,6 +50,9 @@ struct Resolution {
   // Messages of the exporter about the model, if the model is an exported program (NotesOf); set by the stage that read
   // the model.
   std::vector<std::string> notes = {};
+  // How the exporter made the model's archives, if the model is an exported program (OriginsOf): an array of objects;
+  // otherwise null. Set by the same stage.
+  JsonValue exported = {};
 };
 
 // Runs the passes in order and returns their results. Stops after match or compile if that pass fails. A lint pass that

@@ -23,8 +23,9 @@ class DeferredValues {
   static std::shared_ptr<DeferredValues> Of(const LiveTree& live);
 
   // Registers `tensor`, which has storage for this rank's shard and no values. Sets the first element to NaN, of an
-  // integer type to a number that is rarely used, so that Check also recognises values written directly into the
-  // memory, which leave the version counter unchanged.
+  // integer type the first bytes (at most 16) to a fixed pattern, so that Check also recognises values written directly
+  // into the memory, which leave the version counter unchanged. The pattern is no bool; a tensor of one uint8 that gets
+  // the value 165 (0xA5) past LibTorch counts as not written.
   void Add(const std::string& path, const at::Tensor& tensor, bool is_buffer);
 
   // Throws PlanError kNoValues, with one diagnostic for each registered tensor that has not been written to, at most

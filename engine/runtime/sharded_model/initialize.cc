@@ -38,10 +38,13 @@ std::map<std::string, InitialValue, std::less<>> RecordedValues(const ExportedPr
   return values;
 }
 
+}  // namespace
+
 // The full tensor is drawn on every rank and sliced, instead of drawing the shard: what an element gets then depends on
 // its place in the full tensor and not on the mesh. The generator is seeded by the path, so adding a module changes the
 // numbers of no other, and always on the CPU, since generators of devices draw other numbers.
-void Fill(const AppliedPlan& model, const LiveParameter& parameter, const InitialValue& value, uint64_t seed) {
+void SetInitialValue(const AppliedPlan& model, const LiveParameter& parameter, const InitialValue& value,
+                     uint64_t seed) {
   at::Tensor target = parameter.tensor.detach();
   const std::vector<double>& numbers = value.numbers;
   if (value.kind == InitialValue::Kind::kConstant) {
@@ -63,8 +66,6 @@ void Fill(const AppliedPlan& model, const LiveParameter& parameter, const Initia
   target.copy_(
       SliceShard(full, LocalIntervals(parameter.shape, parameter.placement, model.plan().mesh, model.mesh().rank())));
 }
-
-}  // namespace
 
 // A norm with an offset computes x * (1 + weight): its weight begins at 0, where others begin at 1.
 InitialRule DecoderInit(double deviation) {
@@ -91,13 +92,27 @@ InitialBufferRule RecordedBufferInit(const ExportedProgram& program) {
   };
 }
 
+InitialBufferRule MissingBufferInit(const ExportedProgram& program) {
+  std::map<std::string, InitialValue, std::less<>> values = RecordedValues(program);
+  for (const ProgramTensor& tensor : program.tensors) {
+    if (!tensor.entry.empty()) values.erase(tensor.name);
+  }
+  std::erase_if(values, [](const auto& entry) {
+    return entry.second.kind == InitialValue::Kind::kNormal || entry.second.kind == InitialValue::Kind::kUniform;
+  });
+  return [values = std::move(values)](const LiveParameter& buffer) -> std::optional<InitialValue> {
+    const auto found = values.find(buffer.path);
+    return found == values.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
 void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule, const InitialBufferRule& buffer_rule) {
   const c10::NoGradGuard no_grad;
   for (const LiveParameter& parameter : model.parameters()) {
     if (!parameter.is_buffer) {
-      Fill(model, parameter, rule(parameter, model.ModuleOf(parameter)), seed);
+      SetInitialValue(model, parameter, rule(parameter, model.ModuleOf(parameter)), seed);
     } else if (buffer_rule) {
-      if (const std::optional<InitialValue> value = buffer_rule(parameter)) Fill(model, parameter, *value, seed);
+      if (const auto value = buffer_rule(parameter)) SetInitialValue(model, parameter, *value, seed);
     }
   }
 }

@@ -44,11 +44,19 @@ using InitialBufferRule = std::function<std::optional<InitialValue>(const LivePa
 // Returns the rule with the initial values of buffers that the exporter recorded for the model.
 InitialBufferRule RecordedBufferInit(const ExportedProgram& program);
 
+// Returns the rule for buffers that a checkpoint does not have (NameRules::buffers): the recorded values, except of
+// buffers that have values in the archive and of buffers that begin with random numbers.
+InitialBufferRule MissingBufferInit(const ExportedProgram& program);
+
 // Fills every parameter, and the buffers for which `buffer_rule` returns a value. Each tensor has its own generator,
 // seeded by `seed` and the tensor's path, which generates the numbers of the full tensor in float32. This rank's shard
 // is sliced out of the full tensor and converted to the tensor's dtype. Therefore ranks do not communicate, and the
 // order of tensors has no effect. Needs memory for the largest full tensor.
 void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule = DecoderInit(),
                 const InitialBufferRule& buffer_rule = {});
+
+// Fills one parameter or buffer of the model as Initialize does.
+void SetInitialValue(const AppliedPlan& model, const LiveParameter& parameter, const InitialValue& value,
+                     uint64_t seed);
 
 }  // namespace moonshard

@@ -318,6 +318,30 @@ std::vector<RecipeMatch> MatchRecipes(const AppliedPlan& model, const Checkpoint
   return matches;
 }
 
+// Fills the buffers for which no source was found. `loaded`: paths of the others.
+void FillMissingBuffers(const AppliedPlan& model, const NameRules& names, const std::set<std::string>& loaded,
+                        const std::string& from, const std::string& path, Diagnostics& out) {
+  if (!names.buffers) return;
+  std::vector<std::string> filled;
+  for (const LiveParameter& parameter : model.parameters()) {
+    if (!parameter.is_buffer || loaded.contains(parameter.path)) continue;
+    const std::optional<InitialValue> value = names.buffers(parameter);
+    if (!value) continue;
+    SetInitialValue(model, parameter, *value, 0);
+    filled.push_back(parameter.path);
+  }
+  if (filled.empty()) return;
+  constexpr size_t kShown = 4;
+  const size_t others = filled.size() - std::min(filled.size(), kShown);
+  filled.resize(filled.size() - others);
+  Diagnostic d = MakeDiagnostic(Finding::kMissingTensor,
+                                from + " does not have buffers of the model, which get their initial values: " +
+                                    Join(filled, ", ") + (others > 0 ? " and " + Count(others, "other") : ""));
+  d.severity = Severity::kNote;
+  d.path = path;
+  out.push_back(std::move(d));
+}
+
 }  // namespace
 
 Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, const NameRules& names) {
@@ -354,6 +378,9 @@ Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, con
     if (Failure failed = ReadRecipe(*match.recipe, source, shard, made.mutable_data_ptr())) throw PlanError({*failed});
     match.parameter->tensor.detach().copy_(made);
   }
+  std::set<std::string> loaded = std::move(made);
+  for (const LoadMatch& match : matches) loaded.insert(match.parameter->path);
+  FillMissingBuffers(model, names, loaded, "the checkpoint", checkpoint.path(), warnings);
   return warnings;
 }
 
@@ -369,11 +396,14 @@ Diagnostics LoadFullState(AppliedPlan& model, const std::map<std::string, at::Te
     tensors.push_back(tensor);
   }
   Diagnostics warnings;
+  std::set<std::string> loaded;
   for (const LoadMatch& match : MatchSources(model, sources, names, "the state", "", {}, {}, warnings)) {
+    loaded.insert(match.parameter->path);
     const at::Tensor& full = tensors[match.source];
     const at::Tensor shard = SliceShard(match.transposed ? full.t() : full, ShardOf(model, *match.parameter));
     match.parameter->tensor.detach().copy_(shard);
   }
+  FillMissingBuffers(model, names, loaded, "the state", "", warnings);
   return warnings;
 }
 

@@ -18,6 +18,7 @@
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/io/safetensors/weight_recipe.h"
 #include "engine/runtime/apply/applied_plan.h"
+#include "engine/runtime/sharded_model/initialize.h"
 
 namespace moonshard {
 
@@ -37,13 +38,17 @@ struct NameRules {
   // is loaded from the tensor of its own name. Recipes use the names of the checkpoint before `renamed` is applied. An
   // exported program has its own recipes (Program::recipes). LoadFullState ignores recipes.
   WeightRecipes recipes = {};
+  // Values of buffers that the checkpoint does not have. Without a rule, and where it returns nullopt, such a buffer is
+  // not changed. For an exported program: MissingBufferInit.
+  InitialBufferRule buffers = {};
 };
 
 // Loads every parameter from the tensor of its path, or of the path of a tied parameter, and every buffer that the
-// checkpoint contains; a model that was built without values cannot be called while a buffer has none (kNoValues).
+// checkpoint contains or for which `names.buffers` returns a value; a model that was built without values cannot be
+// called while a buffer has none (kNoValues).
 // Converts between floating-point dtypes of at least 16 bits, from these to complex dtypes, between complex dtypes, and
 // between integer dtypes (including bool). Not collective. Returns warnings: tensors of the checkpoint that the model
-// does not have.
+// does not have; and a note: buffers that got their values from `names.buffers`.
 // Throws PlanError before any parameter changes: kMissingTensor, kTensorMismatch (another shape, or a dtype that is not
 // converted), kBadPattern (an expression of `names`), kUnmatchedRule (a pattern of `names.transposed` that matches no
 // parameter of two dims), kBadArgument (two tensors with the same name after `names.renamed`). Throws the errors of

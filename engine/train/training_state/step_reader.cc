@@ -275,7 +275,10 @@ Diagnostics StepReader::Read(bool check_all) {
       found.push_back(std::move(*failed));
       continue;
     }
-    if (!read.place.defined()) continue;
+    if (!read.place.defined()) {
+      read.target.unsafeGetTensorImpl()->bump_version();  // the read did not pass LibTorch
+      continue;
+    }
     read.place.copy_(read.target);
     read.target = at::Tensor();
   }

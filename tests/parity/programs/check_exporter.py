@@ -9,9 +9,11 @@ run_graph.py; 1: a check fails, with its text.
 
 import json
 import pathlib
+import runpy
 import sys
 import tempfile
 import warnings
+import zipfile
 
 from run_graph import import_torch
 
@@ -192,9 +194,65 @@ def two_paths() -> list[str]:
     return [] if calls == stacks == ["second.0@0", "first.0@0", "second.0@1"] else [f"{calls} for {stacks}"]
 
 
+class Kept(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("order", torch.arange(4.0))
+
+    def forward(self, x, scale: float = 2.0):
+        length = x.shape[0]
+        return {"made": self.linear(x) * scale + self.order, "pieces": [x, length]}
+
+
+def keys_of(value, form: str = "") -> set[str]:
+    """The keys of a record, in the form of exported_program_test.cc, which shows that the reader reads those of small.pt2."""
+    if isinstance(value, list):
+        return set().union(*(keys_of(one, f"{form}/*") for one in value))
+    if not isinstance(value, dict) or form == "/fixed":
+        return set()
+    table = form in ("/tensors", "/symbols", "/valid", "/options/example", "/weights/tensors", "/weights/unsupported")
+    found = set() if table or form.endswith("/dict") else {f"{form}/{key}" for key in value}
+    names = {key: "*" if table or form.endswith("/dict") else key for key in value}
+    return found.union(*(keys_of(one, f"{form}/{names[key]}") for key, one in value.items()))
+
+
+# Keys that small.pt2 does not have: of other forms of values, of a training program and of models of transformers.
+MORE_KEYS = {"/options/evaluates", "/options/attention", "/options/experts", "/weights/source", "/symbols/*/data",
+             "/tensors/*/initial/values"}  # fmt: skip
+
+
+def known_keys() -> list[str]:
+    small = pathlib.Path(__file__).parents[2] / "engine/io/exported_program/small.pt2"
+    with zipfile.ZipFile(small) as archive:
+        name = next(one for one in archive.namelist() if one.endswith("/extra/moonshard.json"))
+        known = keys_of(json.loads(archive.read(name))) | MORE_KEYS
+    wrong = []
+    for module in (NotKept(), TwoPaths(), Kept(), NotInEvaluation()):
+        own = keys_of(export_program.export(module, (X,)).description)
+        calls = {key for key in own if key.startswith("/calls/") and key.endswith(("/tuple", "/list", "/dict", "/value"))}
+        wrong += sorted(own - known - calls)
+    return wrong
+
+
+def other_torch() -> list[str]:
+    """Another torch than the versions whose internals the exporter replaces is refused by its version."""
+    real, wrong = torch.__version__, []
+    for version, refused in (("2.8.1", True), ("2.9.0+cpu", False), ("2.15.0", False), ("2.16.0", True), ("3.0.0a0", True)):
+        torch.__version__ = version
+        try:
+            error = error_of(lambda: runpy.run_path(export_program.__file__))
+        finally:
+            torch.__version__ = real
+        wanted = f"ImportError: torch {version}: the exporter needs torch 2.9 to 2.15" if refused else "no error"
+        wrong += [] if error == wanted else [f"{version}: {error}"]
+    return wrong
+
+
 def main() -> int:
     wrong = 0
-    for check in (refused_branch, refused_loop, refused_evaluation, full_disk, command_line, not_kept, two_paths):
+    for check in (refused_branch, refused_loop, refused_evaluation, full_disk, command_line, not_kept, two_paths, known_keys,
+                  other_torch):  # fmt: skip
         for text in check():
             wrong += 1
             print(f"{check.__name__}: {text}")

@@ -18,6 +18,7 @@ with files for each set.
 tests/parity/examples (OUT/examples) holds programs that are trained with examples, with their weights in the archives: NAME.pt2, NAME.safetensors with
 the inputs of 12 examples, and NAME.expected.safetensors with the loss of all examples in one batch and the norm of its gradient.
 
+The case `tables/torch` makes tables/torch_X_Y.pt2 with the torch X.Y that runs it; the committed one is of torch 2.9.
 OUT/deepseek_v3/program_float64.pt2 is exported in float64, which grouped_mm does not take, for curves of training.
 The cases `modes`, `drawing`, `sizes`, `lengths`, `branches`, `outputs`, `nested` and `tables` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
 """
@@ -405,26 +406,6 @@ class Tables(torch.nn.Module):
         return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()), "logits": logits}
 
 
-def make_tables(folder: pathlib.Path) -> None:
-    """Exported in training; expected: results and gradients in evaluation."""
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(0)
-    model = Tables()
-    random_values(model)
-    ids = torch.arange(24).reshape(4, 6) * 7 % 24
-    inputs = {"input_ids": ids, "labels": ids.clone()}
-    save_file(inputs, folder / "inputs.safetensors")
-    export_program.export(model, (), inputs, folder / "program.pt2", weights=True,
-                          kinds=lambda name: {"input_ids": "ids", "labels": "labels"}[name])  # fmt: skip
-    slim(folder / "program.pt2", bare=True)
-    results = model.eval()(**inputs)
-    results["loss"].backward()
-    expected = {name: one.detach().clone() for name, one in results.items()}
-    expected |= {f"grad.{name}": p.grad.clone() for name, p in model.named_parameters()}
-    save_file(expected, folder / "expected.safetensors")
-    print("tables", float(results["loss"].detach()), flush=True)
-
-
 class Leaving(torch.nn.Module):
     """A causal language model that returns what its layers make: a plan may leave these outputs sharded, in several
     layouts. Its head has another name than usual, and its logits are not the head's output."""
@@ -449,21 +430,35 @@ class Leaving(torch.nn.Module):
                 "fused": self.fused(x), "odd": self.odd(x), "hidden": hidden}  # fmt: skip
 
 
-def make_outputs(folder: pathlib.Path, model: torch.nn.Module) -> None:
+def make_outputs(folder: pathlib.Path, model: torch.nn.Module, evaluation: bool) -> None:
+    """Exported in training; expected: results and gradients, in evaluation mode if `evaluation`."""
     folder.mkdir(parents=True, exist_ok=True)
     random_values(model)
     ids = torch.arange(24).reshape(4, 6) * 7 % 24
     inputs = {"input_ids": ids, "labels": ids.clone()}
     save_file(inputs, folder / "inputs.safetensors")
-    export_program.export(model, (), inputs, folder / "program.pt2", weights=True,
-                          kinds=lambda name: {"input_ids": "ids", "labels": "labels"}[name])  # fmt: skip
-    slim(folder / "program.pt2", bare=True)
-    results = model(**inputs)
+    export_outputs(folder / "program.pt2", model, inputs)
+    results = model.train(not evaluation)(**inputs)
     results["loss"].backward()
     expected = {name: one.detach().clone() for name, one in results.items()}
     expected |= {f"grad.{name}": p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     save_file({name: one.contiguous() for name, one in expected.items()}, folder / "expected.safetensors")
     print(folder.name, float(results["loss"].detach()), flush=True)
+
+
+def export_outputs(program: pathlib.Path, model: torch.nn.Module, inputs: dict) -> None:
+    export_program.export(model, (), inputs, program, weights=True,
+                          kinds=lambda name: {"input_ids": "ids", "labels": "labels"}[name])  # fmt: skip
+    slim(program, bare=True)
+
+
+def make_of_torch(folder: pathlib.Path, model: torch.nn.Module) -> None:
+    """The program of make_outputs as the running torch writes it, beside that of the usual version."""
+    random_values(model)
+    version = "_".join(torch.__version__.split(".")[:2])
+    ids = torch.arange(24).reshape(4, 6) * 7 % 24
+    export_outputs(folder / f"torch_{version}.pt2", model, {"input_ids": ids, "labels": ids.clone()})
+    print(folder.name, torch.__version__, flush=True)
 
 
 class Balanced(Outputs):
@@ -474,7 +469,8 @@ class Balanced(Outputs):
         return {"loss": results["loss"] + 0.5 * results["aux_loss"], "logits": results["logits"]}
 
 
-OUTPUTS = {"outputs": Outputs, "leaving": Leaving, "balanced": Balanced}
+# Whether the expected results are those in evaluation mode.
+OUTPUTS = {"outputs": (Outputs, False), "leaving": (Leaving, False), "balanced": (Balanced, False), "tables": (Tables, True)}
 
 
 def make_lengths(folder: pathlib.Path) -> None:
@@ -731,7 +727,7 @@ def make_reference(out: pathlib.Path, name: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "examples", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", *OUTPUTS, "nested", "tables", *(f"reference/{name}" for name in REFERENCE)):
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "examples", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", *OUTPUTS, "nested", *(f"reference/{name}" for name in REFERENCE)):
         try:
             if case == "examples":
                 make_examples(HERE.parent / "examples" if out == HERE else out / "examples")
@@ -743,11 +739,14 @@ def main() -> None:
                 make_branches(OWN_MODULES / "branches" if out == HERE else out / "branches")
             elif case in OUTPUTS:
                 torch.manual_seed(0)
-                make_outputs((OWN_MODULES if out == HERE else out) / case, OUTPUTS[case]())
+                model, evaluation = OUTPUTS[case]
+                make_outputs((OWN_MODULES if out == HERE else out) / case, model(), evaluation)
+            elif case.removesuffix("/torch") in OUTPUTS:
+                torch.manual_seed(0)
+                case = case.removesuffix("/torch")
+                make_of_torch((OWN_MODULES if out == HERE else out) / case, OUTPUTS[case][0]())
             elif case == "nested":
                 make_nested(OWN_MODULES / "nested" if out == HERE else out / "nested")
-            elif case == "tables":
-                make_tables(OWN_MODULES / "tables" if out == HERE else out / "tables")
             elif case == "dtypes":
                 make_dtypes(DTYPES_HERE if out == HERE else out / "dtypes")
             elif case == "drawing":

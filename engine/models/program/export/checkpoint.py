@@ -25,9 +25,10 @@ class Unsupported(Exception):
     """A conversion that no recipe of README.md can express."""
 
 
-def conversions(model: torch.nn.Module, folder: pathlib.Path | None) -> dict[str, Any]:
-    """The `weights` of README.md for a model of transformers; its checkpoint, if there is one, is in `folder`."""
-    files, shapes = _checkpoint(folder)
+def conversions(model: torch.nn.Module, folder: pathlib.Path | None) -> tuple[dict[str, Any], list[str]]:
+    """The `weights` of README.md for a model of transformers, and notes on tensors that only the model or only the
+    checkpoint has; the checkpoint, if there is one, is in `folder`."""
+    shapes = _checkpoint(folder)
     source = "checkpoint" if shapes else "config"
     own = {name: torch.empty_like(tensor, device="meta") for name, tensor in model.state_dict().items()}
     if not shapes:
@@ -36,14 +37,17 @@ def conversions(model: torch.nn.Module, folder: pathlib.Path | None) -> dict[str
         shapes = {name: (list(tensor.shape), tensor.dtype) for name, tensor in saved.items()}
     made, unused, unsupported = _convert(model, own, shapes)
     tied = {name for names in _tied(model) if any(one in made for one in names) for name in names}
-    return {
-        "source": source,
-        "files": files,
-        "tensors": {name: [_short(recipe)] for name, recipe in made.items() if recipe != {"tensor": name}},
-        "unused": unused,
-        "missing": [n for n in own if n not in made and n not in tied and n not in unsupported],
-        "unsupported": unsupported,
-    }
+    missing = [n for n in own if n not in made and n not in tied and n not in unsupported]
+    notes = [f"{text}: {_listed(names)}" for text, names in (
+        ("The checkpoint does not have tensors of the model", missing),
+        ("The model does not use tensors of the checkpoint", unused)) if names and source == "checkpoint"]  # fmt: skip
+    tensors = {name: [_short(recipe)] for name, recipe in made.items() if recipe != {"tensor": name}}
+    return {"source": source, "tensors": tensors, "unsupported": unsupported}, notes
+
+
+def _listed(names: list[str]) -> str:
+    most = 10
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _tied(model: torch.nn.Module) -> list[list[str]]:
@@ -53,10 +57,10 @@ def _tied(model: torch.nn.Module) -> list[list[str]]:
     return list(groups.values())
 
 
-def _checkpoint(folder: pathlib.Path | None) -> tuple[list[str], dict[str, tuple[list[int], torch.dtype]]]:
-    """The safetensors files of a directory, and the shape and dtype of each of their tensors."""
+def _checkpoint(folder: pathlib.Path | None) -> dict[str, tuple[list[int], torch.dtype]]:
+    """The shape and dtype of each tensor in the safetensors files of a directory."""
     if folder is None:
-        return [], {}
+        return {}
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
@@ -68,7 +72,7 @@ def _checkpoint(folder: pathlib.Path | None) -> tuple[list[str], dict[str, tuple
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
         header.pop("__metadata__", None)
         found.update({name: (one["shape"], _TYPES.get(one["dtype"], torch.uint8)) for name, one in header.items()})
-    return files, found
+    return found
 
 
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,

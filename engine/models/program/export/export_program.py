@@ -22,14 +22,13 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 # The exporter replaces internals of torch while it traces; it was tested with torch of these versions.
-TORCH = (2, 11), (2, 15)
+TORCH = (2, 9), (2, 15)
 if not TORCH[0] <= tuple(int(part) for part in torch.__version__.split(".")[:2]) <= TORCH[1]:
     problem = "torch {}: the exporter needs torch {}.{} to {}.{}".format(torch.__version__, *TORCH[0], *TORCH[1])
     if __name__ == "__main__":
@@ -40,7 +39,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from torch.export.graph_signature import InputKind  # noqa: E402
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # noqa: E402
-from torch.utils import _pytree as pytree  # noqa: E402
 
 import modes  # noqa: E402
 from expressions import evaluate, has_value, symbols_in, to_json, to_python  # noqa: E402
@@ -51,7 +49,6 @@ from tracing import (  # noqa: E402
     dtype_name,
     in_torch,
     input_names,
-    nested_graphs,
     shape_of,
     trace,
     without_values,
@@ -67,10 +64,11 @@ class Exported:
 
     program: torch.export.ExportedProgram
     description: dict[str, Any]
+    weights: bool = False  # whether the archive holds the values of parameters and buffers
 
     def save(self, path: str | pathlib.Path) -> None:
         state = self.program.state_dict
-        if not self.description["options"]["weights"]:
+        if not self.weights:
             # Tensors without values share one empty record. torch.export.load allocates zeros for the first tensor of a
             # record, and the others are views of these zeros: so the largest tensor must be the first.
             longest_first = sorted(state.items(), key=lambda one: -one[1].numel() * one[1].element_size())
@@ -146,9 +144,9 @@ def export(
     own: dict[str, Any] = {"dtype": dtypes.pop()} if len(dtypes) == 1 else {}
     if differs:
         own["evaluates"] = False
-    description["options"] = {"train": train, "weights": weights, "autocast_regions": True, **own, **description.get("options", {}),
+    description["options"] = {"train": train, "autocast_regions": True, **own, **description.get("options", {}),
                               "example": _example(inputs)}  # fmt: skip
-    result = Exported(traced.program, description)
+    result = Exported(traced.program, description, weights)
     if out is None:
         return result
     if pathlib.Path(out).suffix == ".pt2":
@@ -179,10 +177,8 @@ def _complete(out: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def _entry(file: str, exported: Exported) -> dict[str, Any]:
     """The entry of an archive in the index of its directory."""
-    inputs = exported.description["inputs"]
-    example = exported.description["options"]["example"].get(inputs[0]["name"], []) if inputs else []
-    return {"file": file, "inputs": [one["name"] for one in inputs], "example": next(iter(example[1:]), 1),
-            "ranges": _lengths(exported.description)}  # fmt: skip
+    inputs = [one["name"] for one in exported.description["inputs"]]
+    return {"file": file, "inputs": inputs, "ranges": _lengths(exported.description)}
 
 
 def _write_index(folder: pathlib.Path, programs: list[dict[str, Any]]) -> None:
@@ -305,9 +301,7 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
     values = {name for name, one in traced.symbols.items() if "example" in one}
     notes += [f"No size is valid: the condition '{one['text']}' cannot be evaluated ({one['place']})"
               for one in guards if not has_value(one["condition"], values)]  # fmt: skip
-    custom = sorted(
-        {name for name in _operators(traced) if not name.startswith(("aten::", "higher_order::", "number::"))}
-    )
+    custom = [name for name in operators(traced.program) if not name.startswith(("aten::", "higher_order::", "number::"))]
     if custom:
         notes.append("Operators that are not PyTorch's own: " + ", ".join(custom))
     return {
@@ -321,13 +315,12 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
         "symbols": traced.symbols,
         "guards": guards,
         "valid": _valid(traced),
-        "modules": [{"path": path, "class": type(one).__name__, "defined_in": type(one).__module__}
+        "modules": [{"path": path, "class": type(one).__name__}
                     for path, one in module.named_modules(remove_duplicate=False)],
         "tensors": tensors,
         "ties": ties,
         "calls": traced.calls,
-        "weights": {"source": "module", "files": [], "tensors": {}, "unused": [], "missing": [], "unsupported": {}},
-        "operators": _operators(traced),
+        "weights": {"source": "module", "tensors": {}, "unsupported": {}},
         "not_kept": not_kept,
         "notes": notes,
     }  # fmt: skip
@@ -340,99 +333,65 @@ _NOT_KEPT = {
 }
 
 
-def _value(name: str, node: Any, value: Any) -> dict[str, Any]:
-    if isinstance(value, torch.Tensor):
-        return {"name": name, "value": node, "dtype": dtype_name(value.dtype), "shape": shape_of(value)}
-    kind = {torch.SymInt: "int", torch.SymFloat: "float", torch.SymBool: "bool"}.get(type(value), type(value).__name__)
-    return {"name": name, "value": node, "dtype": kind, "size": to_json(value)}
-
-
 def _inputs(traced: Trace, inputs: Mapping[str, Any], kinds: Callable[[str], str]) -> list[dict[str, Any]]:
     nodes = {node.name: node for node in traced.program.graph.nodes if node.op == "placeholder"}
     specs = [spec for spec in traced.program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
-    return [{**_value(name, spec.arg.name, nodes[spec.arg.name].meta["val"]), "kind": kinds(name)}
+    return [{"name": name, "value": spec.arg.name, **_type(nodes[spec.arg.name].meta["val"]), "kind": kinds(name)}
             for spec, name in zip(specs, input_names(dict(inputs))) if spec.arg.name in nodes]  # fmt: skip
 
 
+def _type(value: Any) -> dict[str, Any]:
+    if isinstance(value, torch.Tensor):
+        return {"dtype": dtype_name(value.dtype), "shape": shape_of(value)}
+    kind = {torch.SymInt: "int", torch.SymFloat: "float", torch.SymBool: "bool"}.get(type(value), type(value).__name__)
+    return {"dtype": kind}
+
+
 def _outputs(traced: Trace) -> list[dict[str, Any]]:
-    results = traced.program.graph.output_node().args[0]
-    return [_value(name, getattr(node, "name", None), node.meta["val"] if hasattr(node, "meta") else node)
-            for name, node in zip(traced.outputs, results)]  # fmt: skip
+    values = [node.meta["val"] if hasattr(node, "meta") else node for node in traced.program.graph.output_node().args[0]]
+    return [{"name": name, **({"shape": shape_of(value)} if isinstance(value, torch.Tensor) else {})}
+            for name, value in zip(traced.outputs, values)]  # fmt: skip
 
 
 def _tensors(module: torch.nn.Module, traced: Trace) -> tuple[dict[str, dict[str, Any]], list[list[str]]]:
     nodes = {node.name: node for node in traced.program.graph.nodes if node.op == "placeholder"}
-    specs = {spec.target: spec for spec in traced.program.graph_signature.input_specs if spec.target is not None}
-    mutated = set(traced.program.graph_signature.buffers_to_mutate.values()) | _written(traced)
+    used = {spec.target: nodes[spec.arg.name].meta["val"] for spec in traced.program.graph_signature.input_specs
+            if spec.target is not None}  # fmt: skip
     tensors: dict[str, dict[str, Any]] = {}
     groups: dict[int, list[str]] = {}
     for kind, named in (("parameter", module.named_parameters), ("buffer", module.named_buffers)):
         for name, tensor in named(remove_duplicate=False):
-            spec = specs.get(name)
-            value = nodes[spec.arg.name].meta["val"] if spec else tensor
-            one = {"kind": kind, "shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype),
-                   "value": spec and spec.arg.name}  # fmt: skip
-            if shape_of(value) != list(tensor.shape):
-                one["symbolic"] = shape_of(value)
+            one = {"kind": kind, "shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype)}
+            if name in used and shape_of(used[name]) != list(tensor.shape):
+                one["symbolic"] = shape_of(used[name])
             if kind == "parameter":
                 one["requires_grad"] = tensor.requires_grad
             else:
                 path, _, leaf = name.rpartition(".")
                 one["persistent"] = leaf not in module.get_submodule(path)._non_persistent_buffers_set
-            if name in mutated:
-                one["mutated"] = True
             tensors[name] = one
             groups.setdefault(id(tensor), []).append(name)
-    ties = [
-        sorted(names, key=lambda name: tensors[name]["value"] is None) for names in groups.values() if len(names) > 1
-    ]
+    ties = [sorted(names, key=lambda name: name not in used) for names in groups.values() if len(names) > 1]
     for first, *others in ties:
         for name in others:
             tensors[name] |= {key: tensors[first][key] for key in ("symbolic",) if key in tensors[first]}
     return tensors, ties
 
 
-def _written(traced: Trace) -> set[str]:
-    """Tensors that an operator of the graph writes in place."""
-    targets = {spec.arg.name: spec.target for spec in traced.program.graph_signature.input_specs if spec.target}
-    return _written_in(traced.program.graph_module, targets)
-
-
-def _written_in(graph_module: torch.fx.GraphModule, targets: Mapping[str, str]) -> set[str]:
-    """As `_written`; `targets`: the tensors by the names of the inputs of the graph."""
-    found: set[str] = set()
-    for node in graph_module.graph.nodes:
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
-            values = [one for one in pytree.tree_leaves(node.args) if getattr(one, "op", "get_attr") != "get_attr"]
-            for one in nested_graphs(graph_module, node):
-                inputs = one.graph.find_nodes(op="placeholder")
-                given = values[len(values) - len(inputs) :]
-                inner = {inside.name: targets[outside.name] for inside, outside in zip(inputs, given)
-                         if outside.name in targets}  # fmt: skip
-                found |= _written_in(one, inner)
-        if not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        statistics = node.target._schema.name in ("aten::batch_norm", "aten::instance_norm")
-        for argument, formal in zip(node.args, node.target._schema.arguments):
-            written = formal.is_write or (statistics and formal.name in ("running_mean", "running_var"))
-            if written and getattr(argument, "name", None) in targets:
-                found.add(targets[argument.name])
-    return found
-
-
-def _operators(traced: Trace) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for graph_module in traced.program.graph_module.modules():
+def operators(program: torch.export.ExportedProgram) -> list[str]:
+    """The operators of the graph, with their namespaces: `aten::linear`, `number::floordiv`."""
+    found = set()
+    for graph_module in program.graph_module.modules():
         for node in getattr(graph_module, "graph", torch.fx.Graph()).nodes:
             if node.op != "call_function":
                 continue
             if isinstance(node.target, torch._ops.OpOverload):
-                counts[node.target._schema.name] += 1
+                found.add(node.target._schema.name)
             elif isinstance(node.target, torch._ops.HigherOrderOperator):
-                counts[f"higher_order::{node.target.name()}"] += 1
+                found.add(f"higher_order::{node.target.name()}")
             else:
-                counts[f"number::{node.target.__name__}"] += 1
-    return dict(sorted(counts.items()))
+                found.add(f"number::{node.target.__name__}")
+    return sorted(found)
 
 
 def _valid(traced: Trace) -> dict[str, dict[str, Any]]:
@@ -447,13 +406,13 @@ def _valid(traced: Trace) -> dict[str, dict[str, Any]]:
         if "input" not in one:
             continue
         if not evaluable:
-            found[name] = {"input": one["input"], "dim": one["dim"], "ranges": [], "tried": LONGEST}
+            found[name] = {"ranges": [], "tried": LONGEST}
             continue
         conditions = [g["condition"] for g in traced.guards if name in symbols_in(g["condition"])]
         source = " and ".join(map(to_python, conditions)) or "True"
         others = ", ".join(f"{key}={value}" for key, value in example.items() if key != name)
         holds = eval(f"lambda {name}{', ' if others else ''}{others}: {source}")
-        found[name] = {"input": one["input"], "dim": one["dim"], "ranges": _ranges(holds), "tried": LONGEST}
+        found[name] = {"ranges": _ranges(holds), "tried": LONGEST}
     return found
 
 
@@ -507,6 +466,7 @@ def export_model(model: pathlib.Path | Any, options: Options, out: pathlib.Path 
     names = options.inputs or hugging_face.default_inputs(module)
     inputs, varying = hugging_face.example_inputs(module, names, options.batch, options.sequence)
     known = hugging_face.known_inputs(inputs)
+    conversions, notes = checkpoint.conversions(module, folder)
     extra = {
         "exporter": {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__},
         "model": {"class": type(module).__name__, "defined_in": type(module).__module__, "type": config.model_type,
@@ -514,14 +474,14 @@ def export_model(model: pathlib.Path | Any, options: Options, out: pathlib.Path 
         "options": {"attention": module.config._attn_implementation, "dtype": dtype_name(dtype),
                     "experts": getattr(module.config, "_experts_implementation", None)},
         "fixed": {name: value.tolist() for name, value in known.items()},
-        "weights": checkpoint.conversions(module, folder),
+        "weights": conversions,
     }  # fmt: skip
     with hugging_face.traceable(packed="position_ids" in inputs):
         exported = export(module, (), inputs, dynamic_shapes=varying, shardable=options.shardable, train=options.train,
                           weights=options.weights, constants={**hugging_face.forward_options(module), **known},
                           kinds=hugging_face.kind_of, extra=extra,
                           initialise=lambda path, one: hugging_face.owner_of(module, path)._init_weights(one))  # fmt: skip
-    exported.description["notes"] += hugging_face.notes(module)
+    exported.description["notes"] += hugging_face.notes(module) + notes
     if out is not None:
         exported.save(out)
     return exported
@@ -760,17 +720,15 @@ def _export_one(given: argparse.Namespace, options: Options, out: pathlib.Path) 
     description = exported.description
     shown = given.out if given.out.suffix == ".pt2" else given.out / out.name
     print(f"{shown}: {sum(1 for _ in exported.program.graph.nodes)} nodes, {len(description['guards'])} guards")
-    for one in description["valid"].values():
+    for name, one in description["valid"].items():
         if one["ranges"] != [[1, LONGEST]]:
+            symbol = description["symbols"][name]
             ranges = ", ".join(f"{a} to {b}" if a != b else str(a) for a, b in one["ranges"][:8])
-            print(f"  {one['input']} dim {one['dim']}: {ranges}{', ...' if len(one['ranges']) > 8 else ''}")
+            print(f"  {symbol['input']} dim {symbol['dim']}: {ranges}{', ...' if len(one['ranges']) > 8 else ''}")
     for note in description["notes"]:
         print(f"  note: {note}")
-    weights = description["weights"]
-    for name, one in weights["unsupported"].items():
+    for name, one in description["weights"]["unsupported"].items():
         print(f"  {name} cannot be loaded: {one['reason']}")
-    for name in weights["missing"]:
-        print(f"  {name} is not in the checkpoint")
     if not given.check:
         return exported, True
     good = True

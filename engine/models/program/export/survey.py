@@ -256,15 +256,18 @@ def survey_one(task: str, model_type: str, engine: str | None = None, keep: str 
 
 
 def _described(exported: Any) -> dict[str, Any]:
+    from export_program import operators
+
     description = exported.description
+    second = [one["ranges"] for name, one in description["valid"].items()
+              if description["symbols"][name]["dim"] == 1 and one["ranges"] != [[1, one["tried"]]]]  # fmt: skip
     parameters = [one for one in description["tensors"].values() if one["kind"] == "parameter"]
     return {
         "nodes": sum(1 for _ in exported.program.graph.nodes),
         "symbolic": f"{sum('symbolic' in one for one in parameters)}/{len(parameters)}",
-        "operators": [n for n in description["operators"] if not n.startswith(("aten::", "number::"))
+        "operators": [n for n in operators(exported.program) if not n.startswith(("aten::", "number::"))
                       and n not in ("higher_order::wrap_with_set_grad_enabled", "higher_order::cond")],
-        "lengths": next((one["ranges"][:4] for one in description["valid"].values()
-                         if one["dim"] == 1 and one["ranges"] != [[1, one["tried"]]]), []),
+        "lengths": second[0][:4] if second else [],
         "reason": "; ".join([*description["notes"],
                              *(f"{name}: {one['reason']}" for name, one in description["weights"]["unsupported"].items())]),
     }  # fmt: skip

@@ -244,10 +244,15 @@ def _pin(env: ShapeEnv, product: sympy.Basic, divisor: sympy.Basic) -> None:
             divisor.is_Integer
             and len(factors) > 1
             and factor.is_Symbol
-            and env.backed_var_to_val.get(factor) == divisor
+            and _examples(env).get(factor) == divisor
         ):
             env.evaluate_expr(sympy.Eq(factor, divisor), sympy.true)
             return
+
+
+def _examples(env: ShapeEnv) -> Mapping[sympy.Basic, sympy.Basic]:
+    """The values of the symbols in the example; torch 2.9 and 2.10 have them under another name."""
+    return env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
 
 
 def _without_common_factors(
@@ -418,29 +423,25 @@ class _Calls:
             self._counts = counts
 
     def _value(self, value: Any) -> Any:
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return value
         if isinstance(value, torch.Tensor):
             mode = proxy_tensor.get_proxy_mode()
             slot = mode and proxy_tensor.get_proxy_slot(value, mode.tracer, None)
             if slot is None:
-                return {"object": "Tensor"}
+                return None
             node = slot.proxy.node
             if _MARK not in node.meta:
                 node.meta[_MARK] = len(self.nodes)
                 self.nodes.append(node)
             return {_MARK: node.meta[_MARK]}
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return {"size": value}
         if isinstance(value, Mapping):
             return {"dict": {str(key): self._value(one) for key, one in value.items() if one is not None}}
         if isinstance(value, (tuple, list)):
             return {type(value).__name__ if type(value) in (tuple, list) else "tuple": [self._value(x) for x in value]}
-        return {"object": type(value).__name__}
+        return None
 
     def finished(self, program: ExportedProgram) -> list[dict[str, Any]]:
         """The calls with the names that the values have in the finished graph."""
-        env, names = _shape_env(program), {}
+        names: dict[int, str] = {}
         _find_marks(program.graph_module, names)
 
         def resolve(value: Any) -> Any:
@@ -450,11 +451,7 @@ class _Calls:
                 return value
             if _MARK in value:
                 name = names.get(value[_MARK])
-                return {"value": name} if name else {"object": "Tensor"}
-            if "size" in value:
-                return {
-                    "size": to_json(_replaced(sympy.sympify(value["size"].node.expr), env) if env else value["size"])
-                }
+                return name and {"value": name}
             return {key: resolve(one) for key, one in value.items()}
 
         return [resolve(call) for call in self.calls]

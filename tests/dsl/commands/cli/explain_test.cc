@@ -22,6 +22,7 @@ std::vector<std::string> KeysOf(const JsonValue& object) {
 using Keys = std::vector<std::string>;
 const std::string kChoice = "plan llama: plans/index.lua has it for LlamaForCausalLM\n";
 using Catch::Contains;
+using Catch::EndsWith;
 
 TEST_CASE("explain: the text") {
   const Outcome done = Run({"explain", kModel, "--mesh", "tp=2"});
@@ -115,7 +116,28 @@ TEST_CASE("explain and check of a program: the exporter's notes, and which modul
   const Outcome text = Run({"explain", program, "--mesh", "tp=2"});
   INFO(text.ToText());
   REQUIRE(text.code == 0);
-  CHECK_THAT(text.out, Contains("\nnotes of the exporter:\n  6 parameters have no symbolic dim\n"));
+  CHECK_THAT(text.out, EndsWith("\nexported:\n"
+                                "  attention: sdpa\n"
+                                "  class: LlamaForCausalLM\n"
+                                "  defined_in: transformers.models.llama.modeling_llama\n"
+                                "  dtype: float32\n"
+                                "  example: input_ids [3,17], labels [3,17]\n"
+                                "  experts: eager\n"
+                                "  file: " +
+                                program +
+                                "\n"
+                                "  format: 1\n"
+                                "  mode: training and evaluation\n"
+                                "  model_type: llama\n"
+                                "  torch: 2.11.0\n"
+                                "  transformers: 5.18.0\n"
+                                "  tried: 4096\n"
+                                "  valid: input_ids dim 0 [[1,4096]], input_ids dim 1 [[1,4096]], "
+                                "labels dim 0 [[1,4096]], labels dim 1 [[1,4096]]\n"
+                                "  weight_names: checkpoint\n"
+                                "  weights: false\n"
+                                "notes of the exporter:\n"
+                                "  6 parameters have no symbolic dim\n"));
   CHECK_THAT(text.out, Contains("    fed by 0    model.layers.{0,1}.input_layernorm\n") &&
                            Contains("    fed by 0    input input_ids\n") &&
                            Contains("    fed by 0    model.layers.{0,1}.mlp.act_fn (elementwise), "
@@ -123,8 +145,13 @@ TEST_CASE("explain and check of a program: the exporter's notes, and which modul
   const Outcome data = Run({"explain", program, "--mesh", "tp=2", "--json"});
   REQUIRE(data.code == 0);
   const JsonValue json = ParseJson(data.out, "stdout").ValueOrThrow();
-  CHECK(KeysOf(json) == Keys{"findings", "flow", "format_version", "mesh", "modules", "notes", "plan", "plan_hash",
-                             "program", "rank", "rules", "totals"});
+  const JsonValue& exported = json.Find("exported")->AsArray().at(0);
+  CHECK(KeysOf(exported) == Keys{"attention", "class", "defined_in", "dtype", "example", "experts", "file", "format",
+                                 "mode", "model_type", "torch", "transformers", "tried", "valid", "weight_names",
+                                 "weights"});
+  CHECK(WriteJson(*exported.Find("valid")->Find("labels dim 1"), 0) == "[[1,4096]]");
+  CHECK(KeysOf(json) == Keys{"exported", "findings", "flow", "format_version", "mesh", "modules", "notes", "plan",
+                             "plan_hash", "program", "rank", "rules", "totals"});
   CHECK(notes_of(json) == notes);
   const JsonValue edge = JsonValue::Object{
       {"from", "model.layers.0.mlp.act_fn:0"}, {"through", "elementwise"}, {"to", "model.layers.0.mlp.down_proj:0"}};

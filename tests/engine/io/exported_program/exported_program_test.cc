@@ -2,6 +2,7 @@
 // all ways.
 #include "engine/io/exported_program/exported_program.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <functional>
@@ -423,6 +424,81 @@ TEST_CASE("any value of the texts may be absent or another one") {
   CHECK(edits > 3000 / kOneOf);
 }
 
+namespace {
+
+// The values of the keys of a record by the form of their path: those in which names, indices and symbols are "*".
+void AddKeys(const JsonValue& value, const std::string& path, const std::string& form,
+             std::map<std::string, std::string>& keys) {
+  static const std::set<std::string> kTables = {
+      "/tensors", "/symbols", "/valid", "/options/example", "/operators", "/weights/tensors", "/weights/unsupported"};
+  if (value.is_array()) {
+    for (size_t i = 0; i < value.AsArray().size(); ++i) {
+      AddKeys(value.AsArray()[i], path + "/" + std::to_string(i), form + "/*", keys);
+    }
+  } else if (value.is_object() && form != "/fixed") {
+    const bool table = kTables.contains(form) || form.ends_with("/dict");
+    for (const auto& [key, inner] : value.AsObject()) {
+      if (!table) keys.try_emplace(form + "/" + key, path + "/" + key);
+      AddKeys(inner, path + "/" + key, form + (table ? "/*" : "/" + key), keys);
+    }
+  }
+}
+
+// Whether some value of a key is refused: then the reader reads the key.
+bool IsRead(const std::string& model, const JsonValue& record, const std::string& path) {
+  for (const char* value : {"-1", "{\"value\": 3}", "\"?\"", "true", "[{}]"}) {
+    JsonValue edited = record;
+    At(edited, path) = ParseJson(value, "the edit").ValueOrThrow();
+    if (!ParseProgram(model, WriteJson(edited, 0), "x.pt2").ok()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("every key of a record is read, except those that the exporter does not write any more") {
+  const std::set<std::string> written_once = {"/calls/*/inputs/*/*/object",
+                                              "/calls/*/outputs/dict/*/size",
+                                              "/modules/*/defined_in",
+                                              "/operators",
+                                              "/options/weights",
+                                              "/outputs/*/dtype",
+                                              "/outputs/*/size",
+                                              "/outputs/*/value",
+                                              "/tensors/*/mutated",
+                                              "/tensors/*/value",
+                                              "/valid/*/dim",
+                                              "/valid/*/input",
+                                              "/weights/files",
+                                              "/weights/missing",
+                                              "/weights/unused"};
+  std::vector<std::string> files = {kProgramFolder + "small.pt2"};
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(SourcePath("tests"))) {
+    const std::string file = entry.path().string();
+    if (file.ends_with(".pt2") && file != files.front()) files.push_back(file);
+  }
+  CHECK(files.size() > 100);
+  std::ranges::sort(files.begin() + 1, files.end());
+  std::set<std::string> seen;
+  std::set<std::string> unread;
+  for (const std::string& file : files) {
+    const ProgramArchive archive = ProgramArchive::Open(file).ValueOrThrow();
+    if (!archive.Has(kRecordJson)) continue;
+    const JsonValue record = ParseJson(archive.Read(kRecordJson).ValueOrThrow(), file).ValueOrThrow();
+    std::map<std::string, std::string> keys;
+    AddKeys(record, "", "", keys);
+    std::string model;
+    for (const auto& [form, path] : keys) {
+      if (!seen.insert(form).second) continue;
+      INFO(file << ": " << form);
+      if (model.empty()) model = archive.Read(kModelJson).ValueOrThrow();
+      if (!IsRead(model, record, path.substr(1))) unread.insert(form);
+    }
+    if (file == files.front()) CHECK(unread == std::set<std::string>());  // made by the exporter of this version
+  }
+  CHECK(unread == written_once);
+}
+
 TEST_CASE("what is nested deeply is read to a depth and refused beyond it") {
   // A graph in a graph: the innermost doubles its value, the others hand it on.
   const auto graphs = [](int depth) {
@@ -467,6 +543,7 @@ TEST_CASE("what is nested deeply is read to a depth and refused beyond it") {
   CHECK(nested(recipe, R"({"dim":0,"index":0,"select":)", R"({"tensor":"a"})", "}", 70) ==
         "x.pt2: extra/moonshard.json: the recipe of 'embed.weight': a recipe is nested more than 64 deep");
   CHECK(nested("record: calls/0/outputs", R"({"tuple":[)", R"({"value":"ids"})", "]}", 30).empty());
+  CHECK(nested("record: calls/0/outputs", R"({"dict":{"a":)", R"({"value":"ids"})", "}}", 60).empty());
   CHECK(nested("model: NODES/1/inputs/1/arg", R"({"as_optional_tensor":)", R"({"as_tensor":{"name":"ids"}})", "}", 100)
             .empty());
   CHECK(nested("model: NODES/1/inputs/1/arg", R"({"as_optional_tensor":)", "{}", "}", 100) ==

@@ -34,13 +34,18 @@ class Printer {
            ", in the example " + std::to_string(symbol.example));
     }
     for (const SizeGuard& guard : program_.guards) {
-      Line("guard " + ExpressionText(guard.condition) + " \"" + guard.text + "\" " + guard.place);
+      Line("guard " + ExpressionText(guard.condition) + " \"" + guard.text + "\" " +
+           (guard.of_operator ? "node " : "") + guard.place);
     }
-    for (const auto& [name, ranges] : program_.valid) {
-      for (const auto& [first, last] : ranges) {
-        Line("valid " + name + " " + std::to_string(first) + " to " + std::to_string(last));
+    for (const auto& [name, valid] : program_.valid) {
+      for (const auto& [first, last] : valid.ranges) {
+        Line("valid " + name + " " + std::to_string(first) + " to " + std::to_string(last) + ", tried " +
+             std::to_string(valid.tried));
       }
     }
+    JsonValue origin = OriginsOf(program_).AsArray().at(0);
+    origin.AsObject().erase("file");
+    Line("exported " + WriteJson(origin, 0));
     if (program_.autocast_regions) Line("autocast regions are in the graph");
     for (const NotKept& one : program_.not_kept) {
       Line("not kept: " + std::string(one.kind == NotKept::Kind::kBackward ? "backward " : "value ") + one.name);

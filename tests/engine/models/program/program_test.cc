@@ -273,6 +273,7 @@ TEST_CASE("a persistent buffer without values is an error of the first call, of 
     const auto scale = std::ranges::find(exported->tensors, "scale", &ProgramTensor::name);
     REQUIRE(scale != exported->tensors.end());
     scale->entry.clear();
+    scale->initial.reset();
     scale->dtype = *SerializedDType(dtype);
     const std::shared_ptr<Program> program = Program::FromProgram(exported).ValueOrThrow();
     const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse("tp=1").ValueOrThrow());
@@ -289,6 +290,42 @@ TEST_CASE("a persistent buffer without values is an error of the first call, of 
     CHECK(LoadFullState(model.applied(), state).empty());
     CHECK(WordsOf([&] { program->forward(inputs); }) == "no error");
   }
+}
+
+TEST_CASE("a persistent buffer that the checkpoint lacks gets the value that the archive records, with a note") {
+  const std::string folder = SourcePath("tests/parity/own_modules/outputs/");
+  const NamedTensors inputs = ReadTensors(folder + "inputs.safetensors");
+  auto exported = std::make_shared<ExportedProgram>(ReadProgramPath(folder + "program.pt2").ValueOrThrow());
+  const auto scale = std::ranges::find(exported->tensors, "scale", &ProgramTensor::name);
+  REQUIRE(scale != exported->tensors.end());
+  scale->entry.clear();
+  const std::shared_ptr<Program> program = Program::FromProgram(exported).ValueOrThrow();
+  const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse("tp=1").ValueOrThrow());
+  auto model = Parallelize(program, Plan(), mesh);
+  std::map<std::string, at::Tensor> state;
+  for (const LiveParameter& parameter : model.applied().parameters()) {
+    if (!parameter.is_buffer) state[parameter.path] = at::ones(parameter.shape);
+  }
+  const auto scale_of_model = [&] {
+    for (const LiveParameter& parameter : model.applied().parameters()) {
+      if (parameter.path == "scale") return parameter.tensor.clone();
+    }
+    return at::Tensor();
+  };
+  const Diagnostics notes = LoadFullState(model.applied(), state, {.buffers = MissingBufferInit(*exported)});
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0].severity == Severity::kNote);
+  CHECK(notes[0].message == "the state does not have buffers of the model, which get their initial values: scale");
+  CHECK(at::equal(scale_of_model(), at::linspace(0.5, 1.5, 8)));
+  CHECK(WordsOf([&] { program->forward(inputs); }) == "no error");
+  // A value that is there is not replaced, nor one of the archive.
+  state["scale"] = at::full({8}, 3.0);
+  CHECK(LoadFullState(model.applied(), state, {.buffers = MissingBufferInit(*exported)}).empty());
+  CHECK(at::equal(scale_of_model(), state["scale"]));
+  state.erase("scale");
+  scale->entry = "data/weights/weight_0";
+  CHECK(LoadFullState(model.applied(), state, {.buffers = MissingBufferInit(*exported)}).empty());
+  CHECK(at::equal(scale_of_model(), at::full({8}, 3.0)));
 }
 
 // Every thread brings sizes that the program has not seen, which a call looks up and keeps.

@@ -123,6 +123,26 @@ TEST_CASE("a buffer of any type that was left out is named, until it has values"
   });
 }
 
+TEST_CASE("integers and bools count as values whatever they are, past the counter of writes too") {
+  RunRanks("tp=1", [](DeviceMesh& mesh) {
+    const torch::NoGradGuard no_grad;
+    for (const int byte : {0x00, 0x01, 0x80, 0xFF}) {
+      std::optional<Counters> counters;
+      {
+        const nn::DeferInit defer;
+        counters.emplace();
+      }
+      auto model = Parallelize(*counters, Plan(), mesh);
+      for (const LiveParameter& p : model.applied().parameters()) {
+        const bool of_integers = c10::isIntegralType(p.tensor.scalar_type(), /*includeBool=*/true);
+        const bool is_bool = p.tensor.scalar_type() == at::kBool;
+        std::memset(p.tensor.data_ptr(), !of_integers ? 0 : (is_bool ? byte & 1 : byte), p.tensor.nbytes());
+      }
+      Expect(Said(model, torch::ones({1, 2})).empty(), "bytes of " + std::to_string(byte));
+    }
+  });
+}
+
 TEST_CASE("values count however they were written") {
   RunRanks("dp=2", [](DeviceMesh& mesh) {
     const torch::NoGradGuard no_grad;

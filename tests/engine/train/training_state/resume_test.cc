@@ -7,6 +7,7 @@
 
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/apply/local_shard.h"
+#include "engine/runtime/nn/defer_init.h"
 #include "tests/engine/io/checkpoint/random_model.h"
 #include "tests/engine/train/training_state/run.h"
 
@@ -102,6 +103,40 @@ TEST_CASE("a model that keeps what it gathered for a backward is saved after a s
       Expect(!at::equal(evaluate(), want), "another answer after another step");
       checkpoints.Load(state, 2);
       ExpectEqual(evaluate(), want, "the answer of the step that was loaded");
+    });
+  }
+}
+
+// Buffers of bools and bytes, made without values under DeferInit.
+struct FlagsImpl : torch::nn::Module {
+  FlagsImpl() {
+    layer = register_module("layer", nn::Linear(torch::nn::LinearOptions(2, 2)));
+    register_buffer("bools", nn::Empty({3}, at::kBool));
+    register_buffer("bytes", nn::Empty({3}, at::kByte));
+  }
+  at::Tensor forward(const at::Tensor& x) { return layer(x); }
+  nn::Linear layer = nullptr;
+};
+MOONSHARD_MODULE(Flags);
+
+TEST_CASE("a model that was made without values has them after a load, whatever bytes they are") {
+  for (const int64_t number : {0, 1, 165, 255}) {
+    const ScratchFolder scratch;
+    RunRanks("tp=1", [&](DeviceMesh& mesh) {
+      const torch::NoGradGuard no_grad;
+      const auto make = [&] {
+        const nn::DeferInit defer;
+        return Flags();
+      };
+      auto saved = Parallelize(make(), Plan(), mesh);
+      for (const LiveParameter& p : saved.applied().parameters()) p.tensor.fill_(number);
+      TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(scratch / "run", mesh);
+      checkpoints.Save({.model = &saved.applied()}, 1);
+      auto loaded = Parallelize(make(), Plan(), mesh);
+      TrainingState state{.model = &loaded.applied()};
+      checkpoints.Load(state);
+      const at::Tensor x = torch::ones({1, 2});
+      ExpectEqual(loaded.forward(x), saved.forward(x), "the answer with buffers of " + std::to_string(number));
     });
   }
 }
