@@ -37,8 +37,8 @@ namespace moonshard {
 // Who computes the loss of a causal language model (IsCausalLm) under the plan.
 enum class LossBy : uint8_t {
   kProgram,  // its graph: a conflict of the operators of the loss is an error, as any other
-  // The caller may compute it from sharded logits (WithoutLoss): such a conflict is a warning, unless the loss has other
-  // operators than the cross-entropy of the next tokens (IsOfPlainLoss).
+  // The caller may compute it from sharded logits (WithoutLoss): such a conflict is a warning, unless the loss has
+  // other operators than the cross-entropy of the next tokens (IsOfPlainLoss).
   kCaller,
 };
 

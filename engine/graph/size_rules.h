@@ -149,11 +149,11 @@ bool MakesZeros(const NodeSizes& n);
 // Records a conflict of an operator that has a rule and a partial operand or result:
 // - The operator is not linear in the partial operand: the sum of the ranks' results is not the operator's result for
 //   the sum of the partial tensors. Linear are the operators of IsLinear, but not a product of two partial tensors, nor
-//   in operands that they divide by or look up by. If all ranks but one have zeros, the sum of the results may be right,
-//   as for a norm of rows of an embedding, but the gradients of the operator's other operands are wrong.
+//   in operands that they divide by or look up by. If all ranks but one have zeros, the sum of the results may be
+//   right, as for a norm of rows of an embedding, but the gradients of the operator's other operands are wrong.
 // - Another operand or the result is sharded.
-// - A full tensor or a number other than zero is added: the sum would have it once per rank. Zeros, and a parameter that
-//   the module adds after its output is reduced (LocalTensor::late), may be added.
+// - A full tensor or a number other than zero is added: the sum would have it once per rank. Zeros may be added, and a
+//   parameter that the module adds after its output is reduced (LocalTensor::late).
 void TakeNoTerms(NodeSizes& n);
 
 // Records a conflict if the operator uses a number that follows a shard as a value: `x / n`, `full(sizes, n)`,

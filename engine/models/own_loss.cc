@@ -233,8 +233,8 @@ std::set<uint32_t> RemoveOutput(ExportedProgram& program, const std::string& nam
   return removed;
 }
 
-// Leaves out what a call of a module returned; calls that then return nothing are left out. The root returns the outputs
-// of the graph, in their order, without those at the positions `outputs`.
+// Leaves out what a call of a module returned; calls that then return nothing are left out. The root returns the
+// outputs of the graph, in their order, without those at the positions `outputs`.
 void RemoveResults(ExportedProgram& program, const std::set<uint32_t>& gone, const std::set<uint32_t>& outputs) {
   std::erase_if(program.calls, [&](RecordedCall& call) {
     const bool is_root = call.module.empty();
