@@ -55,8 +55,8 @@ inline bool Bool(const JsonValue& object, std::string_view key) {
   if (!value.is_bool()) FailKind(key, "boolean", value);
   return value.AsBool();
 }
-// Return the value of a key, or `otherwise` if the object does not have the key. TextOrNull returns "" if the object does
-// not have the key or has null.
+// Return the value of a key, or `otherwise` if the object does not have the key. TextOrNull returns "" if the object
+// does not have the key or has null.
 inline bool BoolOr(const JsonValue& object, std::string_view key, bool otherwise) {
   return object.Find(key) == nullptr ? otherwise : Bool(object, key);
 }

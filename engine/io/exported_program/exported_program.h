@@ -330,8 +330,8 @@ std::vector<std::string> NotesOf(const ExportedProgram& program);
 // Returns how each archive of the program was made, in the order of the archives: [{"file", "format", "torch", "class",
 // "mode", "weights", "dtype", "transformers", "defined_in", "model_type", "attention", "experts", "weight_names",
 // "example", "fixed", "valid", "tried"}], without the keys that the record does not have. "mode" is "training and
-// evaluation", "training" or "evaluation"; "weights" is whether the archive has the values of the parameters; "valid" is
-// {"input_ids dim 1": [[1, 64]]}; "tried" is the largest size that the exporter tried for it.
+// evaluation", "training" or "evaluation"; "weights" is whether the archive has the values of the parameters; "valid"
+// is {"input_ids dim 1": [[1, 64]]}; "tried" is the largest size that the exporter tried for it.
 JsonValue OriginsOf(const ExportedProgram& program);
 
 // Returns the recipes of the tensors that have recipes, by name of the tensor.
