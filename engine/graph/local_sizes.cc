@@ -48,6 +48,8 @@ class Walk {
     seen_.resize(steps.values.size());
     for (const RecordedCall& call : steps.calls) recorded_.emplace(std::pair(call.module, call.occurrence), &call);
     ranks_ = plan.mesh.size(MeshAxis::kTp);
+    routes_ = std::ranges::any_of(plan.layouts, [](const ModuleLayouts& one) { return one.route.has_value(); });
+    base_.resize(steps.values.size(), kNoBase);
     used_ = UsedBy([](const ProgramOutput& /*output*/) { return true; });
     used_beside_loss_ = UsedBy([](const ProgramOutput& output) { return output.name != "loss"; });
   }
@@ -419,12 +421,14 @@ class Walk {
       return;
     }
     NodeSizes sizes(steps_, index, tensors_, numbers_);
+    sizes.routes = routes_;
     const bool countable = std::ranges::all_of(node.outputs, [&](uint32_t value) {
       return value == ProgramNode::kNoValue || IsCountable(steps_.values[value].sizes);
     });
     if (const graph::SizeRule rule = graph::SizeRuleOf(node.target); rule != nullptr && countable) rule(sizes);
     graph::TakeNoShardValues(sizes);
     graph::TakeNoTerms(sizes);
+    graph::TakeNoTwoShards(sizes);
     const bool harmless =
         sizes.conflict && sizes.conflict->kind == SizeConflict::Kind::kNeedsFullDim && !IsUsed(node, used_);
     if (sizes.conflict && !harmless) {
@@ -434,7 +438,7 @@ class Walk {
     }
     const bool plain = !sizes.in_conflict() && DependsOnNoShard(sizes);
     bool unknown = false;
-    const bool zero = IsZero(sizes);
+    const bool zero = graph::MakesZeros(sizes);
     const bool partial = graph::IsLinear(node.target) && AnyTerms(sizes);
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       if (!sizes.HasResult(i)) continue;
@@ -455,9 +459,76 @@ class Walk {
         unknown = true;
       }
     }
+    NoteMemory(index, call);
     if (!unknown || sizes.in_conflict() || !sizes.Tensors()) return;
     ++out_.unknown[node.target];
     if (!sizes.of_local_experts && IsUsed(node, used_)) ++out_.unchecked[node.target];
+  }
+
+  static constexpr uint32_t kNoBase = UINT32_MAX;
+
+  uint32_t BaseOf(uint32_t value) const {
+    while (base_[value] != kNoBase) value = base_[value];
+    return value;
+  }
+
+  // Which tensor a view shows, and what a write through it does to that tensor.
+  void NoteMemory(uint32_t index, const CallNode& call) {
+    static const std::set<std::string_view> kViews = {"aten::view",
+                                                      "aten::reshape",
+                                                      "aten::slice",
+                                                      "aten::narrow",
+                                                      "aten::select",
+                                                      "aten::transpose",
+                                                      "aten::permute",
+                                                      "aten::t",
+                                                      "aten::unsqueeze",
+                                                      "aten::squeeze",
+                                                      "aten::unbind",
+                                                      "aten::split",
+                                                      "aten::chunk",
+                                                      "aten::flatten",
+                                                      "aten::unflatten",
+                                                      "aten::expand",
+                                                      "aten::split_with_sizes",
+                                                      "aten::view_as",
+                                                      "aten::expand_as",
+                                                      "aten::alias",
+                                                      "aten::detach",
+                                                      "aten::diagonal",
+                                                      "aten::movedim"};
+    const ProgramNode& node = steps_.graph.nodes[index];
+    if (node.inputs.empty() || node.inputs[0].second.kind != ProgramArgument::Kind::kValue) return;
+    const uint32_t given = node.inputs[0].second.value;
+    const bool writes = node.target.ends_with('_') && !node.target.ends_with("__");
+    if (steps_.values[given].kind != ProgramValue::Kind::kTensor || (!writes && !kViews.contains(node.target))) return;
+    for (const uint32_t made : node.outputs) {
+      if (made != ProgramNode::kNoValue && made != given) base_[made] = given;
+    }
+    if (!writes || node.outputs.empty() || node.outputs[0] == ProgramNode::kNoValue) return;
+    const LocalTensor made = tensors_[node.outputs[0]];
+    const uint32_t base = BaseOf(given);
+    for (const uint32_t value : {given, base}) {
+      LocalTensor& behind = tensors_[value];
+      const bool partial_in_full = made.known && made.terms && !behind.terms && !behind.zero;
+      const bool full_in_partial = made.known && !made.terms && !made.zero && behind.terms;
+      if (value != given && behind.known && (partial_in_full || full_in_partial)) {
+        SizeConflict& conflict =
+            AddConflict(SizeConflict::Kind::kTerms, index, call,
+                        "it writes a " + std::string(made.terms ? "partial" : "full") + " tensor into a part of a " +
+                            (made.terms ? "full" : "partial") + " one");
+        conflict.origin = made.terms ? made.terms_origin : behind.terms_origin;
+        behind = {};
+        return;
+      }
+      if (value == given && given != base) continue;  // what the view showed is gone
+      if (made.known && made.terms && !behind.terms) {
+        behind.terms = true;
+        behind.terms_at = made.terms_at;
+        behind.terms_origin = made.terms_origin;
+      }
+      behind.zero = behind.zero && made.known && made.zero;
+    }
   }
 
   SizeConflict& AddConflict(SizeConflict::Kind kind, uint32_t index, const CallNode& call, std::string message) {
@@ -512,6 +583,8 @@ class Walk {
         ++out_.unknown["cond"];
       } else if (SameLayout(a, b, i, index, call)) {
         made = a;
+        made.zero = a.zero && b.zero;
+        made.late = made.parameter = false;
         for (size_t d = 0; d < made.dims.size(); ++d) {
           if (a.dims[d].parts != b.dims[d].parts) made.dims[d].parts.clear();
         }
@@ -580,14 +653,6 @@ class Walk {
       local.push_back(dim.local);
     }
     return IsCountable(local);
-  }
-
-  // Zeros, and what a linear operator makes of nothing but zeros.
-  static bool IsZero(const NodeSizes& sizes) {
-    if (graph::MakesZeros(sizes)) return true;
-    const auto operands = sizes.Tensors();
-    return graph::IsLinear(sizes.node().target) && operands && !operands->empty() &&
-           std::ranges::all_of(*operands, &LocalTensor::zero);
   }
 
   static bool AnyTerms(const NodeSizes& sizes) {
@@ -660,6 +725,8 @@ class Walk {
   CallTree calls_;
   int64_t ranks_ = 1;
   int64_t rank_ = 0;
+  bool routes_ = false;
+  std::vector<uint32_t> base_;  // by value: of a view, the value whose memory it shows
   bool is_uneven_ = false;
   std::map<std::pair<std::string, int32_t>, const RecordedCall*> recorded_;
   std::vector<LocalTensor> tensors_;    // by value

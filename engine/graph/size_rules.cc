@@ -112,6 +112,18 @@ bool HaveSameElements(const LocalDim& a, const LocalDim& b) {
 
 namespace {
 
+// Gives `dim`, whose elements are those of `from` split or joined, the parts of `from`; false where a part does not fit.
+bool ScaleParts(const LocalDim& from, LocalDim& dim) {
+  dim.parts.clear();
+  for (const LocalDim::Part& part : from.parts) {
+    const int64_t full = part.full * dim.full;
+    const int64_t local = part.local * dim.full;
+    if (full % from.full != 0 || local % from.full != 0) return false;
+    dim.parts.push_back({full / from.full, local / from.full});
+  }
+  return true;
+}
+
 // Compares two dims of equal sizes whose elements belong together. Of 4 heads the first of 2 ranks has heads 0 and 1 if
 // the dim is sharded as a whole, but 0 and 2 as a fused dim of 2 parts.
 bool SameParts(NodeSizes& n, const LocalDim& a, const LocalDim& b, std::string_view what) {
@@ -134,6 +146,14 @@ void NeedsFullDim(NodeSizes& n, const LocalDim& sharded) {
              sharded.full, sharded.local, &sharded);
 }
 
+// Of two dims that are both sharded a rank would have the elements of its shards of both alone.
+void RefuseTwoShards(NodeSizes& n, const LocalDim& a, const LocalDim& b) {
+  n.Conflict(Kind::kOperands,
+             "its result would be sharded along two dims (" + SizeText(a) + " and " + SizeText(b) +
+                 "), of which no rank has the elements of one rank's shard of the first and of another's of the second",
+             b.local, a.local, &a, &b);
+}
+
 // What broadcasting makes of the operands, aligned at the last dim.
 std::optional<Dims> Broadcast(NodeSizes& n, const std::vector<const LocalTensor*>& operands) {
   size_t rank = 0;
@@ -146,7 +166,7 @@ std::optional<Dims> Broadcast(NodeSizes& n, const std::vector<const LocalTensor*
       if (operand->dims.size() < back) continue;
       const LocalDim& dim = operand->dims[operand->dims.size() - back];
       if (dim.full == 1 && !dim.is_sharded()) continue;
-      if (!first && made.full != dim.full) {
+      if (!first && made.full != dim.full && (made.full == 1 || dim.full == 1)) {
         // One element that only one rank has, beside a dim of more.
         NeedsFullDim(n, dim.full == 1 ? dim : made);
         return std::nullopt;
@@ -178,7 +198,8 @@ std::string_view PlainName(std::string_view name) {
 
 bool TakesShapeOnly(std::string_view name) {
   static const std::set<std::string_view> kShapeOnly = {"zeros_like", "ones_like",  "full_like", "empty_like",
-                                                        "rand_like",  "randn_like", "fill",      "zero"};
+                                                        "rand_like",  "randn_like", "fill",      "zero",
+                                                        "new_zeros",  "new_ones",   "new_full",  "new_empty"};
   return kShapeOnly.contains(PlainName(name));
 }
 
@@ -357,8 +378,27 @@ bool RegroupOne(NodeSizes& n, std::span<const LocalDim> in, std::span<LocalDim> 
     if (out[j].is_sharded() && out[j].origin < 0) out[j].origin = sharded->origin;
     if (out[j].integer_at < 0 && integer_at >= 0 && out[j].full > 1) out[j].integer_at = integer_at;
   }
-  if (regular) SetParts(out[place], parts / ahead);
-  if (!regular) out[place].in_order = false;
+  if (regular) {
+    const int64_t count = parts / ahead;
+    if (count > 1 && count <= kMostParts && (out[place].full % count != 0 || out[place].local % count != 0)) {
+      refuse(Kind::kCrossesShards,
+             ": an element of a dim would be made of elements of two parts of the dim that is "
+             "sharded in parts",
+             out[place].full, out[place].local);
+      return false;
+    }
+    SetParts(out[place], count);
+  } else if (shards == 1 && before == 1 && ahead == 1 && sharded->in_order && !inner) {
+    if (!ScaleParts(*sharded, out[place])) {
+      refuse(Kind::kCrossesShards,
+             ": an element of a dim would be made of elements of two parts of the dim that is "
+             "sharded in parts",
+             out[place].full, out[place].local);
+      return false;
+    }
+  } else {
+    out[place].in_order = false;
+  }
   if (in.size() == 1 && out.size() == 1) {
     out[0].parts = in[0].parts;
     out[0].in_order = in[0].in_order;
@@ -895,13 +935,16 @@ void Slice(NodeSizes& n) {
       return;
     }
     out[*dim] = Resized(had, count(last - first), count(last_local - first_local));
-    if (*step.full == 1) {
-      out[*dim].parts = had.parts;
-    } else if (const int64_t parts = PartCount(had); parts > 1) {
-      SetParts(out[*dim], parts);
+    const bool divides = std::ranges::all_of(had.parts, [&](const LocalDim::Part& part) {
+      return part.full % *step.full == 0 && part.local % *step.full == 0;
+    });
+    if (divides) {
+      for (const LocalDim::Part& part : had.parts) {
+        out[*dim].parts.push_back({part.full / *step.full, part.local / *step.full});
+      }
     }
     // Every step-th element: the shard must begin at a multiple of the step.
-    if (*step.full > 1 && had.local % *step.full != 0) {
+    if (*step.full > 1 && (!divides || had.local % *step.full != 0)) {
       n.Conflict(Kind::kCrossesShards,
                  "it slices a dim of size " + SizeText(had) + " with step " + std::to_string(*step.full) +
                      ", which does not divide the local size",
@@ -968,8 +1011,8 @@ void CrossesShards(NodeSizes& n, const LocalDim& sharded, const char* what) {
 // sharded parameter may be those of this rank's experts, with ids that are local to the rank (Route).
 bool LooksAcrossShards(NodeSizes& n, const LocalTensor& self, size_t dim) {
   if (!self.dims[dim].is_sharded()) return false;
-  n.of_local_experts = self.parameter;
-  if (!self.parameter) CrossesShards(n, self.dims[dim], "it looks up indices");
+  n.of_local_experts = self.parameter && n.routes;
+  if (!n.of_local_experts) CrossesShards(n, self.dims[dim], "it looks up indices");
   return true;
 }
 
@@ -1036,6 +1079,14 @@ void Index(NodeSizes& n) {
     if (std::ranges::find(places, i) == places.end()) out.push_back(self->dims[i]);
   }
   if (out.size() == n.FullSizes(0).size()) n.Set(0, std::move(out));
+}
+
+// The elements of the source in the shape of the tensor, which are all that is left of it.
+void Copy(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* source = n.Tensor("src");
+  if (self == nullptr || source == nullptr) return;
+  if (Broadcast(n, {self, source})) n.Set(0, self->dims, source->terms);
 }
 
 // Writes of a source at the indices of one dim: index [k], or no source.
@@ -1148,6 +1199,13 @@ void ReplacePart(NodeSizes& n) {
   if (self->dims[*dim].is_sharded()) {
     CrossesShards(n, self->dims[*dim], "it replaces a part");
     return;
+  }
+  const LocalTensor* source = n.Tensor("src");
+  if (source == nullptr) return;
+  for (size_t i = 0, of_source = 0; i < self->dims.size() && of_source < source->dims.size(); ++i) {
+    if (i == *dim && source->dims.size() < self->dims.size()) continue;
+    const LocalDim& given = source->dims[of_source++];
+    if (i != *dim && !n.Agree(self->dims[i], given, "in a dim that must be equal, the tensor and the part")) return;
   }
   n.Set(0, self->dims, self->terms);
 }
@@ -1349,8 +1407,15 @@ void Einsum(NodeSizes& n) {
     if (!letters.contains(letter)) return;
     out.push_back(letters[letter]);
   }
+  const LocalDim* first = nullptr;
   for (const auto& [letter, dim] : letters) {
-    if (made.find(letter) == std::string::npos && dim.is_sharded()) terms = true;
+    if (!dim.is_sharded()) continue;
+    if (made.find(letter) == std::string::npos) terms = true;
+    if (first != nullptr) {
+      RefuseTwoShards(n, *first, dim);
+      return;
+    }
+    first = &dim;
   }
   n.Set(0, std::move(out), terms);
 }
@@ -1517,6 +1582,16 @@ void Attention(NodeSizes& n) {
       return;
     }
   }
+  if (const LocalDim& keys = k->dims[rank >= 3 ? rank - 3 : 0];
+      grouped && rank >= 3 && keys.is_sharded() &&
+      keys.local * q->dims[rank - 3].full == q->dims[rank - 3].local * keys.full) {
+    LocalDim repeated = keys;  // each key head for the query heads that use it
+    const LocalDim& queries = q->dims[rank - 3];
+    repeated.full = queries.full;
+    repeated.local = keys.local * queries.full / std::max<int64_t>(keys.full, 1);
+    repeated.in_order = keys.in_order && ScaleParts(keys, repeated);
+    if (!n.Agree(queries, repeated, "the query heads and the key heads that they use")) return;
+  }
   if (!n.Agree(q->dims[rank - 1], k->dims[rank - 1], "the feature dims of queries and keys")) return;
   if (!n.Agree(k->dims[rank - 2], v->dims[rank - 2], "the token dims of keys and values")) return;
   const ProgramArgument* causal = n.Find("is_causal");
@@ -1560,6 +1635,14 @@ void Convolution(NodeSizes& n) {
                in.is_sharded() ? &weight->dims[0] : &in, integer ? static_cast<int32_t>(n.index()) : LocalDim::kNone);
     return;
   }
+  const LocalTensor* bias = n.Tensor("bias");
+  const bool by_channel = weight->dims[1].full == 1 && weight->dims[0].full == in.full;
+  const char* const channels_of = "the channels of its input and of its weight";
+  if (*groups.full == 1 && !n.Agree(in, weight->dims[1], channels_of)) return;
+  if (by_channel && !n.Agree(in, weight->dims[0], channels_of)) return;
+  if (bias != nullptr && bias->dims.size() == 1 &&
+      !n.Agree(weight->dims[0], bias->dims[0], "the output channels of its weight and of its bias"))
+    return;
   Dims out(full.size());
   for (size_t i = 0; i < channels; ++i) out[i] = input->dims[i];
   out[channels] = weight->dims[0];
@@ -1688,6 +1771,10 @@ void Arange(NodeSizes& n) {
 
 void CountInBins(NodeSizes& n) {
   const LocalNumber bins = n.Number("bins", 100);
+  if (const LocalTensor* self = n.Tensor("self"); self != nullptr && AnySharded(self->dims)) {
+    NeedsFullDim(n, *std::ranges::find_if(self->dims, &LocalDim::is_sharded));
+    return;
+  }
   if (bins.known()) n.Set(0, {n.Made(bins)});
 }
 
@@ -1806,8 +1893,9 @@ const std::unordered_map<std::string, SizeRule>& Rules() {
     add(AlongGivenDims, {"flip", "roll"});
     add(Triangle, {"tril", "triu"});
     add(MaskedScatter, {"masked_scatter"});
-    add(LikeFirst, {"type_as", "copy", "fill", "zero", "zeros_like", "ones_like", "full_like", "empty_like",
-                    "rand_like", "randn_like", "bernoulli", "feature_dropout", "normalize"});
+    add(LikeFirst, {"type_as", "fill", "zero", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like",
+                    "randn_like", "bernoulli", "feature_dropout", "normalize"});
+    add(Copy, {"copy"});
     add(WriteAlong, {"index_add", "index_copy", "index_fill"});
     add(ScatterAlong, {"scatter", "scatter_add", "scatter_reduce"});
     add(WriteAt, {"index_put"});
@@ -1887,7 +1975,7 @@ bool IsLinear(const std::string& name) {
   static const std::set<std::string_view> kLinear = {
       // elementwise, in one operand or in the sum of several
       "add", "sub", "rsub", "neg", "mul", "div", "true_divide", "where", "masked_fill", "lerp", "addcmul", "addcdiv",
-      "to", "_to_copy", "contiguous", "clone", "detach", "lift_fresh_copy", "lift_fresh", "alias", "copy", "dropout",
+      "to", "_to_copy", "contiguous", "clone", "detach", "lift_fresh_copy", "lift_fresh", "alias", "dropout",
       "feature_dropout", "float", "real", "imag", "conj", "complex",
       // moves of elements
       "index_put", "select_scatter", "slice_scatter", "index_add", "index_copy", "index_fill", "scatter", "scatter_add",
@@ -1898,7 +1986,9 @@ bool IsLinear(const std::string& name) {
       "concat", "stack", "pad", "constant_pad_nd",
       // sums and products
       "sum", "nansum", "mean", "cumsum", "linear", "matmul", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "einsum",
-      "_grouped_mm", "conv1d", "conv2d", "conv3d", "embedding", "linalg_solve_triangular"};
+      "_grouped_mm", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+      "adaptive_avg_pool3d", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "broadcast_tensors", "conv1d",
+      "conv2d", "conv3d", "embedding", "linalg_solve_triangular"};
   return kLinear.contains(PlainName(name));
 }
 
@@ -1963,7 +2053,15 @@ void ForEachTensor(const NodeSizes& n, const std::function<void(const std::strin
 }
 
 bool UsesShapeOfOther(std::string_view name) {
-  return name == "type_as" || name == "view_as" || name == "reshape_as" || name == "expand_as";
+  return name == "type_as" || name == "view_as" || name == "reshape_as" || name == "expand_as" || name == "copy";
+}
+
+// Whether the operator multiplies operands. Those that AddendsOf names are added to the product.
+bool IsProduct(std::string_view name) {
+  static const std::set<std::string_view> kProducts = {"mul",    "matmul", "mm",      "bmm",     "mv",
+                                                       "dot",    "einsum", "linear",  "conv1d",  "conv2d",
+                                                       "conv3d", "addmm",  "baddbmm", "addcmul", "_grouped_mm"};
+  return kProducts.contains(name);
 }
 
 // Whether the operator is not linear in its partial operands together.
@@ -1991,23 +2089,42 @@ bool IsNotLinear(const NodeSizes& n, std::string_view name) {
       {"_grouped_mm", "offs"},
       {"repeat_interleave", "repeats"},
       {"linalg_solve_triangular", "self"}};
-  // The operators that multiply operands. Those that AddendsOf names are added to the product.
-  static const std::set<std::string_view> kProducts = {"mul",    "matmul", "mm",      "bmm",     "mv",
-                                                       "dot",    "einsum", "linear",  "conv1d",  "conv2d",
-                                                       "conv3d", "addmm",  "baddbmm", "addcmul", "_grouped_mm"};
   const std::vector<std::string_view> addends = AddendsOf(name);
-  bool linear = IsLinear(n.node().target) && !n.LosesFractions();
+  bool linear = IsLinear(n.node().target) && !n.LosesFractions() && n.Find("rounding_mode") == nullptr &&
+                !(name == "scatter" && n.Find("reduce") != nullptr);
   int factors = 0;
   ForEachTensor(n, [&](const std::string& key, const LocalTensor& one) {
     if (!one.terms) return;
     if (kNotLinearIn.contains({name, key})) linear = false;
-    const bool is_factor = kProducts.contains(name) && std::ranges::find(addends, key) == addends.end();
+    const bool is_factor = IsProduct(name) && std::ranges::find(addends, key) == addends.end();
     if (is_factor && ++factors > 1) linear = false;
   });
   return !linear;
 }
 
 }  // namespace
+
+void TakeNoTwoShards(NodeSizes& n) {
+  if (n.in_conflict()) return;
+  // A shard of heads may be split into two dims, with the same elements. Operands that are sharded along one dim each
+  // must be sharded along the same one.
+  int sharded = 0;
+  bool split = false;
+  ForEachTensor(n, [&](const std::string& /*key*/, const LocalTensor& one) {
+    const auto dims = std::ranges::count_if(one.dims, &LocalDim::is_sharded);
+    if (dims > 0) ++sharded;
+    split = split || dims > 1;
+  });
+  if (sharded < 2 || split) return;
+  for (const LocalTensor& made : n.results) {
+    const auto first = std::ranges::find_if(made.dims, &LocalDim::is_sharded);
+    if (!made.known || first == made.dims.end()) continue;
+    const auto second = std::find_if(first + 1, made.dims.end(), [](const LocalDim& dim) { return dim.is_sharded(); });
+    if (second == made.dims.end()) continue;
+    RefuseTwoShards(n, *first, *second);
+    return;
+  }
+}
 
 void TakeNoTerms(NodeSizes& n) {
   const SizeRule rule = SizeRuleOf(n.node().target);
@@ -2045,14 +2162,49 @@ void TakeNoTerms(NodeSizes& n) {
   // What is the same on all ranks would be added once for each of them.
   const std::vector<std::string_view> addends = AddendsOf(name);
   bool full = AddsNumber(n, name);
+  bool partial_factor = false;
+  bool partial_addend = false;
   ForEachTensor(n, [&](const std::string& key, const LocalTensor& one) {
     const bool is_addend = std::ranges::find(addends, key) != addends.end();
+    (is_addend ? partial_addend : partial_factor) |= one.terms;
     if (is_addend && !one.terms && !one.zero && !one.late && !AnySharded(one.dims)) full = true;
   });
+  // A partial addend beside a product that is the same on every rank.
+  const bool elementwise = name == "addcmul" || name == "addcdiv";
+  if (elementwise || IsProduct(name)) full = full || (partial_addend && !partial_factor && (elementwise || !made));
   if (full)
     refuse("every rank adds a full value to a partial tensor, so the sum of the ranks' results has it once per rank");
 }
 
+namespace {
+
+bool MovesZeros(const NodeSizes& n, std::string_view name) {
+  static const std::set<std::string_view> kChoose = {"index", "indices", "mask", "condition", "repeats", "offs"};
+  if (name == "copy") {
+    const LocalTensor* source = n.Tensor("src");
+    return source != nullptr && source->zero;
+  }
+  if (!IsLinear(n.node().target) || AddsNumber(n, name)) return false;
+  const std::vector<std::string_view> addends = AddendsOf(name);
+  bool any = false;
+  bool all = n.Tensors().has_value();
+  bool factor = false;
+  ForEachTensor(n, [&](const std::string& key, const LocalTensor& one) {
+    if (kChoose.contains(key)) return;
+    any = true;
+    if (IsProduct(name) && std::ranges::find(addends, key) == addends.end()) {
+      factor = factor || one.zero;
+    } else {
+      all = all && one.zero;
+    }
+  });
+  return any && all && (factor || !IsProduct(name));
+}
+
+}  // namespace
+
+// Zeros, and what a linear operator makes of zeros: moves of them whatever the indices, sums of nothing else, and
+// products with one factor of zeros.
 bool MakesZeros(const NodeSizes& n) {
   static const std::set<std::string_view> kZeros = {"zeros", "new_zeros",  "zeros_like", "zero",
                                                     "empty", "empty_like", "new_empty"};
@@ -2064,7 +2216,7 @@ bool MakesZeros(const NodeSizes& n) {
   const std::string_view name = PlainName(n.node().target);
   if (kZeros.contains(name)) return true;
   const auto filled = kFilled.find(name);
-  if (filled == kFilled.end()) return false;
+  if (filled == kFilled.end()) return MovesZeros(n, name);
   const ProgramArgument* value = n.Find(filled->second);
   return value != nullptr && !n.IsTensor(*value) && n.NumberOf(*value).full_value() &&
          AsFloat(*n.NumberOf(*value).full_value()) == 0;

@@ -105,6 +105,7 @@ class NodeSizes {
   // The output of the rule. A result that is not set is unknown.
   std::vector<LocalTensor> results;
   std::optional<SizeConflict> conflict;
+  bool routes = false;            // the plan makes expert ids local to the rank (Route)
   bool of_local_experts = false;  // results are unknown because the operator looks up rows of this rank's experts
   void Set(size_t i, std::vector<LocalDim> dims, bool terms = false) {
     if (i >= results.size()) return;
@@ -143,7 +144,7 @@ bool IsLinear(const std::string& name);
 // Returns whether the results depend only on the shape of the first operand: zeros_like.
 bool TakesShapeOnly(std::string_view name);
 
-// Returns whether the operator makes zeros, or memory without values.
+// Returns whether the operator makes zeros, or memory without values, from nothing or from zeros.
 bool MakesZeros(const NodeSizes& n);
 
 // Records a conflict of an operator that has a rule and a partial operand or result:
@@ -155,6 +156,9 @@ bool MakesZeros(const NodeSizes& n);
 // - A full tensor or a number other than zero is added: the sum would have it once per rank. Zeros may be added, and a
 //   parameter that the module adds after its output is reduced (LocalTensor::late).
 void TakeNoTerms(NodeSizes& n);
+
+// Records a conflict if operands that are sharded along one dim each give a result that is sharded along two.
+void TakeNoTwoShards(NodeSizes& n);
 
 // Records a conflict if the operator uses a number that follows a shard as a value: `x / n`, `full(sizes, n)`,
 // `scale=n**-0.5`. Each float is a value, and so is each number of an elementwise operator. The integers of other

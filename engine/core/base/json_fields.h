@@ -60,8 +60,8 @@ inline bool Bool(const JsonValue& object, std::string_view key) {
 inline bool BoolOr(const JsonValue& object, std::string_view key, bool otherwise) {
   return object.Find(key) == nullptr ? otherwise : Bool(object, key);
 }
-inline std::string TextOr(const JsonValue& object, std::string_view key, std::string otherwise) {
-  return object.Find(key) == nullptr ? std::move(otherwise) : Text(object, key);
+inline std::string TextOr(const JsonValue& object, std::string_view key, const std::string& otherwise) {
+  return object.Find(key) == nullptr ? otherwise : Text(object, key);
 }
 inline std::string TextOrNull(const JsonValue& object, std::string_view key) {
   const JsonValue* value = object.Find(key);

@@ -83,6 +83,15 @@ def summed(q, x):
     return x * q(x).sum(-1, keepdim=True)
 
 
+def by_values(q, out, x):
+    """Rows in two parts, whose sizes are values: in the trace they are unknown."""
+    first = (x[0, :, 0] > 0).sum().item()
+    torch._check(0 <= first)
+    torch._check(first <= 6)
+    parts = x[0].split([first, 6 - first])
+    return torch.cat([out(q(part)) for part in parts]) * x[0]
+
+
 def put(x, places):
     x = x.clone()
     x[..., places] = 0
@@ -198,6 +207,7 @@ KINDS = {
     "branch_layouts": lambda m, x: m.out(torch.cond(x.sum() > 0, m.q, lambda y: torch.cat([y, y], -1), (x,))),
     # Harmless
     "branch": lambda m, x: m.out(torch.cond(x.sum() > 0, m.q, m.k, (x,))),
+    "by_values": lambda m, x: by_values(m.q, m.out, x),
     "none": lambda m, x: m.out(F.silu(m.q(x)) * m.k(x)),
     "divide_integer": lambda m, x: m.out(m.q(x) / 16),
     "slice_all": lambda m, x: m.out(m.q(x)[..., :16]),
