@@ -112,7 +112,8 @@ bool HaveSameElements(const LocalDim& a, const LocalDim& b) {
 
 namespace {
 
-// Gives `dim`, whose elements are those of `from` split or joined, the parts of `from`; false where a part does not fit.
+// Gives `dim`, whose elements are those of `from` split or joined, the parts of `from`; false where a part does not
+// fit.
 bool ScaleParts(const LocalDim& from, LocalDim& dim) {
   dim.parts.clear();
   for (const LocalDim::Part& part : from.parts) {
