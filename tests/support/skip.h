@@ -10,7 +10,8 @@ namespace moonshard::test {
 
 constexpr int kSkippedCode = 77;  // as automake has it; SKIP_RETURN_CODE in tests/CMakeLists.txt
 
-// Prints `reason` and remembers that something was skipped.
+// Prints `reason` and remembers that something was skipped. Throws if MOONSHARD_REQUIRE_GPU=1 is set: on a machine with a
+// GPU a test that finds none is a failure.
 void Skip(const std::string& reason);
 bool Skipped();
 

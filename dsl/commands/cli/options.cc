@@ -89,9 +89,7 @@ void AddDType(CLI::App& app, std::string& dtype) {
 
 void AddRun(CLI::App& app, RunOptions& run) {
   AddDType(app, run.dtype);
-  app.add_option("--device", run.device, "auto (default: cuda if there is a GPU, else cpu), cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  AddNumber(app, "--timeout", run.timeout_s, "seconds to wait for another rank (default 600)");
+  AddRanks(app, run);
 }
 
 void AddConvert(CLI::App& app, std::string& out, bool& replace, bool& json) {

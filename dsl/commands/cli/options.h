@@ -61,6 +61,7 @@ struct RunOptions {
   // Of the parameters: a torch name, or auto: the dtype of the program, else of the config, else of the checkpoint.
   std::string dtype = "auto";
   std::string device = "auto";
+  std::string backend = "auto";
   double timeout_s = 600;  // longest wait for another rank, in seconds
 };
 

@@ -110,6 +110,16 @@ Diagnostics CheckStep(const TrainVerb& verb, const MeshShape& mesh) {
   return found;
 }
 
+void AddRanks(CLI::App& app, RunOptions& run) {
+  app.add_option("--device", run.device, "auto (default: cuda if there is a GPU, else cpu), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--backend", run.backend,
+                 "library that communicates between ranks: auto (default: nccl on GPUs, else gloo), gloo or nccl; over "
+                 "gloo, ranks may share a GPU")
+      ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
+  AddNumber(app, "--timeout", run.timeout_s, "seconds to wait for another rank (default 600)");
+}
+
 void AddTrain(CLI::App& app, TrainVerb& train) {
   AddNumber(app, "--init", train.init,
             "start from new random weights with this seed; MODEL then needs only config.json");
@@ -122,9 +132,7 @@ void AddTrain(CLI::App& app, TrainVerb& train) {
       "compare all input values across tp ranks every N calls of the model (default 0: only integer inputs on the "
       "CPU, at every call)");
   AddNumber(app, "--seed", train.seed, "seed of data order and dropout (default 0)");
-  app.add_option("--device", train.run.device, "auto (default: cuda if there is a GPU, else cpu), cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  AddNumber(app, "--timeout", train.run.timeout_s, "seconds to wait for another rank (default 600)");
+  AddRanks(app, train.run);
 }
 
 }  // namespace moonshard

@@ -9,6 +9,9 @@ class App;
 
 namespace moonshard {
 
+// Adds the options of the verbs that run ranks: device, backend, timeout.
+void AddRanks(CLI::App& app, RunOptions& run);
+
 // Adds every option of `train` to `app`; parsing fills `train`, which must outlive `app`.
 void AddTrain(CLI::App& app, TrainVerb& train);
 

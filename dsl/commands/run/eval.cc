@@ -5,6 +5,7 @@
 #include <map>
 
 #include <ATen/ops/zeros.h>
+#include <c10/core/CachingDeviceAllocator.h>
 
 #include "dsl/commands/cli/verbs.h"
 #include "dsl/commands/run/step.h"
@@ -28,6 +29,13 @@ int64_t PeakMemory() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
   return int64_t{1024} * usage.ru_maxrss;
+}
+
+// Peak of what LibTorch has allocated on the device of this rank so far, in bytes; 0 on a CPU.
+int64_t PeakDeviceMemory(c10::Device device) {
+  if (device.is_cpu()) return 0;
+  const auto total = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return at::getDeviceAllocator(device.type())->getDeviceStats(device.index()).allocated_bytes[total].peak;
 }
 
 TensorSpec SpecOf(const std::string& name, const at::Tensor& tensor, const std::vector<int64_t>& shape) {
@@ -86,22 +94,26 @@ struct Timing {
 void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const CollectiveCounts& counts, const Timing& timing,
                 const StepResult& result, int64_t peak) {
   std::vector<int64_t> peaks = {peak};
+  std::vector<int64_t> device_peaks = {PeakDeviceMemory(applied.mesh().device())};
   std::vector<int64_t> befores = {timing.memory_before_load};
   std::vector<int64_t> owns = {OwnBytes(applied)};
   if (applied.plan().mesh.size(MeshAxis::kTp) > 1) {
     const CollectiveLabel label("statistics");
     AxisGroup& group = applied.group(MeshAxis::kTp);
     peaks = group.ExchangeNumbers(peaks[0], label);
+    device_peaks = group.ExchangeNumbers(device_peaks[0], label);
     befores = group.ExchangeNumbers(befores[0], label);
     owns = group.ExchangeNumbers(owns[0], label);
   }
   if (applied.mesh().rank() != 0) return;
   JsonValue::Array ranks;
   for (size_t r = 0; r < peaks.size(); ++r) {
-    ranks.emplace_back(JsonValue::Object{{"rank", static_cast<int64_t>(r)},
-                                         {"parameter_bytes", owns[r]},
-                                         {"rss_before_load_bytes", befores[r]},
-                                         {"peak_rss_bytes", peaks[r]}});
+    JsonValue::Object rank = {{"rank", static_cast<int64_t>(r)},
+                              {"parameter_bytes", owns[r]},
+                              {"rss_before_load_bytes", befores[r]},
+                              {"peak_rss_bytes", peaks[r]}};
+    if (!applied.mesh().device().is_cpu()) rank["peak_device_bytes"] = device_peaks[r];
+    ranks.emplace_back(std::move(rank));
   }
   JsonValue::Object stats = {
       {"format_version", kStatsFormatVersion},
@@ -140,7 +152,7 @@ Diagnostics LeftOut(const StepResult& result, const EvalVerb& verb) {
 int RunEval(const EvalVerb& verb) {
   const ModelFolder folder =
       WithoutLossOfShards(verb.model, OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow());
-  const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
+  const DeviceMesh mesh = OpenMesh(folder.mesh, verb.run);
   // Every rank reads the same rows: their gradients are equal without a sum.
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder), /*trains=*/false);
   sharded.model.module->eval();

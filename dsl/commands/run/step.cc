@@ -5,6 +5,7 @@
 #include <map>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -12,6 +13,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "dsl/commands/cli/memory_bound.h"
 #include "dsl/commands/run/full_outputs.h"
@@ -30,7 +32,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double SecondsSince(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+// Kernels of a GPU run after the calls that start them have returned, so the time is read when they are done.
+double SecondsSince(Clock::time_point begin, c10::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 Diagnostic BadStepInput(const std::string& message, const std::string& path, const std::string& required) {
   Diagnostic d = MakeDiagnostic(Finding::kBadInput, message);
@@ -44,16 +50,19 @@ constexpr int64_t kIgnoredLabel = -100;
 
 }  // namespace
 
-MeshOptions MeshOptionsOf(const RunOptions& run) {
+DeviceMesh OpenMesh(const MeshShape& shape, const RunOptions& run) {
   MeshOptions options;
   if (run.device == "cpu") {
     options.device = DeviceChoice::kCpu;
   } else if (run.device == "cuda") {
     options.device = DeviceChoice::kCuda;
   }
+  if (run.backend != "auto") options.backend = run.backend == "gloo" ? Backend::kGloo : Backend::kNccl;
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(run.timeout_s * 1000));
   options.rendezvous_timeout = std::min(options.rendezvous_timeout, options.timeout);
-  return options;
+  DeviceMesh mesh = DeviceMesh::FromEnvironment(shape, options);
+  if (!mesh.device().is_cpu()) at::globalContext().setAllowTF32CuDNN(false);
+  return mesh;
 }
 
 int64_t ExpertsOf(const ModelConfig& config) {
@@ -340,10 +349,11 @@ StepResult RunByName(Program& program, const Inputs& inputs, const FullOutputs& 
   StepResult result;
   Clock::time_point begin = Clock::now();
   const ProgramOutputs outputs = program.forward(inputs.named);
-  result.forward_s = SecondsSince(begin);
+  const c10::Device device = outputs.tensors().empty() ? c10::Device(c10::kCPU) : outputs.tensors().front().device();
+  result.forward_s = SecondsSince(begin, device);
   begin = Clock::now();
   if (options.grads) LossIn(outputs, program).backward();
-  result.backward_s = SecondsSince(begin);
+  result.backward_s = SecondsSince(begin, device);
   if (outputs.Has("loss")) result.loss_of = "model";
   AddOutputs(full(outputs), result);
   return result;
@@ -355,10 +365,10 @@ StepResult RunOwnLoss(const CausalLm& model, const Inputs& inputs, const FullOut
   StepResult result;
   Clock::time_point begin = Clock::now();
   const ProgramOutputs outputs = model.outputs(inputs.ids, inputs.labels, inputs.attention_mask, inputs.position_ids);
-  result.forward_s = SecondsSince(begin);
+  result.forward_s = SecondsSince(begin, inputs.ids.device());
   begin = Clock::now();
   if (options.grads) outputs["loss"].backward();
-  result.backward_s = SecondsSince(begin);
+  result.backward_s = SecondsSince(begin, inputs.ids.device());
   result.loss_of = "model";
   AddOutputs(full(outputs), result);
   return result;
@@ -463,10 +473,10 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
     // Each part is weighted by its fraction of the labels: the sum is then the mean over the batch, for any split.
     losses.push_back(counted == 0 && total > 0 ? logits.back().sum() * 0
                                                : CausalLmLoss(logits.back(), labels) * (counted / total));
-    result.forward_s += SecondsSince(begin);
+    result.forward_s += SecondsSince(begin, ids.device());
     begin = Clock::now();
     if (options.grads) losses.back().backward();
-    result.backward_s += SecondsSince(begin);
+    result.backward_s += SecondsSince(begin, ids.device());
     logits.back() = logits.back().detach().to(c10::kFloat);
     losses.back() = losses.back().detach();
   }

@@ -20,8 +20,10 @@
 
 namespace moonshard {
 
-// The device and the timeouts of `run`.
-MeshOptions MeshOptionsOf(const RunOptions& run);
+// Opens the mesh of a verb on the device and with the backend and timeouts of `run`. Collective. In this process,
+// float32 convolutions on a GPU are then computed in float32; the default of cuDNN is TF32, with 10 bits of mantissa,
+// and the verbs compare numbers. Throws PlanError as DeviceMesh does.
+DeviceMesh OpenMesh(const MeshShape& shape, const RunOptions& run);
 // The number of experts in the config; 1 without experts.
 int64_t ExpertsOf(const ModelConfig& config);
 // The dtype of the parameters: the requested dtype, else that of the program, of the config, or of the checkpoint;

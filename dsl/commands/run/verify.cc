@@ -209,7 +209,7 @@ void CompareGradients(const AppliedPlan& applied, const AppliedPlan& unsharded, 
 int RunVerify(const VerifyVerb& verb) {
   const ModelFolder folder =
       WithoutLossOfShards(verb.model, OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow());
-  const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
+  const DeviceMesh mesh = OpenMesh(folder.mesh, verb.run);
   const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
   const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, type);
   if (mesh.rank() == 0) PrintFindings(sharded.applied->plan().findings, verb.findings_output);

@@ -46,7 +46,7 @@ int RunVerifyOps(const VerifyVerb& verb) {
     d.required = "a mesh such as tp=2";
     throw PlanError({std::move(d)});
   }
-  const DeviceMesh mesh = DeviceMesh::FromEnvironment(folder.mesh, MeshOptionsOf(verb.run));
+  const DeviceMesh mesh = OpenMesh(folder.mesh, verb.run);
   const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
   const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, type, /*operators=*/true);
   if (mesh.rank() == 0) PrintFindings(sharded.applied->plan().findings, verb.findings_output);

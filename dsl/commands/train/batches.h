@@ -16,10 +16,11 @@
 
 namespace moonshard {
 
-// The rows of one rank in one micro-batch, on the mesh's device.
+// The rows of one rank in one micro-batch.
 struct Batch {
-  NamedTensors tensors;
-  int64_t counted = 0;  // labels that the loss counts; 0: the loss of these rows has the weight 0
+  NamedTensors tensors;  // on the mesh's device
+  NamedTensors on_host;  // the same tensors in host memory
+  int64_t counted = 0;   // labels that the loss counts; 0: the loss of these rows has the weight 0
 
   const at::Tensor& operator[](const std::string& name) const { return tensors.at(name); }
 };

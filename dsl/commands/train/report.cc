@@ -21,6 +21,11 @@ double Seconds(Clock::duration time) { return std::chrono::duration<double>(time
 
 JsonValue::Array List(const std::vector<int64_t>& numbers) { return {numbers.begin(), numbers.end()}; }
 
+c10::CachingAllocator::Stat AllocatedBytes(c10::Device gpu) {
+  const auto total = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return at::getDeviceAllocator(gpu.type())->getDeviceStats(gpu.index()).allocated_bytes[total];
+}
+
 // A log that a full disk or a kill cut within a line: what is appended would become a part of that line.
 bool EndsWithinALine(const std::string& path) {
   const Result<File> file = File::Open(path);
@@ -43,16 +48,15 @@ CollectiveCount Total(const CollectiveCounts& counts) {
 }
 
 int64_t MemoryInUse(c10::Device device) {
-  if (!device.is_cpu()) {
-    const auto total = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    return at::getDeviceAllocator(device.type())->getDeviceStats(device.index()).allocated_bytes[total].current;
-  }
+  if (!device.is_cpu()) return AllocatedBytes(device).current;
   std::ifstream file("/proc/self/statm");
   int64_t size = 0;
   int64_t resident = 0;
   file >> size >> resident;
   return resident * sysconf(_SC_PAGESIZE);
 }
+
+int64_t PeakMemory(c10::Device gpu) { return AllocatedBytes(gpu).peak; }
 
 Report::Report(const TrainVerb& verb, const DeviceMesh& mesh, const World& world, std::string unit)
     : verb_(verb),
@@ -128,21 +132,26 @@ void Report::Step(const StepNumbers& numbers) {
   newest_ = numbers;
   // The first step is the one that makes the optimizer's memory.
   const bool asks = memory_.empty() || numbers.step % verb_.log_every == 0 || numbers.step == verb_.steps;
-  if (asks) memory_ = world_.All(MemoryInUse(device_), label);
+  if (asks) {
+    memory_ = world_.All(MemoryInUse(device_), label);
+    if (!device_.is_cpu()) peak_memory_ = world_.All(PeakMemory(device_), label);
+  }
   if (!speaks_) return;
   Show(numbers, seconds);
-  Write(JsonValue::Object{{"event", "step"},
-                          {"step", numbers.step},
-                          {"loss", numbers.loss},
-                          {"grad_norm", numbers.grad_norm},
-                          {"learning_rate", numbers.learning_rate},
-                          {"skipped", numbers.skipped},
-                          {unit_, numbers.units},
-                          {"seconds", seconds},
-                          {Rate(), static_cast<double>(numbers.units) / seconds},
-                          {"memory_bytes", List(memory_)},
-                          {"collectives", numbers.collectives.count},
-                          {"collective_bytes", numbers.collectives.bytes}});
+  JsonValue::Object line = {{"event", "step"},
+                            {"step", numbers.step},
+                            {"loss", numbers.loss},
+                            {"grad_norm", numbers.grad_norm},
+                            {"learning_rate", numbers.learning_rate},
+                            {"skipped", numbers.skipped},
+                            {unit_, numbers.units},
+                            {"seconds", seconds},
+                            {Rate(), static_cast<double>(numbers.units) / seconds},
+                            {"memory_bytes", List(memory_)},
+                            {"collectives", numbers.collectives.count},
+                            {"collective_bytes", numbers.collectives.bytes}};
+  if (!peak_memory_.empty()) line["peak_memory_bytes"] = List(peak_memory_);
+  Write(std::move(line));
 }
 
 void Report::Show(const StepNumbers& numbers, double seconds) {
@@ -200,6 +209,7 @@ void Report::End(const AppliedPlan& model, int64_t step, int stopped) {
       {"mesh", model.plan().mesh.ToString()},
       {"saved_step", saved_ ? JsonValue(*saved_) : JsonValue()},
       {"stopped", stopped == 0 ? JsonValue() : JsonValue("SIG" + std::string(sigabbrev_np(stopped)))}};
+  if (!peak_memory_.empty()) summary["peak_memory_bytes"] = List(peak_memory_);
   Write(summary);
   summary.erase("event");
   summary["format_version"] = kFormatVersion;

@@ -75,6 +75,7 @@ class Report {
   std::chrono::steady_clock::time_point last_ = {};   // end of the previous step
   std::chrono::steady_clock::time_point shown_ = {};  // when the line on the terminal was written
   std::vector<int64_t> memory_;
+  std::vector<int64_t> peak_memory_;  // on GPUs; else empty
   int64_t first_step_ = 0;
   int64_t units_ = 0;
   int64_t skipped_ = 0;
@@ -85,5 +86,7 @@ class Report {
 
 // Bytes of this process on the device: allocated by LibTorch on a GPU, resident memory on a CPU.
 int64_t MemoryInUse(c10::Device device);
+// The largest number of bytes that LibTorch has had allocated on a GPU so far.
+int64_t PeakMemory(c10::Device gpu);
 
 }  // namespace moonshard

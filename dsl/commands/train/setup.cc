@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/Context.h>
+
 #include "dsl/commands/cli/memory_bound.h"
 #include "dsl/commands/cli/train_options.h"
 #include "dsl/commands/train/token_files.h"
@@ -15,9 +17,13 @@ namespace moonshard {
 DeviceMesh OpenMesh(const TrainVerb& verb) {
   MeshOptions options;
   if (verb.run.device != "auto") options.device = verb.run.device == "cpu" ? DeviceChoice::kCpu : DeviceChoice::kCuda;
+  if (verb.run.backend != "auto") options.backend = verb.run.backend == "gloo" ? Backend::kGloo : Backend::kNccl;
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(verb.run.timeout_s * 1000));
   options.rendezvous_timeout = std::min(options.rendezvous_timeout, options.timeout);
-  return DeviceMesh::FromEnvironment(MeshShape::Parse(verb.model.mesh).ValueOrThrow(), options);
+  DeviceMesh mesh = DeviceMesh::FromEnvironment(MeshShape::Parse(verb.model.mesh).ValueOrThrow(), options);
+  // As --dtype says: cuDNN's default for float32 convolutions is TF32, with 10 bits of mantissa.
+  if (!mesh.device().is_cpu()) at::globalContext().setAllowTF32CuDNN(false);
+  return mesh;
 }
 
 namespace {

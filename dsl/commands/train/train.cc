@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <ATen/ops/stack.h>
+
 #include "dsl/commands/cli/verbs.h"
 #include "dsl/commands/train/batches.h"
 #include "dsl/commands/train/loss.h"
@@ -92,11 +94,11 @@ class TrainingRun {
     loss_.ClearCounts();
 
     optimizer_.zero_grad();
-    double loss = 0;
     std::vector<Batch> batches;
     ReadTogether([&] {
       for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) batches.push_back(data_.Next(micro));
     });
+    std::vector<at::Tensor> losses;
     double counted = 0;
     for (const Batch& batch : batches) counted += static_cast<double>(batch.counted);
     if (!data_.even()) counted = world_.Mean(counted, CollectiveLabel("labels"));
@@ -106,11 +108,15 @@ class TrainingRun {
       const at::Tensor mean = LossOf(batch);
       const at::Tensor part = batch.counted == 0 ? mean * 0 : mean / (counted / static_cast<double>(batch.counted));
       part.backward();
-      loss += part.item<double>();
+      losses.push_back(part.detach().to(at::kDouble));
     }
     unlabelled_ = counted == 0;
-    numbers.loss = world_.Mean(unlabelled_ ? std::nan("") : loss, CollectiveLabel("loss"));
+    // The norm is read before the losses: a read waits for the GPU, and the kernels of the norm should not.
     numbers.grad_norm = verb_.clip > 0 ? ClipGradNorm(model_, verb_.clip) : GradNorm(model_);
+    const at::Tensor parts = at::stack(losses).cpu();
+    double loss = 0;
+    for (int64_t micro = 0; micro < parts.numel(); ++micro) loss += parts.const_data_ptr<double>()[micro];
+    numbers.loss = world_.Mean(unlabelled_ ? std::nan("") : loss, CollectiveLabel("loss"));
     numbers.skipped = !std::isfinite(numbers.loss) || !std::isfinite(numbers.grad_norm);
     if (!numbers.skipped) optimizer_.step();
 

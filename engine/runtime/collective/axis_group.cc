@@ -173,6 +173,8 @@ Announcement AxisGroup::Run(CollectiveKind kind, const at::Tensor& tensor, const
   // the collective. Recording groups compare nothing, since they have no peers. Where calls are not compared any more,
   // a rank whose shard does not fit throws by itself.
   FinishCheck();
+  Check(group_->recording || tensor.device() == group_->device,
+        "a collective of " + name_ + " for a tensor on " + tensor.device().str());
   const uint32_t sequence = sequence_++;
   const bool check = !group_->recording && (check_.mode == CheckOptions::Mode::kAlways ||
                                             (check_.mode == CheckOptions::Mode::kFirst && sequence < check_.checked));

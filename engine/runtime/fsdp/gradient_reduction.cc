@@ -31,11 +31,11 @@ void GradientReduction::Start(std::vector<at::Tensor> gradients) {
   const int64_t n = group_->size();
   for (const UnitFlat& flat : flats_) {
     std::vector<at::Tensor> full;
-    std::vector<float> has;
+    Presence presence;
     bool trains = false;
     for (size_t i : flat.members) {
       trains |= parameters_[i].tensor.requires_grad();
-      has.push_back(gradients[i].defined() ? 1.0F : 0.0F);
+      presence.Add(gradients[i].defined(), parameters_[i].tensor.requires_grad());
       region.DeclareGradientInput(parameters_[i].tensor, gradients[i]);
       full.push_back(std::move(gradients[i]));
     }
@@ -46,13 +46,13 @@ void GradientReduction::Start(std::vector<at::Tensor> gradients) {
                                at::TensorOptions().dtype(reduced_[flat.members.front()]).device(group_->device()));
     flat.shards.PackFull(full, all);
     full.clear();
-    const at::Tensor flags = at::tensor(has).to(all.options());
+    const at::Tensor flags = presence.Flags(all.options());
     for (int64_t r = 0; r < n; ++r) {
       flat.shards.ExtraIn(all.narrow(0, r * flat.shards.block(), flat.shards.block())).copy_(flags);
     }
     const int64_t elements = flat.shards.elements();
     const CollectiveUse use = {Direction::kBackward, &label_, {&elements, 1}, elements * all.element_size(), -1};
-    pending_.push_back({&flat, group_->StartReduceScatter(all, use)});
+    pending_.push_back({&flat, group_->StartReduceScatter(all, use), std::move(presence)});
   }
 }
 
@@ -62,21 +62,21 @@ void GradientReduction::Finish() {
   const at::NoGradGuard no_grad;
   std::vector<Pending> pending = std::move(pending_);
   pending_.clear();
-  for (Pending& one : pending) AddToGrads(*one.flat, group_->Finish(std::move(one.collective)));
+  for (Pending& one : pending) AddToGrads(*one.flat, group_->Finish(std::move(one.collective)), one.presence);
 }
 
-void GradientReduction::AddToGrads(const UnitFlat& flat, at::Tensor block) {
+void GradientReduction::AddToGrads(const UnitFlat& flat, at::Tensor block, const Presence& presence) {
   std::vector<at::Tensor> shards(flat.members.size());
   {
     Region region("the sum of a unit's gradients", label_.text(), group_->axis());
-    const at::Tensor any = flat.shards.ExtraIn(block).to(at::kCPU, at::kFloat).clone();
+    const std::vector<bool> any = presence.Any(flat.shards.ExtraIn(block));
     if (scale_ != 1) block.mul_(scale_);
     const at::Tensor& first = parameters_[flat.members.front()].tensor;
     // Scaled in the dtype of the sum, then converted to that of the shards and brought to their device (the host's
     // memory where they are offloaded).
     block = block.to(first.device(), first.scalar_type());
     for (size_t k = 0; k < flat.members.size(); ++k) {
-      if (any[static_cast<int64_t>(k)].item<float>() == 0.0F) continue;
+      if (!any[k]) continue;
       // No view as autograd sees it: optimizers detach gradients in place.
       shards[k] = flat.shards.ShardIn(block, k, group_->rank()).variable_data();
       region.DeclareGradientOutput(parameters_[flat.members[k]].tensor, shards[k], Layout::Shard(0));

@@ -13,6 +13,7 @@
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/fsdp/full_parameters.h"
 #include "engine/runtime/redistribute/gradient_sum.h"
+#include "engine/runtime/redistribute/presence.h"
 
 namespace moonshard {
 
@@ -36,7 +37,7 @@ class GradientReduction {
   at::Tensor InSumDType(size_t i, const at::Tensor& gradient) const { return gradient.to(reduced_[i]); }
 
  private:
-  void AddToGrads(const UnitFlat& flat, at::Tensor block);
+  void AddToGrads(const UnitFlat& flat, at::Tensor block, const Presence& presence);
 
   const std::vector<UnitParameter>& parameters_;
   std::vector<c10::ScalarType> reduced_;
@@ -48,6 +49,7 @@ class GradientReduction {
   struct Pending {
     const UnitFlat* flat;
     PendingCollective collective;
+    Presence presence;
   };
   std::vector<Pending> pending_;
 };

@@ -3,8 +3,10 @@
 // nodes exist.
 #include "engine/runtime/mesh/device.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "engine/runtime/mesh/nccl/nccl_plugin.h"
 #include "engine/runtime/mesh/plugin.h"
@@ -30,36 +32,56 @@ const NcclPlugin* LoadPlugin(std::string& why) {
   return nullptr;
 }
 
-Diagnostic NoGpu(const std::string& why) {
-  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "a CUDA device was requested, but none is available");
-  d.declared = "device cuda";
+Diagnostic NoGpu(DeviceChoice choice, const std::string& why) {
+  const bool device = choice == DeviceChoice::kCuda;
+  Diagnostic d = MakeDiagnostic(Finding::kBadMesh, device ? "a CUDA device was requested, but none is available"
+                                                          : "NCCL was requested, but no CUDA device is available");
+  d.declared = device ? "device cuda" : "backend nccl";
   d.required = why;
-  d.help = "use the CPU, or a build with CUDA on a machine with a GPU";
+  d.help = "use the CPU" + std::string(device ? "" : " and Gloo") + ", or a build with CUDA on a machine with a GPU";
   return d;
+}
+
+// NCCL refuses ranks that share a GPU unless it is told to accept them; older versions cannot.
+bool NcclSharesGpus(const NcclPlugin& nccl) {
+  const char* enabled = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  constexpr int kFirstVersion = 23000;
+  return enabled != nullptr && std::string_view(enabled) == "1" && nccl.nccl_version() >= kFirstVersion;
 }
 
 }  // namespace
 
-Result<ChosenDevice> ChooseDevice(DeviceChoice choice, int64_t local_rank) {
-  if (choice == DeviceChoice::kCpu || (choice == DeviceChoice::kAuto && !MachineHasGpu())) return ChosenDevice{};
-  if (!MachineHasGpu()) return NoGpu("an NVIDIA GPU (no /dev/nvidiactl on this machine)");
+Result<ChosenDevice> ChooseDevice(DeviceChoice choice, int64_t local_rank, Backend backend) {
+  if (choice == DeviceChoice::kCpu && backend == Backend::kNccl) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "NCCL communicates tensors on GPUs only");
+    d.declared = "device cpu, backend nccl";
+    d.required = "backend gloo, or device cuda";
+    return d;
+  }
+  const bool needs_gpu = choice == DeviceChoice::kCuda || backend == Backend::kNccl;
+  if (choice == DeviceChoice::kCpu || (!needs_gpu && !MachineHasGpu())) return ChosenDevice{};
+  if (!MachineHasGpu()) return NoGpu(choice, "an NVIDIA GPU (no /dev/nvidiactl on this machine)");
   std::string why;
   const NcclPlugin* nccl = LoadPlugin(why);
   const int count = nccl == nullptr ? 0 : nccl->device_count();
   if (count == 0) {
-    if (choice == DeviceChoice::kAuto) return ChosenDevice{};
-    return NoGpu(nccl == nullptr ? "a build with CUDA, and its libmoonshard_nccl.so (" + why + ")"
-                                 : "a GPU that is visible to this process");
+    if (!needs_gpu) return ChosenDevice{};
+    return NoGpu(choice, nccl == nullptr ? "a build with CUDA, and its libmoonshard_nccl.so (" + why + ")"
+                                         : "a GPU that is visible to this process");
   }
-  if (local_rank >= count) {
+  if (local_rank >= count && backend != Backend::kGloo && !NcclSharesGpus(*nccl)) {
     Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "this machine has fewer GPUs than ranks");
     d.declared = "local rank " + std::to_string(local_rank);
     d.required =
         "a local rank below " + std::to_string(count) + ", the number of GPUs that are visible to this process";
+    d.help =
+        "ranks can share a GPU over Gloo (backend gloo); over NCCL with version 2.30 or later and "
+        "NCCL_MULTI_RANK_GPU_ENABLE=1";
     return d;
   }
-  nccl->set_device(static_cast<int>(local_rank));
-  return ChosenDevice{c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank)), nccl};
+  const auto index = static_cast<c10::DeviceIndex>(local_rank % count);
+  nccl->set_device(index);
+  return ChosenDevice{c10::Device(c10::kCUDA, index), backend == Backend::kGloo ? nullptr : nccl};
 }
 
 }  // namespace moonshard

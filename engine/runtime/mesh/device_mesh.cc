@@ -26,6 +26,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -272,7 +273,29 @@ struct DeviceMesh::State {
   std::map<std::pair<MeshAxis, int64_t>, std::shared_ptr<const MeshGroup>> groups;
 
   std::shared_ptr<const MeshGroup> Make(MeshAxis axis, int64_t k);
+  // Calls `end` with the NCCL groups that this mesh has made, in the order of axes and sizes.
+  void EndNccl(const std::function<void(c10d::Backend&)>& end);
+  ~State();
 };
+
+// NCCL's communicators are not ended by their destructors (the driver may be gone by then), and a process that exits
+// with open ones can hang. On the way without failure all ranks shut theirs down together (Close). After a failure
+// there is nobody to do it with: an abort ends what still runs on the GPU.
+void DeviceMesh::State::EndNccl(const std::function<void(c10d::Backend&)>& end) {
+  if (device.nccl == nullptr) return;
+  for (const auto& [key, group] : groups) {
+    if (group == nullptr || group->backend == nullptr || group->given) continue;
+    try {
+      end(*group->backend);
+    } catch (const std::exception&) {
+      // A communicator that cannot be ended is left to the end of the process.
+    }
+  }
+}
+
+DeviceMesh::State::~State() {
+  if (!closed) EndNccl([](c10d::Backend& backend) { backend.abort(); });
+}
 
 // Ranks of one group make it under the same name, which includes their ranks, so only they take part.
 std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t k) {
@@ -317,7 +340,7 @@ std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t 
 }
 
 DeviceMesh DeviceMesh::Join(std::shared_ptr<State> state, int64_t local_rank) {
-  state->device = ChooseDevice(state->options.device, local_rank).ValueOrThrow();
+  state->device = ChooseDevice(state->options.device, local_rank, state->options.backend).ValueOrThrow();
   if (state->shape.world_size() > 1) {
     // The number of meshes that this rank has made over this store: the same on all ranks, and new keys for each mesh.
     const std::string name = "moonshard/" + state->shape.ToString();
@@ -408,9 +431,11 @@ DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& optio
     }
     nccl = this_nccl;
   }
-  state->options.device = nccl ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+  const bool on_gpu = nccl || options.device == DeviceChoice::kCuda;
+  state->options.device = on_gpu ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+  state->options.backend = nccl ? Backend::kNccl : Backend::kGloo;
   const int64_t local_rank = ReadLocalRank(ProcessEnvironment, state->rank).ValueOrThrow();
-  const ChosenDevice device = ChooseDevice(state->options.device, local_rank).ValueOrThrow();
+  const ChosenDevice device = ChooseDevice(state->options.device, local_rank, state->options.backend).ValueOrThrow();
 
   std::vector<std::shared_ptr<MeshGroup>> taken;
   for (const GivenGroup& one : given) {
@@ -421,6 +446,7 @@ DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& optio
     group->name = GroupName(one.axis, group->ranks);
     group->device = device.device;
     group->backend = one.backend;
+    group->given = true;
     state->groups[{one.axis, group->size()}] = group;
     taken.push_back(std::move(group));
   }
@@ -530,6 +556,13 @@ void DeviceMesh::Close() {
   bool ends = false;
   std::optional<StoreEnd> end;
   try {
+    if (state_->device.nccl != nullptr) {
+      // What the ranks have started is done on every rank before any rank shuts a communicator down.
+      c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(state_->device.device.index());
+      store->add("idle", 1);
+      wait_for_count("idle", state_->shape.world_size());
+      state_->EndNccl([](c10d::Backend& backend) { backend.shutdown(); });
+    }
     ends = root && root->add(OpenKey(state_->rank), -1) == 0;
     if (ends && !first) end.emplace(StoreEnd::Of(state_->store_file, state_->server, state_->port));
     store->add("closing", 1);

@@ -1,6 +1,6 @@
 // DeviceMesh: the connection of one rank to the other ranks of a mesh. It consists of the MeshShape, the number of this
-// rank, the device of this rank, and, for every mesh axis of several ranks, one c10d group (Gloo on a CPU, NCCL on
-// GPUs) and one exchange of small records (rank_exchange.h). Every rank makes the groups in the same order.
+// rank, the device of this rank, and, for every mesh axis of several ranks, one c10d group (Gloo on a CPU, NCCL or
+// Gloo on GPUs) and one exchange of small records (rank_exchange.h). Every rank makes the groups in the same order.
 // Stage before: layout/ (MeshShape). Stage after: collective/ (AxisGroup), then apply/.
 //
 //   auto mesh = DeviceMesh::FromEnvironment({{"dp", 2}, {"tp", 4}});   // torchrun, srun, or MOONSHARD_STORE (launch.h)
@@ -38,6 +38,7 @@ struct RecordedCollective;  // recording_backend.h
 
 struct MeshOptions {
   DeviceChoice device = DeviceChoice::kAuto;
+  Backend backend = Backend::kAuto;
   // The longest wait for a peer inside one collective. Only a peer that hangs causes such a wait; the exit of a peer is
   // detected at once.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -66,10 +67,10 @@ class DeviceMesh {
   // by the name of the axis; an axis without a group has one rank. The coordinate of a rank along an axis is its rank
   // in the group, so the groups must form the grid of a mesh (groups along tp contain neighbouring ranks, ...). Either
   // all groups are NCCL groups, and tensors are on the GPU of ChooseDevice(kCuda), or no group is an NCCL group, and
-  // tensors are on the CPU. Between calls into moonshard the caller may also use the groups, with the same calls in the
-  // same order on every rank. `store`: a store that all ranks share; null: rank 0 opens a store over TCP.
-  // `options.timeout` does not apply to the groups, which have their own timeouts. Also throws PlanError kBadMesh if
-  // the groups do not form a grid, or if only some of them are NCCL groups.
+  // tensors are on the CPU, or with options.device = kCuda on that GPU. Between calls into moonshard the caller may
+  // also use the groups, with the same calls in the same order on every rank. `store`: a store that all ranks share;
+  // null: rank 0 opens a store over TCP. `options.timeout` does not apply to the groups, which have their own timeouts.
+  // Also throws PlanError kBadMesh if the groups do not form a grid, or if only some of them are NCCL groups.
   using Groups = std::vector<std::pair<std::string, c10::intrusive_ptr<c10d::Backend>>>;
   static DeviceMesh FromGroups(const Groups& groups, const MeshOptions& options = {},
                                const c10::intrusive_ptr<c10d::Store>& store = {});
@@ -110,9 +111,11 @@ class DeviceMesh {
 
   // Releases the groups and the store. Before that, Close waits a few seconds for the other ranks to call Close too,
   // because rank 0 may serve a store from which the other ranks still read. Groups to which other code has references
-  // stay open. After Close, FromEnvironment may make another mesh. Removes the file that MOONSHARD_STORE names, unless
+  // stay open, except NCCL groups that the mesh has made: all ranks shut them down together, and they are of no use
+  // after that. After Close, FromEnvironment may make another mesh. Removes the file that MOONSHARD_STORE names, unless
   // another mesh over this file is still open. Never throws. Without Close, the destructor of the last copy releases
-  // groups and store without waiting and does not remove the file, which is right for a rank that failed.
+  // groups and store without waiting and does not remove the file, which is right for a rank that failed; NCCL groups
+  // that the mesh has made are aborted.
   void Close();
 
  private:

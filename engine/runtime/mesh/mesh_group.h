@@ -25,6 +25,7 @@ struct MeshGroup {
   c10::intrusive_ptr<c10d::Backend> backend;    // null in a group of one rank
   std::shared_ptr<RankExchange> exchange;       // null in a group of one rank, and if `recording`
   bool recording = false;                       // no peers exist: nothing is exchanged
+  bool given = false;                           // `backend` belongs to the embedder (DeviceMesh::FromGroups)
 
   int64_t size() const { return static_cast<int64_t>(ranks.size()); }
 };

@@ -91,17 +91,19 @@ PendingCollective BucketSum::Start(size_t bucket, Gradients gradients, const std
   const at::NoGradGuard no_grad;
   Region region("the sum of gradients", label_.text(), groups_.front()->axis());
   std::vector<at::Tensor> flat;
-  std::vector<float> flags;
+  Presence presence;
   for (size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor& parameter = states_[bucket].trainable[i]->parameter;
-    flags.push_back(gradients[i].defined() ? 1.0F : 0.0F);
+    presence.Add(gradients[i].defined());
     region.DeclareGradientInput(parameter, gradients[i]);
     flat.push_back(gradients[i].defined() ? gradients[i].reshape(-1)
                                           : at::zeros({parameter.numel()}, parameter.detach().options()));
   }
   gradients.clear();
-  flags.insert(flags.end(), late.begin(), late.end());
-  flat.push_back(at::tensor(flags).to(states_[bucket].trainable.front()->parameter.detach().options()));
+  const at::TensorOptions options = states_[bucket].trainable.front()->parameter.detach().options();
+  flat.push_back(presence.Flags(options));
+  if (!late.empty()) flat.push_back(at::tensor(late).to(options));
+  states_[bucket].presence = std::move(presence);
   return StartOver(*groups_.front(), at::cat(flat));
 }
 
@@ -114,13 +116,14 @@ void BucketSum::DeliverFrom(size_t bucket, const at::Tensor& flat, const Deliver
   const std::vector<const Member*>& members = states_[bucket].trainable;
   int64_t begin = 0;
   for (const Member* member : members) begin += member->parameter.numel();
-  const at::Tensor any = flat.narrow(0, begin, static_cast<int64_t>(members.size())).to(at::kCPU, at::kFloat);
+  const std::vector<bool> any =
+      states_[bucket].presence.Any(flat.narrow(0, begin, static_cast<int64_t>(members.size())));
   begin = 0;
   for (size_t i = 0; i < members.size(); ++i) {
     const at::Tensor& parameter = members[i]->parameter;
     const at::Tensor sum = flat.narrow(0, begin, parameter.numel()).view(parameter.sizes());
     begin += parameter.numel();
-    if (any[static_cast<int64_t>(i)].item<float>() != 0.0F) {
+    if (any[i]) {
       // No view as autograd sees it: optimizers detach .grad in place.
       const at::Tensor full = sum.to(parameter.scalar_type()).variable_data();
       for (const std::shared_ptr<AxisGroup>& group : groups_) {

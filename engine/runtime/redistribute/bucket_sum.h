@@ -20,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/runtime/collective/axis_group.h"
+#include "engine/runtime/redistribute/presence.h"
 
 namespace moonshard {
 
@@ -55,6 +56,7 @@ class BucketSum {
     std::vector<const Member*> trainable;
     size_t missing = 0;  // number of trainable members whose gradient has not arrived
     PendingCollective pending;
+    Presence presence;  // of the gradients that were sent last
   };
   // One per trainable member of a bucket; undefined gradients count as zero.
   using Gradients = std::vector<at::Tensor>;

@@ -13,6 +13,7 @@
 
 #include "engine/core/base/check.h"
 #include "engine/runtime/intercept/region.h"
+#include "engine/runtime/redistribute/presence.h"
 
 namespace moonshard {
 
@@ -170,22 +171,22 @@ void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
   Region region("the sum of gradients", label.text(), group_terms.front()->group->axis());
   std::vector<at::Tensor> flat;
   const Parameter& first = parameters[group_terms.front()->parameter];
-  std::vector<float> has;
+  Presence presence;
   for (const Term* term : group_terms) {
     const Parameter& parameter = parameters[term->parameter];
     const bool defined = parameter.held_back.defined();
     const at::Tensor part = term->Of(defined ? parameter.held_back : parameter.tensor.detach());
     flat.push_back(defined ? part.reshape(-1) : at::zeros({part.numel()}, part.options()));
-    has.push_back(defined ? 1.0F : 0.0F);
+    presence.Add(defined);
   }
   const auto count = static_cast<int64_t>(group_terms.size());
-  flat.push_back(at::tensor(has).to(first.tensor.options()));
+  flat.push_back(presence.Flags(first.tensor.options()));
   at::Tensor sum = at::cat(flat).to(group_terms.front()->group->device());  // offloaded gradients are in host memory
   flat.clear();
   const std::vector<int64_t> shape = sum.sizes().vec();
   const CollectiveUse use = {Direction::kBackward, &label, shape, sum.numel() * sum.element_size(), -1};
   sum = group_terms.front()->group->AllReduce(std::move(sum), use);
-  const at::Tensor any = sum.narrow(0, sum.numel() - count, count).to(at::kCPU, at::kFloat);
+  const std::vector<bool> any = presence.Any(sum.narrow(0, sum.numel() - count, count));
   int64_t begin = 0;
   for (int64_t i = 0; i < count; ++i) {
     const Term& term = *group_terms[static_cast<size_t>(i)];
@@ -193,7 +194,7 @@ void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
     const at::Tensor part = term.Of(parameter.tensor.detach());
     const at::Tensor summed = sum.narrow(0, begin, part.numel()).view(part.sizes());
     begin += part.numel();
-    if (any[i].item<float>() == 0.0F) continue;
+    if (!any[static_cast<size_t>(i)]) continue;
     // A new tensor: the one from autograd may be another parameter's gradient too. Where only a part is summed (the
     // replicated heads of a fused weight) the rest stays this rank's own.
     at::Tensor full = parameter.held_back.defined() && term.dim >= 0

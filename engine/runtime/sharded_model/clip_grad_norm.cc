@@ -74,20 +74,43 @@ double Combine(const AppliedPlan& model, const std::vector<MeshAxis>& combined, 
   return local;
 }
 
+// The values of scalars, which may be on several devices (offloaded shards are in host memory).
+std::vector<double> Download(const std::vector<at::Tensor>& scalars) {
+  std::vector<double> values(scalars.size());
+  std::vector<at::Tensor> on_device;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < scalars.size(); ++i) {
+    if (scalars[i].is_cpu()) {
+      values[i] = scalars[i].item<double>();
+    } else {
+      on_device.push_back(scalars[i]);
+      places.push_back(i);
+    }
+  }
+  if (on_device.empty()) return values;
+  const at::Tensor read = at::stack(on_device).to(at::kCPU);
+  for (size_t i = 0; i < places.size(); ++i) values[places[i]] = read.const_data_ptr<double>()[i];
+  return values;
+}
+
 }  // namespace
 
 double GradNorm(const AppliedPlan& model, double p) {
   const at::NoGradGuard no_grad;
   const bool largest = std::isinf(p);
   const std::vector<MeshAxis> combined = CombinedAxes(model);
-  double local = 0;
+  std::vector<at::Tensor> norms;
   Region region("the gradient norm", "", MeshAxis::kTp);
   for (const LiveParameter& parameter : model.parameters()) {
     const Layout& layout = parameter.placement[MeshAxis::kTp];
     region.DeclareInput(parameter.tensor.grad(), layout.kind == LayoutKind::kShared ? Layout::Replicate() : layout);
     const at::Tensor grad = Counted(parameter, model, combined);
     if (!grad.defined() || grad.numel() == 0) continue;
-    const double norm = grad.norm(p, at::kDouble).item<double>();
+    norms.push_back(grad.norm(p, at::kDouble));
+  }
+  // One copy to the host, since each makes the host wait for the device.
+  double local = 0;
+  for (const double norm : Download(norms)) {
     // A NaN stays one: std::max would drop it.
     local = largest ? (std::isnan(norm) || norm > local ? norm : local) : local + std::pow(norm, p);
   }

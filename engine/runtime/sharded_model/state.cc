@@ -86,7 +86,9 @@ at::Tensor GatherFull(const AppliedPlan& model, const LiveParameter& parameter, 
   for (int64_t holder : holders) {
     most = std::max(most, Elements(LocalShape(parameter.shape, parameter.placement, mesh, holder)));
   }
-  at::Tensor gathered = at::zeros({most}, parameter.tensor.options().requires_grad(false));
+  // On the mesh's device, also of a shard that the plan keeps in host memory: NCCL communicates no other tensors.
+  at::Tensor gathered =
+      at::zeros({most}, parameter.tensor.options().device(model.mesh().device()).requires_grad(false));
   if (shard.defined()) gathered.narrow(0, 0, shard.numel()).copy_(shard.detach().reshape({-1}));
   // The innermost axis first, so that the blocks end in the order of `holders`.
   Placement left = parameter.placement;

@@ -77,7 +77,7 @@ void CheckTargets(const ShardedLogits& logits, const at::Tensor& targets, Diagno
     errors.push_back(BadInput("the targets do not have a dtype of token ids",
                               std::string(c10::toString(targets.scalar_type())), "int64 or int32"));
   }
-  if (targets.device() != logits.device()) {
+  if (targets.device() != logits.device() && !targets.is_cpu()) {
     errors.push_back(
         BadInput("the targets and the logits are on different devices", targets.device().str(), logits.device().str()));
   }
@@ -233,8 +233,10 @@ struct Targets {
   TargetColumns columns;
 };
 
-Targets ReadTargets(const Vocabulary& vocabulary, const at::Tensor& targets, int64_t ignore_index) {
-  const at::Tensor ids = targets.detach().reshape({-1}).to(at::kLong);
+Targets ReadTargets(const Vocabulary& vocabulary, const ShardedLogits& logits, const at::Tensor& targets,
+                    int64_t ignore_index) {
+  const at::Tensor ids =
+      targets.detach().reshape({-1}).to(logits.device(), at::kLong, /*non_blocking=*/targets.is_cpu());
   const at::Tensor counted = ids.ne(ignore_index);
   return {ids, counted, TargetColumns::Of(ids, vocabulary.shard())};
 }
@@ -271,7 +273,7 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const ShardedLogits& logit
     const at::NoGradGuard no_grad;
     Region region(kName, vocabulary.label().text(), vocabulary.group().axis());
     Take(region, logits, vocabulary.group().size() == 1);
-    const Targets read = ReadTargets(vocabulary, targets, options.ignore_index);
+    const Targets read = ReadTargets(vocabulary, logits, targets, options.ignore_index);
     const RowStatistics row = Statistics(vocabulary, logits, read.columns, {.target = true, .shifted_sum = e > 0});
     const at::Tensor log_sum_exp = row.max + row.log_sum;
     // L - z_y is -TargetLogProb. The smoothing term L - mean(z) is taken from sums of z - M on both sides, log Z - D /
@@ -323,7 +325,7 @@ at::Tensor TokenLogProbs(const Vocabulary& vocabulary, const ShardedLogits& logi
     const at::NoGradGuard no_grad;
     Region region(kName, vocabulary.label().text(), vocabulary.group().axis());
     Take(region, logits, vocabulary.group().size() == 1);
-    const Targets read = ReadTargets(vocabulary, targets, ignore_index);
+    const Targets read = ReadTargets(vocabulary, logits, targets, ignore_index);
     const RowStatistics row = Statistics(vocabulary, logits, read.columns, {.target = true});
     const at::Tensor ignored = read.counted.logical_not().view(targets.sizes());
     value = TargetLogProb(vocabulary, row, read.ids).view(targets.sizes()).masked_fill(ignored, 0);

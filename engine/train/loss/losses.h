@@ -51,7 +51,9 @@ struct CrossEntropyOptions {
 // (Cross entropy with smoothing: Szegedy et al. 2016, section 7, as in torch::nn::functional::cross_entropy; the term
 // in L: Chowdhery et al. 2022, section 5; over shards: Shoeybi et al. 2019, section 3.)
 //
-// `targets` [...] is int64 or int32 and has the shape of the logits without the vocabulary dim. kMean divides the sum
+// `targets` [...] is int64 or int32 and has the shape of the logits without the vocabulary dim; it is on the device of
+// the logits or in host memory. The check of targets on a GPU (VocabularyOptions::check_targets) copies them to the
+// host, which waits for the GPU; targets in host memory need no wait. kMean divides the sum
 // by the number of tokens that are not ignored (if all tokens are ignored, the value is NaN, as in torch, and the
 // gradient is 0); kNone returns [...] with 0 for ignored tokens. For next-token prediction, shift the targets and
 // ignore the last target; do not slice the logits, because a slice of them is copied.

@@ -1,14 +1,105 @@
 #include "engine/train/optim/adamw.h"
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
 namespace moonshard {
+namespace {
+
+// What one call of the fused operator takes: parameters with equal options, dtype and number of steps.
+struct FusedGroup {
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> first_moments;
+  std::vector<at::Tensor> second_moments;
+};
+
+// The operator walks the memory of its tensors in one order.
+bool Alike(const at::Tensor& parameter, const at::Tensor& other) {
+  return at::isFloatingType(parameter.scalar_type()) && !other.is_sparse() && other.device() == parameter.device() &&
+         other.scalar_type() == parameter.scalar_type() && other.sizes() == parameter.sizes() &&
+         other.strides() == parameter.strides() && parameter.is_non_overlapping_and_dense();
+}
+
+}  // namespace
+
+bool AdamW::CanFuse() {
+  std::optional<c10::Device> device;
+  for (const torch::optim::OptimizerParamGroup& group : param_groups()) {
+    if (static_cast<const torch::optim::AdamWOptions&>(group.options()).amsgrad()) return false;
+    for (const at::Tensor& parameter : group.params()) {
+      const at::Tensor& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      if (!device) device = parameter.device();
+      if (!parameter.is_cuda() || parameter.device() != *device || !Alike(parameter, gradient)) return false;
+      const auto found = state().find(parameter.unsafeGetTensorImpl());
+      if (found == state().end()) continue;
+      const auto& state = static_cast<const torch::optim::AdamWParamState&>(*found->second);
+      if (!Alike(parameter, state.exp_avg()) || !Alike(parameter, state.exp_avg_sq())) return false;
+    }
+  }
+  return device.has_value();
+}
+
+at::Tensor AdamW::step(LossClosure closure) {
+  if (!CanFuse()) return torch::optim::AdamW::step(std::move(closure));
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enabled(true);
+    loss = closure();
+  }
+  FusedStep();
+  return loss;
+}
+
+// The operator reads the number of the step from a tensor on the device, for the correction of the moments' bias. The
+// state keeps it as an integer, as torch::optim::AdamW does, so the tensor is filled anew: no copy from the host.
+void AdamW::FusedStep() {
+  const c10::NoGradGuard no_grad;
+  for (const torch::optim::OptimizerParamGroup& group : param_groups()) {
+    const auto& options = static_cast<const torch::optim::AdamWOptions&>(group.options());
+    std::map<std::pair<at::ScalarType, int64_t>, FusedGroup> groups;
+    for (const at::Tensor& parameter : group.params()) {
+      const at::Tensor& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      std::unique_ptr<torch::optim::OptimizerParamState>& slot = state()[parameter.unsafeGetTensorImpl()];
+      if (slot == nullptr) {
+        auto made = std::make_unique<torch::optim::AdamWParamState>();
+        made->step(0);
+        made->exp_avg(at::zeros_like(parameter, at::MemoryFormat::Preserve));
+        made->exp_avg_sq(at::zeros_like(parameter, at::MemoryFormat::Preserve));
+        slot = std::move(made);
+      }
+      auto& state = static_cast<torch::optim::AdamWParamState&>(*slot);
+      state.step(state.step() + 1);
+      FusedGroup& fused = groups[{parameter.scalar_type(), state.step()}];
+      fused.parameters.push_back(parameter);
+      fused.gradients.push_back(gradient);
+      fused.first_moments.push_back(state.exp_avg());
+      fused.second_moments.push_back(state.exp_avg_sq());
+    }
+    for (auto& [key, fused] : groups) {
+      const at::Tensor step = at::full({}, static_cast<double>(key.second),
+                                       fused.parameters.front().options().dtype(at::kFloat).requires_grad(false));
+      const std::vector<at::Tensor> steps(fused.parameters.size(), step);
+      at::_fused_adamw_(fused.parameters, fused.gradients, fused.first_moments, fused.second_moments, {}, steps,
+                        options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
+                        options.weight_decay(), options.eps(), /*amsgrad=*/false, /*maximize=*/false);
+    }
+  }
+}
 
 // Weight decay is for matrices and not for vectors (norms, biases). By the shape of the full parameter, so that all
 // ranks make the same groups.
-torch::optim::AdamW MakeAdamW(const AppliedPlan& model, const torch::optim::AdamWOptions& options) {
+AdamW MakeAdamW(const AppliedPlan& model, const torch::optim::AdamWOptions& options) {
   std::vector<at::Tensor> matrices;
   std::vector<at::Tensor> vectors;
   for (const LiveParameter& parameter : model.parameters()) {
@@ -20,7 +111,7 @@ torch::optim::AdamW MakeAdamW(const AppliedPlan& model, const torch::optim::Adam
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(std::move(matrices), std::make_unique<torch::optim::AdamWOptions>(options));
   groups.emplace_back(std::move(vectors), std::move(plain));
-  return torch::optim::AdamW(groups, options);
+  return AdamW(groups, options);
 }
 
 void SetLearningRate(torch::optim::Optimizer& optimizer, double rate) {

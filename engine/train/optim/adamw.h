@@ -10,10 +10,25 @@
 
 namespace moonshard {
 
+// torch::optim::AdamW, whose step runs one kernel for many parameters (LibTorch's fused AdamW) if amsgrad is off and
+// all parameters with gradients are on one GPU and dense, with gradients and moments of the same dtype and strides. In
+// all other cases it is the step of torch::optim::AdamW. The state has the same types and meaning in both cases, so a
+// run may switch between them.
+class AdamW : public torch::optim::AdamW {
+ public:
+  using torch::optim::AdamW::AdamW;
+  at::Tensor step(LossClosure closure = nullptr) override;
+  // One fused step, also of parameters on the CPU. Requires what is said above, except the device.
+  void FusedStep();
+
+ private:
+  bool CanFuse();
+};
+
 // Returns AdamW with two parameter groups: first the parameters of two dims or more, with `options.weight_decay()`,
 // then the other parameters (biases, weights of norms), without weight decay. The number of dims is that of the full
 // tensor. A tied parameter is in the optimizer once.
-torch::optim::AdamW MakeAdamW(const AppliedPlan& model, const torch::optim::AdamWOptions& options);
+AdamW MakeAdamW(const AppliedPlan& model, const torch::optim::AdamWOptions& options);
 
 // Sets the learning rate of every parameter group of any optimizer.
 void SetLearningRate(torch::optim::Optimizer& optimizer, double rate);

@@ -17,6 +17,10 @@ struct NcclPlugin {
   int (*device_count)();
   // Makes `device` the calling thread's current device.
   void (*set_device)(int device);
+  // The version of the NCCL library that was loaded, as 10000 * major + 100 * minor + patch; 0 if it does not tell.
+  int (*nccl_version)();
+  // The name of a GPU, such as "NVIDIA H100 80GB HBM3".
+  std::string (*device_name)(int device);
   // Makes a NCCL group on the current device. NCCL creates the communicator at the first collective.
   c10::intrusive_ptr<c10d::Backend> (*make_group)(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                   const std::string& name, std::chrono::milliseconds timeout);

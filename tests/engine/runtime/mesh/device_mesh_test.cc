@@ -181,6 +181,18 @@ TEST_CASE("a rank outside the mesh and unknown axes are refused") {
   CHECK(finding([&] { DeviceMesh::FromEnvironment({{"tq", 2}}); }) == Finding::kUnknownAxis);
 }
 
+TEST_CASE("NCCL without a GPU is refused, Gloo is not") {
+  const auto message = [](DeviceChoice device, Backend backend) {
+    const Result<ChosenDevice> chosen = ChooseDevice(device, 0, backend);
+    return chosen.ok() ? std::string() : chosen.diagnostics()[0].message;
+  };
+  CHECK(message(DeviceChoice::kCpu, Backend::kNccl) == "NCCL communicates tensors on GPUs only");
+  CHECK(message(DeviceChoice::kAuto, Backend::kNccl) == "NCCL was requested, but no CUDA device is available");
+  CHECK(message(DeviceChoice::kCuda, Backend::kGloo) == "a CUDA device was requested, but none is available");
+  CHECK(message(DeviceChoice::kCpu, Backend::kGloo).empty());
+  CHECK(message(DeviceChoice::kAuto, Backend::kGloo).empty());
+}
+
 TEST_CASE("any rank of any world without peers") {
   const MeshShape shape = MeshShape::Parse("dp=128,tp=8").ValueOrThrow();
   const DeviceMesh mesh = DeviceMesh::Recording(shape, 1021);

@@ -117,6 +117,44 @@ TEST_CASE("vectors do not decay, and every group takes the rate") {
   });
 }
 
+TEST_CASE("the fused step is the step of torch::optim::AdamW, and either continues the other") {
+  const auto options = torch::optim::AdamWOptions(1e-2).weight_decay(0.1).betas({0.8, 0.9}).eps(1e-6);
+  std::vector<std::vector<at::Tensor>> sets;
+  for (int run = 0; run < 3; ++run) {
+    std::vector<at::Tensor>& set = sets.emplace_back();
+    for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+      set.push_back(at::sin(at::arange(24, type)).view({4, 6}).requires_grad_());
+      set.push_back(at::cos(at::arange(24, type)).view({4, 6}).requires_grad_());
+    }
+  }
+  // The plain step, the fused one, and both in turn.
+  std::vector<AdamW> optimizers;
+  optimizers.reserve(sets.size());
+  for (const auto& set : sets) optimizers.emplace_back(set, options);
+  for (int step = 0; step < 6; ++step) {
+    for (size_t run = 0; run < sets.size(); ++run) {
+      for (size_t i = 0; i < sets[run].size(); ++i) {
+        at::Tensor& parameter = sets[run][i];
+        // The third parameter has no gradient in the first steps: its moments begin later.
+        if (i == 2 && step < 2) continue;
+        parameter.mutable_grad() = at::sin(parameter.detach() * 3 + step);
+      }
+      if (run == 0 || (run == 2 && step % 2 == 0)) {
+        optimizers[run].step();  // on a CPU that of torch::optim::AdamW
+      } else {
+        optimizers[run].FusedStep();
+      }
+    }
+  }
+  for (size_t run = 1; run < sets.size(); ++run) {
+    for (size_t i = 0; i < sets[run].size(); ++i) {
+      const double tolerance = sets[run][i].scalar_type() == at::kDouble ? 1e-12 : 2e-6;
+      CHECK((sets[run][i] - sets[0][i]).abs().max().item<double>() < tolerance);
+    }
+  }
+  CHECK((sets[0][0] - at::sin(at::arange(24, at::kFloat)).view({4, 6})).abs().max().item<double>() > 1e-2);
+}
+
 TEST_CASE("the first number that is none is found on every rank, wherever it lies") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
     auto model = Parallelize(Block(), BlockPlan(false), mesh, {.initial = InitialValues::kUnchecked});
