@@ -592,6 +592,27 @@ void Permute(NodeSizes& n) {
       if (from >= rank) return;
       out[i] = self->dims[from];
     }
+  } else if (name == "aten::movedim" || name == "aten::moveaxis") {
+    const auto from = n.Numbers("source");
+    const auto to = n.Numbers("destination");
+    if (!from || !to || from->size() != to->size()) return;
+    const auto at = [&](const LocalNumber& dim) {
+      return static_cast<size_t>(*dim.full + (*dim.full < 0 ? static_cast<int64_t>(rank) : 0));
+    };
+    std::vector<size_t> order(rank, rank);  // by place: which dim it has
+    std::vector<bool> moved(rank, false);
+    for (size_t i = 0; i < from->size(); ++i) {
+      if (at((*from)[i]) >= rank || at((*to)[i]) >= rank) return;
+      order[at((*to)[i])] = at((*from)[i]);
+      moved[at((*from)[i])] = true;
+    }
+    size_t next = 0;
+    for (size_t& place : order) {
+      while (place == rank && next < rank && moved[next]) ++next;
+      if (place == rank) place = next++;
+      if (place >= rank) return;
+    }
+    for (size_t i = 0; i < rank; ++i) out[i] = self->dims[order[i]];
   } else if (name == "aten::t" || name == "aten::numpy_T") {
     std::reverse(out.begin(), out.end());
   } else {
@@ -709,7 +730,11 @@ void Repeat(NodeSizes& n) {
   const LocalTensor* self = n.Tensor("self");
   auto counts = n.Numbers("repeats");
   if (!counts) counts = n.Numbers("dims");
-  if (self == nullptr || !counts || counts->size() < self->dims.size()) return;
+  if (self == nullptr || !counts) return;
+  if (n.node().target == "aten::tile" && counts->size() < self->dims.size()) {
+    counts->insert(counts->begin(), self->dims.size() - counts->size(), LocalNumber{1, 1});
+  }
+  if (counts->size() < self->dims.size()) return;
   const size_t fresh = counts->size() - self->dims.size();
   Dims out;
   for (size_t i = 0; i < counts->size(); ++i) {
@@ -1052,8 +1077,20 @@ void Gather(NodeSizes& n) {
   n.Set(0, index->dims);
 }
 
-// Advanced indexing without masks: the indices' common shape in place of the indexed dims, at the first of them where
-// they follow each other, else in front.
+// The dims of a tensor that is indexed in the dims `places`: the indices' common shape stands for them, at the first of
+// them where they follow each other, else in front.
+Dims Indexed(const LocalTensor& self, const std::vector<size_t>& places, const Dims& common) {
+  const bool together = places.back() - places.front() + 1 == places.size();
+  Dims out;
+  if (!together) out = common;
+  for (size_t i = 0; i < self.dims.size(); ++i) {
+    if (together && i == places.front()) out.insert(out.end(), common.begin(), common.end());
+    if (std::ranges::find(places, i) == places.end()) out.push_back(self.dims[i]);
+  }
+  return out;
+}
+
+// Advanced indexing without masks.
 void Index(NodeSizes& n) {
   const LocalTensor* self = n.Tensor("self");
   const ProgramArgument* list = n.Find("indices");
@@ -1072,13 +1109,7 @@ void Index(NodeSizes& n) {
   }
   std::optional<Dims> common = Broadcast(n, indices);
   if (!common || places.empty()) return;
-  const bool together = places.back() - places.front() + 1 == places.size();
-  Dims out;
-  if (!together) out = *common;
-  for (size_t i = 0; i < self->dims.size(); ++i) {
-    if (together && i == places.front()) out.insert(out.end(), common->begin(), common->end());
-    if (std::ranges::find(places, i) == places.end()) out.push_back(self->dims[i]);
-  }
+  Dims out = Indexed(*self, places, *common);
   if (out.size() == n.FullSizes(0).size()) n.Set(0, std::move(out));
 }
 
@@ -1145,7 +1176,12 @@ void ScatterAlong(NodeSizes& n) {
       if (!n.Agree(index->dims[i], source->dims[i], "in a dim that must be equal, the index and the source")) return;
     }
   }
-  const bool adds = n.node().target.find("scatter_add") != std::string::npos;
+  const ProgramArgument* reduces = n.Find("reduce");
+  const ProgramArgument* keeps = n.Find("include_self");
+  const bool replaces = keeps != nullptr && keeps->kind == ProgramArgument::Kind::kBool && keeps->integer == 0;
+  const bool adds = n.node().target.find("scatter_add") != std::string::npos ||
+                    (n.node().target.find("scatter_reduce") != std::string::npos && reduces != nullptr &&
+                     reduces->text == "sum" && (!replaces || self->zero));
   if (index->dims[*dim].is_sharded() && !adds) {
     CrossesShards(n, index->dims[*dim], "it writes elements");
     return;
@@ -1153,13 +1189,20 @@ void ScatterAlong(NodeSizes& n) {
   n.Set(0, self->dims, self->terms || index->dims[*dim].is_sharded());
 }
 
-// A mask selects elements where they are; indices are those of the full dim.
+// A mask selects elements where they are; indices are those of the full dim. How many elements a mask selects depends
+// on its values.
 void WriteAt(NodeSizes& n) {
   const LocalTensor* self = n.Tensor("self");
   const LocalTensor* values = n.Tensor("values");
   const ProgramArgument* list = n.Find("indices");
   if (self == nullptr || values == nullptr || list == nullptr || list->kind != ProgramArgument::Kind::kList) return;
   const bool one_value = std::ranges::all_of(values->dims, [](const LocalDim& dim) { return dim.full == 1; });
+  constexpr int64_t kSelected = -1;
+  LocalTensor selected{true};
+  LocalDim& selection = selected.dims.emplace_back();
+  selection.full = selection.local = kSelected;
+  std::vector<const LocalTensor*> indices;
+  std::vector<size_t> places;  // the dims that are indexed
   size_t at = 0;
   for (const ProgramArgument& argument : list->elements) {
     if (argument.kind == ProgramArgument::Kind::kNone) {
@@ -1179,14 +1222,19 @@ void WriteAt(NodeSizes& n) {
       return;
     }
     if (!mask && AnySharded(index->dims)) return;
-    at += count;
+    indices.push_back(mask ? &selected : index);
+    for (size_t i = 0; i < count; ++i) places.push_back(at++);
   }
-  // The dims behind the indexed ones.
-  for (size_t back = 1; back <= values->dims.size() && back + at <= self->dims.size(); ++back) {
+  if (places.empty()) return;
+  const std::optional<Dims> common = Broadcast(n, indices);
+  if (!common) return;
+  const Dims written = Indexed(*self, places, *common);
+  for (size_t back = 1; back <= values->dims.size() && back <= written.size(); ++back) {
     const LocalDim& given = values->dims[values->dims.size() - back];
-    if (given.full == 1) continue;
-    if (!n.Agree(self->dims[self->dims.size() - back], given, "in a dim that must be equal, the tensor and the values"))
-      return;
+    LocalDim place = written[written.size() - back];
+    if (given.full == 1 && !given.is_sharded()) continue;
+    if (place.full == kSelected) place.full = place.local = given.full;
+    if (!n.Agree(place, given, "in a dim that must be equal, the tensor and the values")) return;
   }
   n.Set(0, self->dims, self->terms);
 }
@@ -1509,6 +1557,121 @@ void Pool(NodeSizes& n) {
     out[i].full = out[i].local = full[i];
   }
   for (size_t i = 0; i < n.results.size(); ++i) n.Set(i, out);
+}
+
+// Sizes of the dims behind the channels are those of the result.
+void Upsample(NodeSizes& n) {
+  const LocalTensor* self = n.node().inputs.empty() ? nullptr : n.TensorOf(n.node().inputs[0].second);
+  const std::vector<int64_t>& full = n.FullSizes(0);
+  if (self == nullptr || full.size() != self->dims.size()) return;
+  if (n.Find("output_size") != nullptr) {
+    const auto sizes = n.Numbers("output_size");
+    if (!sizes || std::ranges::any_of(*sizes, &LocalNumber::follows_shard)) return;
+  }
+  Dims out = self->dims;
+  for (size_t i = 2; i < full.size(); ++i) {
+    if (out[i].is_sharded()) {
+      NeedsFullDim(n, out[i]);
+      return;
+    }
+    out[i] = Resized(out[i], full[i], full[i]);
+  }
+  n.Set(0, std::move(out), self->terms);
+}
+
+// Statistics of each channel: those of the buffers, or, in training, of all elements of the channel.
+void BatchNorm(NodeSizes& n) {
+  const LocalTensor* input = n.Tensor("input");
+  const ProgramArgument* trains = n.Find("training");
+  if (input == nullptr || trains == nullptr || trains->kind != ProgramArgument::Kind::kBool) return;
+  if (input->dims.size() < 2) return;
+  for (size_t i = 0; i < input->dims.size(); ++i) {
+    if (i == 1 || trains->integer == 0 || !input->dims[i].is_sharded()) continue;
+    NeedsFullDim(n, input->dims[i]);
+    return;
+  }
+  for (const char* name : {"weight", "bias", "running_mean", "running_var"}) {
+    const LocalTensor* of_channels = n.Tensor(name);
+    if (of_channels == nullptr && n.Find(name) != nullptr) return;
+    if (of_channels == nullptr || of_channels->dims.size() != 1) continue;
+    if (!n.Agree(input->dims[1], of_channels->dims[0], "the channels of its input and of its " + std::string(name)))
+      return;
+  }
+  n.Set(0, input->dims);
+}
+
+// One slope, or one for each channel.
+void PRelu(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* weight = n.Tensor("weight");
+  if (self == nullptr || weight == nullptr) return;
+  const bool one = std::ranges::all_of(weight->dims, [](const LocalDim& dim) { return dim.full == 1; });
+  if (one ? AnySharded(weight->dims) : self->dims.size() < 2 || weight->dims.size() != 1) return;
+  if (!one && !n.Agree(self->dims[1], weight->dims[0], "the channels of its input and of its weight")) return;
+  n.Set(0, self->dims);
+}
+
+// Differences of neighbors along a dim, with more elements at its ends.
+void Diff(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  if (self == nullptr || self->dims.empty()) return;
+  const size_t rank = self->dims.size();
+  const auto dim = n.Find("dim") != nullptr ? n.Dim("dim", rank) : std::optional<size_t>(rank - 1);
+  if (!dim || n.FullSizes(0).size() != rank) return;
+  Dims out = self->dims;
+  for (const char* name : {"prepend", "append"}) {
+    const LocalTensor* more = n.Tensor(name);
+    if (more == nullptr && n.Find(name) != nullptr) return;
+    if (more == nullptr) continue;
+    if (more->dims.size() != rank) return;
+    for (size_t i = 0; i < rank; ++i) {
+      if (i == *dim && more->dims[i].is_sharded()) return;
+      if (i != *dim && !n.Agree(out[i], more->dims[i], "in a dim that must be equal, two operands")) return;
+    }
+  }
+  if (out[*dim].is_sharded()) {
+    NeedsFullDim(n, out[*dim]);
+    return;
+  }
+  out[*dim] = Resized(out[*dim], n.FullSizes(0)[*dim], n.FullSizes(0)[*dim]);
+  n.Set(0, std::move(out), self->terms);
+}
+
+// The vector product, of three elements along a dim.
+void Cross(NodeSizes& n) {
+  const LocalTensor* self = n.Tensor("self");
+  const LocalTensor* other = n.Tensor("other");
+  if (self == nullptr || other == nullptr) return;
+  std::optional<Dims> out = Broadcast(n, {self, other});
+  if (!out || out->empty()) return;
+  const bool by_last = n.node().target == "aten::linalg_cross" && n.Find("dim") == nullptr;
+  const auto dim = by_last ? std::optional<size_t>(out->size() - 1) : n.Dim("dim", out->size());
+  if (!dim) return;
+  if ((*out)[*dim].is_sharded()) {
+    NeedsFullDim(n, (*out)[*dim]);
+    return;
+  }
+  n.Set(0, std::move(*out), self->terms || other->terms);
+}
+
+// The distances of each row of one operand to each row of the other.
+void Distances(NodeSizes& n) {
+  const LocalTensor* a = n.Tensor("x1");
+  const LocalTensor* b = n.Tensor("x2");
+  if (a == nullptr || b == nullptr || a->dims.size() < 2 || b->dims.size() < 2) return;
+  if (!n.Agree(a->dims.back(), b->dims.back(), "the feature dims of its operands")) return;
+  for (const LocalTensor* one : {a, b}) {
+    if (!one->dims.back().is_sharded()) continue;
+    NeedsFullDim(n, one->dims.back());
+    return;
+  }
+  const LocalTensor batch_a = Front(*a, 2);
+  const LocalTensor batch_b = Front(*b, 2);
+  std::optional<Dims> out = Broadcast(n, {&batch_a, &batch_b});
+  if (!out) return;
+  out->push_back(a->dims[a->dims.size() - 2]);
+  out->push_back(b->dims[b->dims.size() - 2]);
+  n.Set(0, std::move(*out));
 }
 
 // A loss of pairs of elements: of each pair, their sum, or (the default) their mean.
@@ -1905,6 +2068,14 @@ const std::unordered_map<std::string, SizeRule>& Rules() {
     add(Pool, {"max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d",
                "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
                "adaptive_max_pool2d", "max_pool2d_with_indices"});
+    add(Upsample, {"upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+                   "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+                   "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"});
+    add(BatchNorm, {"batch_norm"});
+    add(PRelu, {"prelu"});
+    add(Diff, {"diff"});
+    add(Cross, {"cross", "linalg_cross"});
+    add(Distances, {"cdist"});
     add(LossOfPairs, {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
                       "binary_cross_entropy_with_logits", "kl_div"});
     add(AlongBoth, {"cosine_similarity"});
@@ -1912,7 +2083,7 @@ const std::unordered_map<std::string, SizeRule>& Rules() {
     add(ViewAs, {"view_as", "reshape_as"});
     add(Flatten, {"flatten"});
     add(Unflatten, {"unflatten"});
-    add(Permute, {"permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims"});
+    add(Permute, {"permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims", "movedim", "moveaxis"});
     add(Unsqueeze, {"unsqueeze"});
     add(Squeeze, {"squeeze"});
     add(Expand, {"expand"});
@@ -1980,16 +2151,19 @@ bool IsLinear(const std::string& name) {
       "feature_dropout", "float", "real", "imag", "conj", "complex",
       // moves of elements
       "index_put", "select_scatter", "slice_scatter", "index_add", "index_copy", "index_fill", "scatter", "scatter_add",
-      "masked_scatter", "flip", "roll", "tril", "triu", "view", "reshape", "_unsafe_view", "_reshape_alias", "flatten",
-      "unflatten", "permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims", "unsqueeze", "squeeze", "expand",
-      "repeat", "tile", "repeat_interleave", "view_as_real", "view_as_complex", "split_with_sizes", "split", "chunk",
-      "tensor_split", "slice", "narrow", "select", "unbind", "index_select", "gather", "take_along_dim", "index", "cat",
-      "concat", "stack", "pad", "constant_pad_nd",
+      "scatter_reduce", "masked_scatter", "flip", "roll", "tril", "triu", "view", "reshape", "_unsafe_view",
+      "_reshape_alias", "flatten", "unflatten", "permute", "transpose", "t", "numpy_T", "swapaxes", "swapdims",
+      "movedim", "moveaxis", "unsqueeze", "squeeze", "expand", "repeat", "tile", "repeat_interleave", "view_as_real",
+      "view_as_complex", "split_with_sizes", "split", "chunk", "tensor_split", "slice", "narrow", "select", "unbind",
+      "index_select", "gather", "take_along_dim", "index", "cat", "concat", "stack", "pad", "constant_pad_nd",
       // sums and products
-      "sum", "nansum", "mean", "cumsum", "linear", "matmul", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "einsum",
-      "_grouped_mm", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-      "adaptive_avg_pool3d", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "broadcast_tensors", "conv1d",
-      "conv2d", "conv3d", "embedding", "linalg_solve_triangular"};
+      "sum", "nansum", "mean", "cumsum", "diff", "cross", "linalg_cross", "upsample_nearest1d", "upsample_nearest2d",
+      "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d",
+      "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+      "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "linear", "matmul", "mm", "bmm", "mv", "dot", "addmm",
+      "baddbmm", "einsum", "_grouped_mm", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d",
+      "adaptive_avg_pool2d", "adaptive_avg_pool3d", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
+      "broadcast_tensors", "conv1d", "conv2d", "conv3d", "embedding", "linalg_solve_triangular"};
   return kLinear.contains(PlainName(name));
 }
 
@@ -2010,6 +2184,8 @@ std::vector<std::string_view> AddendsOf(std::string_view name) {
       {"index_fill", {"self", "value"}},
       {"scatter", {"self", "src"}},
       {"scatter_add", {"self", "src"}},
+      {"scatter_reduce", {"self", "src"}},
+      {"diff", {"self", "prepend", "append"}},
       {"masked_scatter", {"self", "source"}},
       {"select_scatter", {"self", "src"}},
       {"slice_scatter", {"self", "src"}},
@@ -2059,9 +2235,9 @@ bool UsesShapeOfOther(std::string_view name) {
 
 // Whether the operator multiplies operands. Those that AddendsOf names are added to the product.
 bool IsProduct(std::string_view name) {
-  static const std::set<std::string_view> kProducts = {"mul",    "matmul", "mm",      "bmm",     "mv",
-                                                       "dot",    "einsum", "linear",  "conv1d",  "conv2d",
-                                                       "conv3d", "addmm",  "baddbmm", "addcmul", "_grouped_mm"};
+  static const std::set<std::string_view> kProducts = {
+      "mul",    "matmul", "mm",    "bmm",     "mv",      "dot",         "einsum", "linear",      "conv1d",
+      "conv2d", "conv3d", "addmm", "baddbmm", "addcmul", "_grouped_mm", "cross",  "linalg_cross"};
   return kProducts.contains(name);
 }
 
@@ -2082,6 +2258,7 @@ bool IsNotLinear(const NodeSizes& n, std::string_view name) {
       {"index_fill", "index"},
       {"scatter", "index"},
       {"scatter_add", "index"},
+      {"scatter_reduce", "index"},
       {"index_select", "index"},
       {"gather", "index"},
       {"take_along_dim", "indices"},
@@ -2091,8 +2268,10 @@ bool IsNotLinear(const NodeSizes& n, std::string_view name) {
       {"repeat_interleave", "repeats"},
       {"linalg_solve_triangular", "self"}};
   const std::vector<std::string_view> addends = AddendsOf(name);
+  const ProgramArgument* reduce = n.Find("reduce");
   bool linear = IsLinear(n.node().target) && !n.LosesFractions() && n.Find("rounding_mode") == nullptr &&
-                !(name == "scatter" && n.Find("reduce") != nullptr);
+                !(name == "scatter" && n.Find("reduce") != nullptr) &&
+                !(name == "scatter_reduce" && (reduce == nullptr || reduce->text != "sum"));
   int factors = 0;
   ForEachTensor(n, [&](const std::string& key, const LocalTensor& one) {
     if (!one.terms) return;
@@ -2124,6 +2303,97 @@ void TakeNoTwoShards(NodeSizes& n) {
     if (second == made.dims.end()) continue;
     RefuseTwoShards(n, *first, *second);
     return;
+  }
+}
+
+namespace {
+
+// Whether the operand `key` is a bias that the operator adds as it is along the last dim of its result.
+bool IsLastBias(const NodeSizes& n, std::string_view key) {
+  const std::string_view name = PlainName(n.node().target);
+  if (name == "linear") return key == "bias";
+  if (name != "addmm" || key != "self") return false;
+  const ProgramArgument* factor = n.Find("beta");
+  return factor == nullptr || AsFloat(n.NumberOf(*factor).full_value()) == 1;
+}
+
+// Whether the operator copies the operand or some of its rows: addition of a row to each is the same before and after.
+bool MovesRows(const NodeSizes& n, const LocalTensor& operand) {
+  static const std::set<std::string_view> kCopies = {"to",     "_to_copy", "contiguous",      "clone",
+                                                     "detach", "alias",    "lift_fresh_copy", "lift_fresh"};
+  static const std::set<std::string_view> kViews = {"view",    "reshape",   "_unsafe_view", "_reshape_alias",
+                                                    "flatten", "unflatten", "unsqueeze",    "squeeze",
+                                                    "view_as", "reshape_as"};
+  static const std::set<std::string_view> kMoves = {"transpose", "permute", "slice", "narrow", "select"};
+  const std::string_view name = PlainName(n.node().target);
+  if (kCopies.contains(name)) return !n.LosesFractions();
+  if (name == "dropout") {
+    const ProgramArgument* trains = n.Find("train");
+    const ProgramArgument* p = n.Find("p");
+    return (trains != nullptr && trains->kind == ProgramArgument::Kind::kBool && trains->integer == 0) ||
+           (p != nullptr && AsFloat(n.NumberOf(*p).full_value()) == 0);
+  }
+  const size_t rank = operand.dims.size();
+  const std::vector<int64_t>& made = n.FullSizes(0);
+  if (rank == 0 || made.empty()) return false;
+  if (kViews.contains(name)) return made.back() == operand.dims.back().full;
+  if (!kMoves.contains(name)) return false;
+  if (name == "permute") {
+    const auto order = n.Numbers("dims");
+    return order && order->size() == rank &&
+           (*order->back().full == -1 || *order->back().full == static_cast<int64_t>(rank) - 1);
+  }
+  if (name == "transpose") {
+    const auto a = n.Dim("dim0", rank);
+    const auto b = n.Dim("dim1", rank);
+    return a && b && (*a == *b || (*a + 1 != rank && *b + 1 != rank));
+  }
+  const auto dim = n.Find("dim") != nullptr ? n.Dim("dim", rank) : std::optional<size_t>(0);
+  return dim && *dim + 1 != rank;
+}
+
+// Whether the operator adds something else to the operand `key`.
+bool AddsTo(const NodeSizes& n, std::string_view key, const LocalTensor& operand) {
+  const std::string_view name = PlainName(n.node().target);
+  const ProgramArgument* factor = n.Find("alpha");
+  const bool once = key == "self" || factor == nullptr || AsFloat(n.NumberOf(*factor).full_value()) == 1;
+  const std::vector<int64_t>& made = n.FullSizes(0);
+  const bool adds = (name == "add" && once) || (name == "sub" && key == "self");
+  return adds && !operand.dims.empty() && !made.empty() && made.back() == operand.dims.back().full;
+}
+
+}  // namespace
+
+void TakeLate(NodeSizes& n) {
+  if (n.in_conflict() || SizeRuleOf(n.node().target) == Nothing) return;
+  std::vector<uint32_t> lacks;
+  int32_t lacks_at = LocalDim::kNone;
+  const auto late = [&](uint32_t value, const std::string& why) {
+    n.Conflict(Kind::kLate, "it " + why, std::nullopt, std::nullopt, nullptr);
+    n.conflict->parameter = static_cast<int32_t>(value);
+  };
+  const auto take = [&](const std::string& key, const ProgramArgument& argument, bool first) {
+    const LocalTensor* one = n.TensorOf(argument);
+    if (one == nullptr) return;
+    if (one->late && !IsLastBias(n, key))
+      late(argument.value, "reads the parameter otherwise than as the bias of a linear operator");
+    if (one->late && lacks_at < 0) lacks_at = static_cast<int32_t>(n.index());
+    if (one->late) lacks.push_back(argument.value);
+    const bool reads_shape = TakesShapeOnly(n.node().target) && !n.node().target.ends_with('_');
+    if (one->lacks.empty() || reads_shape) return;
+    const bool keeps = (first && MovesRows(n, *one)) || AddsTo(n, key, *one);
+    if (!keeps) late(one->lacks.front(), "changes a tensor after the parameter was added to it");
+    lacks.insert(lacks.end(), one->lacks.begin(), one->lacks.end());
+    if (lacks_at < 0) lacks_at = one->lacks_at;
+  };
+  for (size_t i = 0; i < n.node().inputs.size(); ++i) {
+    const auto& [key, argument] = n.node().inputs[i];
+    take(key, argument, i == 0);
+    for (const ProgramArgument& element : argument.elements) take(key, element, false);
+  }
+  for (LocalTensor& made : n.results) {
+    made.lacks = lacks;
+    made.lacks_at = lacks_at;
   }
 }
 

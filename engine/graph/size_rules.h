@@ -20,7 +20,9 @@ struct LocalTensor {
   int32_t terms_origin = LocalDim::kNone;  // the origin of the sharded dim that this node summed over
   bool zero = false;                       // zeros, or memory without values; a sum with it is partial if the rest is
   bool parameter = false;                  // a parameter or buffer of the model
-  bool late = false;  // a parameter that the module adds after its output is reduced (ModuleLayouts::after)
+  bool late = false;  // a parameter that the calling module adds after its output is reduced (ModuleLayouts::after)
+  std::vector<uint32_t> lacks;  // the values of such parameters that are to be added yet, each as often as listed
+  int32_t lacks_at = LocalDim::kNone;  // the node that would have added the first of them
   std::vector<LocalDim> dims;
 };
 
@@ -156,6 +158,13 @@ bool MakesZeros(const NodeSizes& n);
 // - A full tensor or a number other than zero is added: the sum would have it once per rank. Zeros may be added, and a
 //   parameter that the module adds after its output is reduced (LocalTensor::late).
 void TakeNoTerms(NodeSizes& n);
+
+// A parameter that a module adds after its output is reduced (LocalTensor::late) is left out of the module's forward, so
+// the result of the operator that adds it lacks it (LocalTensor::lacks) until it is output 0 of the module. Records a
+// conflict of an operator that reads such a parameter otherwise than as the last addend along the last dim, as
+// aten::linear does and aten::addmm, or that changes the elements of a tensor that lacks one, or their last dim. Other
+// sums are no changes.
+void TakeLate(NodeSizes& n);
 
 // Records a conflict if operands that are sharded along one dim each give a result that is sharded along two.
 void TakeNoTwoShards(NodeSizes& n);
