@@ -13,7 +13,13 @@
 
 #include "engine/graph/call_tree.h"
 #include "engine/graph/plain_loss.h"
-#include "engine/graph/size_rules.h"
+#include "engine/graph/size_rules/dims.h"
+#include "engine/graph/size_rules/late_parameters.h"
+#include "engine/graph/size_rules/local_number.h"
+#include "engine/graph/size_rules/node_sizes.h"
+#include "engine/graph/size_rules/operand_checks.h"
+#include "engine/graph/size_rules/partial_sums.h"
+#include "engine/graph/size_rules/size_rules.h"
 #include "engine/layout/shards.h"
 
 namespace moonshard {

@@ -9,7 +9,7 @@
 
 #include "engine/graph/call_tree.h"
 #include "engine/graph/data_flow_of.h"
-#include "engine/graph/size_rules.h"
+#include "engine/graph/size_rules/local_number.h"
 
 namespace moonshard {
 namespace {
