@@ -175,6 +175,16 @@ TEST_CASE("a rowwise bias must be all that the module still has to add to its ou
   }
 }
 
+TEST_CASE("operands that are sharded along different dims of their product are an error") {
+  const Resolution resolution = Resolve("outer", "tp=2");
+  INFO(ToText(resolution.diagnostics));
+  CHECK_FALSE(resolution.compiled);
+  REQUIRE(resolution.diagnostics.size() == 1);
+  const Diagnostic& found = resolution.diagnostics.front();
+  CHECK(found.finding == Finding::kFlowDoesNotFit);
+  CHECK_THAT(found.message, Catch::Contains("its result would be sharded along two dims (8 of 16 and 8 of 16)"));
+}
+
 TEST_CASE("a sum over heads of which several ranks have the same is an error") {
   const std::map<std::string, std::string> summed = {{"summed", "true"}};
   CHECK(Resolve("shared_heads", "tp=2", summed).compiled);

@@ -204,6 +204,7 @@ KINDS = {
     "one_added": lambda m, x: x * (m.q(x).sum(-1, keepdim=True) + 1),
     "one_filled": lambda m, x: x * m.q(x).sum(-1, keepdim=True).masked_fill(x[..., :1] > 0, 1),
     "bias_added": lambda m, x: F.linear(m.q(x).sum(-1, keepdim=True), torch.ones(8, 1), x[0, 0]),
+    "outer": lambda m, x: m.out((m.q(x)[..., :, None] * m.k(x)[..., None, :]).sum(-1)),
     "partial_and_sharded": lambda m, x: m.out(m.k(x) * m.q(x).sum(-1, keepdim=True)),
     "full_added": lambda m, x: summed(m.q, x) + x,
     "full_joined": lambda m, x: torch.cat([summed(m.q, x), x], -1),
