@@ -219,6 +219,7 @@ KINDS = {
     "bias_subtracted": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w) - b),
     "bias_twice": lambda m, x: sum(m.own(m.q(x), lambda y, w, b: (F.linear(y, w, b), F.linear(y, w, b) * 2))),
     "bias_doubled": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w, b) + F.linear(y, w, b)),
+    "bias_of_uncalled": lambda m, x: F.linear(m.q(x), m.own.weight, m.own.bias),
     "bias_unused": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w)),
     # Heads of which a rank has the same as another
     "shared_heads": lambda m, x: x * m.few(x).sum(-1, keepdim=True),
