@@ -68,7 +68,7 @@ struct SizeConflict {
   enum class Kind : uint8_t {
     kInteger,        // an integer of the graph is valid for the full size of a dim that is sharded
     kCrossesShards,  // a part of a sharded dim is selected as if the dim were full
-    kNeedsFullDim,   // the results depend on all elements of a dim that is sharded
+    kNeedsFullDim,   // the results depend on all elements of a dim that is sharded, each of them once
     kFollowsShard,   // the size of a shard is used for a full tensor, or as a value
     kComputed,       // a number that is computed from the size of a shard is used as a value
     kOperands,       // operands with layouts that do not fit together
