@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "engine/graph/call_tree.h"
-#include "engine/graph/size_rules.h"
+#include "engine/graph/size_rules/size_rules.h"
 
 namespace moonshard {
 namespace {

@@ -13,7 +13,13 @@
 
 #include "engine/graph/call_tree.h"
 #include "engine/graph/plain_loss.h"
-#include "engine/graph/size_rules.h"
+#include "engine/graph/size_rules/dims.h"
+#include "engine/graph/size_rules/late_parameters.h"
+#include "engine/graph/size_rules/local_number.h"
+#include "engine/graph/size_rules/node_sizes.h"
+#include "engine/graph/size_rules/operand_checks.h"
+#include "engine/graph/size_rules/partial_sums.h"
+#include "engine/graph/size_rules/size_rules.h"
 #include "engine/layout/shards.h"
 
 namespace moonshard {
@@ -50,6 +56,7 @@ class Walk {
     ranks_ = plan.mesh.size(MeshAxis::kTp);
     routes_ = std::ranges::any_of(plan.layouts, [](const ModuleLayouts& one) { return one.route.has_value(); });
     base_.resize(steps.values.size(), kNoBase);
+    FindLate();
     used_ = UsedBy([](const ProgramOutput& /*output*/) { return true; });
     used_beside_loss_ = UsedBy([](const ProgramOutput& output) { return output.name != "loss"; });
   }
@@ -258,6 +265,11 @@ class Walk {
     const auto value = static_cast<uint32_t>(tensor.value);
     SetFull(value);
     ParamRef ref;
+    tensors_[value].zero = tensor.is_zero && std::ranges::none_of(steps_.graph.nodes, [&](const ProgramNode& node) {
+                             return node.target.ends_with('_') && !node.inputs.empty() &&
+                                    node.inputs[0].second.kind == ProgramArgument::Kind::kValue &&
+                                    node.inputs[0].second.value == value;
+                           });
     if (tensor.kind == ProgramTensor::Kind::kConstant || !plan_.tree->FindParameter(tensor.name, &ref)) return;
     const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
     if (ref.param >= layouts.params.size()) return;
@@ -266,9 +278,83 @@ class Walk {
         Under(tensor.shape, layout, {ShardOrigin::Kind::kParameter, ref.module, ref.param, 0});
     seen_[value] = plan_.StepsOf(ref.module).reports_full_shapes;
     tensors_[value] = local ? *std::move(local) : LocalTensor();
-    const std::string& name = plan_.tree->At(ref).name;
     tensors_[value].parameter = true;
-    tensors_[value].late = std::ranges::find(layouts.after, name) != layouts.after.end();
+  }
+
+  // The parameters that a module adds after its first output is redistributed. One that is tied to another has the
+  // value of that one; one that no operator reads has a number beyond the values, which nothing lacks.
+  void FindLate() {
+    std::map<ParamRef, uint32_t> value_of;
+    for (const ProgramTensor& tensor : steps_.tensors) {
+      ParamRef ref;
+      if (tensor.value < 0 || !plan_.tree->FindParameter(tensor.name, &ref)) continue;
+      value_of.emplace(ref, static_cast<uint32_t>(tensor.value));
+    }
+    for (const std::vector<ParamRef>& same : plan_.tree->ties()) {
+      const auto known = std::ranges::find_if(same, [&](const ParamRef& one) { return value_of.contains(one); });
+      if (known == same.end()) continue;
+      for (const ParamRef& one : same) value_of.emplace(one, value_of.at(*known));
+    }
+    auto unread = static_cast<uint32_t>(steps_.values.size());
+    for (const ProgramTensor& tensor : steps_.tensors) {
+      ParamRef ref;
+      if (!plan_.tree->FindParameter(tensor.name, &ref) || value_of.contains(ref)) continue;
+      value_of.emplace(ref, unread++);
+    }
+    for (const auto& [ref, value] : value_of) {
+      const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
+      const bool moves = !layouts.outputs.empty() && layouts.outputs[0] &&
+                         layouts.outputs[0]->from[MeshAxis::kTp] != layouts.outputs[0]->to[MeshAxis::kTp];
+      const std::string& name = plan_.tree->At(ref).name;
+      if (moves && std::ranges::find(layouts.after, name) != layouts.after.end()) late_[ref.module].emplace(value, ref);
+    }
+  }
+
+  // Which of the operator's parameters the module adds that calls it.
+  void SetLate(const ProgramNode& node, const CallNode& call) {
+    if (late_.empty()) return;
+    const auto of_module = late_.find(static_cast<uint32_t>(plan_.tree->Find(call.module)));
+    const auto set = [&](const ProgramArgument& argument, const auto& self) -> void {
+      if (argument.kind == ProgramArgument::Kind::kValue) {
+        tensors_[argument.value].late = of_module != late_.end() && of_module->second.contains(argument.value);
+      }
+      for (const ProgramArgument& element : argument.elements) self(element, self);
+    };
+    for (const auto& [name, argument] : node.inputs) set(argument, set);
+  }
+
+  // Output 0 of a call must lack what is added to it, and no other result may.
+  void CheckLate(const CallNode& call, uint32_t module, const RecordedCall& recorded) {
+    const auto added = late_.find(module);
+    const auto refuse = [&](int32_t node, uint32_t value, const std::string& why) {
+      SizeConflict& conflict = AddConflict(SizeConflict::Kind::kLate, static_cast<uint32_t>(node), call, why);
+      conflict.parameter = static_cast<int32_t>(value);
+      NoteLate(conflict);
+    };
+    for (const RecordedCall::Place& place : recorded.results) {
+      if (std::ranges::find(call.outputs, place.value) == call.outputs.end()) continue;
+      LocalTensor& made = tensors_[place.value];
+      if (place.position == 0 && added != late_.end()) {
+        for (const auto& [value, ref] : added->second) {
+          const auto times = std::ranges::count(made.lacks, value);
+          if (!made.known || times == 1 || reported_late_.contains(value)) continue;
+          refuse(LastNode(call), value,
+                 times == 0 ? "output 0 is computed without the parameter"
+                            : "output 0 has the parameter " + std::to_string(times) + " times");
+          break;
+        }
+        made.lacks.clear();
+      } else if (!made.lacks.empty()) {
+        refuse(made.lacks_at, made.lacks.front(),
+               "its result is output " + std::to_string(place.position) + " of the module too");
+        made.lacks.clear();
+      }
+    }
+  }
+
+  uint32_t LastNode(const CallNode& call) const {
+    const CallNode::Item& last = call.items.back();
+    return last.is_call ? LastNode(calls_.calls[last.index]) : last.index;
   }
 
   // Conditions on inputs are checked at each call.
@@ -331,6 +417,7 @@ class Walk {
     }
     RunItems(call);
     for (auto& [value, tensor] : outside) tensors_[value] = std::move(tensor);
+    CheckLate(call, static_cast<uint32_t>(module), recorded);
     done.clear();
     for (const RecordedCall::Place& place : recorded.results) {
       if (std::ranges::find(call.outputs, place.value) == call.outputs.end()) continue;
@@ -420,6 +507,7 @@ class Walk {
       RunSize(node);
       return;
     }
+    SetLate(node, call);
     NodeSizes sizes(steps_, index, tensors_, numbers_);
     sizes.routes = routes_;
     const bool countable = std::ranges::all_of(node.outputs, [&](uint32_t value) {
@@ -427,12 +515,15 @@ class Walk {
     });
     if (const graph::SizeRule rule = graph::SizeRuleOf(node.target); rule != nullptr && countable) rule(sizes);
     graph::TakeNoShardValues(sizes);
+    graph::TakeLate(sizes);
     graph::TakeNoTerms(sizes);
+    TakeNoReplicas(sizes);
     graph::TakeNoTwoShards(sizes);
     const bool harmless =
         sizes.conflict && sizes.conflict->kind == SizeConflict::Kind::kNeedsFullDim && !IsUsed(node, used_);
     if (sizes.conflict && !harmless) {
       sizes.conflict->module = call.module;
+      NoteLate(*sizes.conflict);
       sizes.conflict->of_loss = IsUsed(node, used_) && !IsUsed(node, used_beside_loss_);
       out_.sizes.push_back(*std::move(sizes.conflict));
     }
@@ -452,8 +543,11 @@ class Walk {
         tensors_[value] = std::move(made);
         tensors_[value].zero = zero;
       } else if (plain) {
+        std::vector<uint32_t> lacks = std::move(made.lacks);
         SetFull(value);
         tensors_[value].zero = zero;
+        tensors_[value].lacks = std::move(lacks);
+        tensors_[value].lacks_at = made.lacks_at;
       } else {
         tensors_[value] = {};
         unknown = true;
@@ -585,6 +679,15 @@ class Walk {
         made = a;
         made.zero = a.zero && b.zero;
         made.late = made.parameter = false;
+        if (a.lacks != b.lacks) {
+          const LocalTensor& lacking = a.lacks.empty() ? b : a;
+          SizeConflict& conflict =
+              AddConflict(SizeConflict::Kind::kLate, index, call,
+                          "result " + std::to_string(i) + " of one branch alone has the parameter");
+          conflict.parameter = static_cast<int32_t>(lacking.lacks.front());
+          NoteLate(conflict);
+          made.lacks.clear();
+        }
         for (size_t d = 0; d < made.dims.size(); ++d) {
           if (a.dims[d].parts != b.dims[d].parts) made.dims[d].parts.clear();
         }
@@ -677,6 +780,49 @@ class Walk {
     return true;
   }
 
+  // A shard of fewer heads than ranks is on several ranks, each of which would add the sum over its elements.
+  void TakeNoReplicas(NodeSizes& sizes) {
+    const auto operands = sizes.Tensors();
+    const bool sums = std::ranges::any_of(sizes.results, [](const LocalTensor& made) { return made.terms; });
+    if (sizes.in_conflict() || !operands || !sums || AnyTerms(sizes)) return;
+    for (const LocalTensor* operand : *operands) {
+      const LocalDim* shares = nullptr;
+      int64_t elements = ranks_;  // of all ranks
+      int64_t full = 1;
+      for (const LocalDim& dim : operand->dims) {
+        if (!dim.is_sharded()) continue;
+        elements *= dim.local;
+        full *= dim.full;
+        if (dim.origin >= 0 && SharesHeads(LayoutAt(out_.origins[static_cast<size_t>(dim.origin)]))) shares = &dim;
+      }
+      if (shares == nullptr || elements <= full) continue;
+      sizes.Conflict(SizeConflict::Kind::kNeedsFullDim,
+                     "it sums over a dim of size " + std::to_string(shares->local) + " of " +
+                         std::to_string(shares->full) +
+                         " with fewer heads than ranks, so the sum over the ranks counts a head once for each rank "
+                         "that has it",
+                     shares->full, shares->local, shares);
+      return;
+    }
+  }
+
+  bool SharesHeads(const Layout& layout) const {
+    const auto few = [&](int64_t heads) { return heads > 0 && heads < ranks_; };
+    return few(layout.heads) || std::ranges::any_of(layout.parts, few, &Layout::Part::heads);
+  }
+
+  // Which parameter of which module.
+  void NoteLate(SizeConflict& conflict) {
+    if (conflict.kind != SizeConflict::Kind::kLate) return;
+    reported_late_.insert(static_cast<uint32_t>(conflict.parameter));
+    for (const auto& [module, parameters] : late_) {
+      const auto found = parameters.find(static_cast<uint32_t>(conflict.parameter));
+      if (found == parameters.end()) continue;
+      conflict.origin = Origin({ShardOrigin::Kind::kParameter, found->second.module, found->second.param, 0});
+      if (plan_.tree->modules()[module].path == conflict.module) return;
+    }
+  }
+
   void RunSize(const ProgramNode& node) {
     if (node.inputs.size() < 2 || node.outputs.empty() || node.outputs[0] == ProgramNode::kNoValue) return;
     const ProgramArgument& of = node.inputs[0].second;
@@ -726,7 +872,10 @@ class Walk {
   int64_t ranks_ = 1;
   int64_t rank_ = 0;
   bool routes_ = false;
-  std::vector<uint32_t> base_;  // by value: of a view, the value whose memory it shows
+  // By module: the values of the parameters that it adds after its first output is redistributed.
+  std::map<uint32_t, std::map<uint32_t, ParamRef>> late_;
+  std::set<uint32_t> reported_late_;  // values of parameters that have a conflict
+  std::vector<uint32_t> base_;        // by value: of a view, the value whose memory it shows
   bool is_uneven_ = false;
   std::map<std::pair<std::string, int32_t>, const RecordedCall*> recorded_;
   std::vector<LocalTensor> tensors_;    // by value

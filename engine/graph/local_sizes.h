@@ -68,11 +68,12 @@ struct SizeConflict {
   enum class Kind : uint8_t {
     kInteger,        // an integer of the graph is valid for the full size of a dim that is sharded
     kCrossesShards,  // a part of a sharded dim is selected as if the dim were full
-    kNeedsFullDim,   // the results depend on all elements of a dim that is sharded
+    kNeedsFullDim,   // the results depend on all elements of a dim that is sharded, each of them once
     kFollowsShard,   // the size of a shard is used for a full tensor, or as a value
     kComputed,       // a number that is computed from the size of a shard is used as a value
     kOperands,       // operands with layouts that do not fit together
     kTerms,          // a partial tensor is the operand of a nonlinear operator
+    kLate,           // a parameter that is added after the output is reduced is not the last that the module adds
   };
   Kind kind = Kind::kInteger;
   uint32_t node = 0;                     // index into the graph: the operator that does not fit
@@ -85,6 +86,7 @@ struct SizeConflict {
   std::optional<double> required;
   int32_t origin = LocalDim::kNone;
   int32_t other_origin = LocalDim::kNone;  // the origin of the other operand
+  int32_t parameter = LocalDim::kNone;     // of kLate: the value of the parameter
 };
 
 // The input or output of a module does not have the declared layout.

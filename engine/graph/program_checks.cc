@@ -9,7 +9,7 @@
 
 #include "engine/graph/call_tree.h"
 #include "engine/graph/data_flow_of.h"
-#include "engine/graph/size_rules.h"
+#include "engine/graph/size_rules/local_number.h"
 
 namespace moonshard {
 namespace {
@@ -112,6 +112,9 @@ class Reporter {
       out = "read the number from the model's config instead of the tensor, and export again; or gather";
     } else if (kind == SizeConflict::Kind::kTerms) {
       out = "reduce the tensor before the node, at the output of a module: output = { partial, replicate }; or gather";
+    } else if (kind == SizeConflict::Kind::kLate) {
+      out = "change the result in the module that calls the linear layer; or do not shard the layer";
+      return out + ": replicated {}, at " + Quote(PathOf(origin->module));
     } else if (kind == SizeConflict::Kind::kOperands) {
       out = branches ? "return the same layout from both branches; or gather"
                      : "give both operands the same layout; or gather";
@@ -130,7 +133,8 @@ class Reporter {
   Diagnostic OfSize(const SizeConflict& one) const {
     const ShardOrigin* origin = Origin(one.origin);
     const ShardOrigin* other = Origin(one.other_origin);
-    const bool flow = one.kind == SizeConflict::Kind::kOperands || one.kind == SizeConflict::Kind::kTerms;
+    const bool flow = one.kind == SizeConflict::Kind::kOperands || one.kind == SizeConflict::Kind::kTerms ||
+                      one.kind == SizeConflict::Kind::kLate;
     std::string message = NodeText(one.node) + " of " + (one.module.empty() ? "the model" : Quote(one.module)) +
                           " is not valid for the local tensors of a rank: " + one.message;
     if (one.integer_at >= 0 && static_cast<uint32_t>(one.integer_at) != one.node) {
@@ -155,21 +159,28 @@ class Reporter {
         break;
       case SizeConflict::Kind::kOperands: d.declared = NumberText(one.declared); break;
       case SizeConflict::Kind::kTerms: d.declared = "a partial tensor"; break;
+      case SizeConflict::Kind::kLate: d.declared = "added once, after output 0 of the module is reduced"; break;
     }
     if (other != nullptr) d.declared += (one.kind == SizeConflict::Kind::kInteger ? "; " : ", because ") + Text(*other);
     d.required = one.kind == SizeConflict::Kind::kCrossesShards
                      ? "the full dim on every rank, or packed shards of its parts"
                  : one.kind == SizeConflict::Kind::kNeedsFullDim ? "the full dim on every rank"
                  : one.kind == SizeConflict::Kind::kTerms        ? "the reduced tensor"
-                 : chooses                                       ? "the same predicate as in the full model"
-                 : one.required                                  ? NumberText(one.required)
-                                                                 : "the number of the full model";
+                 : one.kind == SizeConflict::Kind::kLate
+                     ? "output 0 of the module as the linear layer computes it, with the parameter as its bias"
+                 : chooses      ? "the same predicate as in the full model"
+                 : one.required ? NumberText(one.required)
+                                : "the number of the full model";
     if (origin != nullptr) {
       const bool full = one.kind == SizeConflict::Kind::kCrossesShards ||
                         one.kind == SizeConflict::Kind::kNeedsFullDim ||
                         one.kind == SizeConflict::Kind::kFollowsShard || one.kind == SizeConflict::Kind::kComputed;
-      (one.kind == SizeConflict::Kind::kTerms ? d.declared : d.required) +=
-          (full ? "; " : ", because ") + Text(*origin);
+      if (one.kind == SizeConflict::Kind::kLate) {
+        d.declared = Quote(plan_.tree->PathOf({origin->module, origin->index})) + ", " + d.declared;
+      } else {
+        (one.kind == SizeConflict::Kind::kTerms ? d.declared : d.required) +=
+            (full ? "; " : ", because ") + Text(*origin);
+      }
     }
     d.help = Fix(one.kind, program_.graph.nodes[one.node].kind == ProgramNode::Kind::kJoin, origin, other);
     const SourceSpan second = LineOf(other);

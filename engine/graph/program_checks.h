@@ -8,7 +8,8 @@
 //   kFlowDoesNotFit  the input of a module has another layout than the plan declares; or the operands of an operator
 //                    between modules have layouts that do not fit together; or one tensor is two inputs of a module
 //                    with different redistributions; or the plan declares a redistribution for a module whose nodes are
-//                    not contiguous in the graph
+//                    not contiguous in the graph; or a module changes its result after a parameter was added that the
+//                    plan adds after the reduction
 //   kProgramGuard    a condition of the program on sizes of parameters does not hold for the sizes of shards
 //   kNotSupported    a unit of fsdp is called in a branch of torch.cond, which not every data-parallel rank may run; or
 //                    (a warning) an operator on sharded tensors whose results are not followed

@@ -107,7 +107,7 @@ inline void RequireConsistent(const ExportedProgram& program) {
 }
 
 // A plan without rules; and one in which every parameter gets one of a few placements, and every module of parameters
-// one of a few outputs, as the program's own sizes decide. That the plan is refused, or its sizes are, is as good as
+// one of a few outputs, as the program's own sizes decide; what is reduced gets its parameters of one dim afterwards. That the plan is refused, or its sizes are, is as good as
 // that they are not.
 inline void ResolveSomePlans(const ExportedProgram& program) {
   const auto shared = std::make_shared<const ExportedProgram>(program);
@@ -132,7 +132,7 @@ inline void ResolveSomePlans(const ExportedProgram& program) {
       for (const int64_t size : parameter.shape) choice += static_cast<size_t>(size);
       Placement& placement = rule.style.params[parameter.name];
       const int dim = parameter.shape.size() > 1 ? static_cast<int>(choice % 2) : 0;
-      if (!parameter.shape.empty()) placement[MeshAxis::kTp] = Layout::Shard(dim);
+      if (!parameter.shape.empty()) placement[MeshAxis::kTp] = Layout::Shard(dim, choice % 5 == 0 ? 2 : 0);
     }
     const Layout layouts[] = {Layout::Shard(-1), Layout::Partial(), Layout::Replicate()};
     if (choice % 4 < 3) {
@@ -140,6 +140,12 @@ inline void ResolveSomePlans(const ExportedProgram& program) {
       output.from[MeshAxis::kTp] = layouts[choice % 4];
       output.to[MeshAxis::kTp] = choice % 8 < 4 ? Layout::Replicate() : layouts[choice % 4];
       rule.style.outputs = {output};
+      const bool reduces = output.from != output.to && layouts[choice % 4] == Layout::Partial();
+      for (const Parameter& parameter : parameters) {
+        if (!reduces || parameter.shape.size() != 1) continue;
+        rule.style.params[parameter.name] = Layout::Replicate();
+        rule.style.after.push_back(parameter.name);
+      }
     }
     plan->rules.push_back(std::move(rule));
   }

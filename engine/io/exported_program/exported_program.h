@@ -180,6 +180,7 @@ struct ProgramTensor {
   // The first recipe whose tensors all exist is used; without such a recipe, the checkpoint tensor of the same name.
   std::vector<WeightRecipe> recipes;
   std::optional<ProgramInitial> initial;
+  bool is_zero = false;  // a constant of one element whose value in the archive is zero
 };
 
 struct ExportedModule {

@@ -251,6 +251,21 @@ std::optional<Diagnostic> CheckTies(const ProgramArchive& archive, const Exporte
   return std::nullopt;
 }
 
+namespace {
+
+bool IsZero(const ProgramArchive& archive, const ProgramTensor& tensor) {
+  constexpr uint64_t kLargestElement = 16;
+  if (tensor.kind != ProgramTensor::Kind::kConstant || tensor.entry.empty() ||
+      archive.BytesOf(tensor.entry).value_or(kLargestElement + 1) > kLargestElement ||
+      std::ranges::any_of(tensor.shape, [](int64_t size) { return size != 1; })) {
+    return false;
+  }
+  const Result<std::string> bytes = archive.Read(tensor.entry);
+  return bytes.ok() && std::ranges::all_of(bytes.value(), [](char byte) { return byte == 0; });
+}
+
+}  // namespace
+
 Result<ExportedProgram> ReadProgram(const ProgramArchive& archive) {
   if (!archive.Has(kRecordEntry)) {
     return BadArchive(archive.path(), "the archive has no entry '" + std::string(kRecordEntry) + "'",
@@ -266,7 +281,8 @@ Result<ExportedProgram> ReadProgram(const ProgramArchive& archive) {
     if (auto error = FindValues(archive, folder, program.value())) return *error;
   }
   if (auto error = CheckTies(archive, program.value())) return *error;
-  for (const ProgramTensor& tensor : program.value().tensors) {
+  for (ProgramTensor& tensor : program.value().tensors) {
+    tensor.is_zero = IsZero(archive, tensor);
     const bool in_archive = tensor.kind == ProgramTensor::Kind::kConstant ||
                             (tensor.kind == ProgramTensor::Kind::kBuffer && !tensor.persistent);
     if (in_archive && tensor.entry.empty() && tensor.value >= 0) {

@@ -60,7 +60,7 @@ TEST_CASE("a size that holds for the full model alone is an error of the plan th
       {"masked_scatter", fixed, "(aten::masked_scatter", "all elements of the dim", "the full dim on every rank", 15},
       {"expanded_sum", flow, "node 'sum_1' (aten::sum", "'q.weight' is shard(0)", "a module that", 15},
       {"joined_sums", flow, "node 'sum_1' (aten::sum", "'q.weight' is shard(0)", "a module that", 15},
-      {"multihead", flow, "node 'linear_4' (aten::linear", "8", "4, because 'heads.out_proj.weight'", 21},
+      {"multihead", flow, "node 'linear_4' (aten::linear", "8", "4, because 'heads.out_proj.weight'", 23},
       {"cat_full", fixed, "node 'view' (aten::view", "2, an integer", "1, because 'q.weight'", 15},
       {"split_number", fixed, "node 'split' (aten::split", "16, an integer", "8, because 'fused.weight'", 17},
       {"split_sizes", fixed, "node 'split_with_sizes' (aten::split_with_sizes", "16, an integer",
@@ -119,6 +119,7 @@ TEST_CASE(
       {"positive_sum", "(aten::gt, make_programs.py:"},
       {"one_added", "every rank adds a full value to a partial tensor"},
       {"one_filled", "every rank adds a full value to a partial tensor"},
+      {"bias_of_uncalled", "every rank adds a full value to a partial tensor"},
       {"bias_added", "every rank adds a full value to a partial tensor"},
       {"full_added", "every rank adds a full value to a partial tensor"},
       {"full_joined", "every rank adds a full value to a partial tensor"},
@@ -139,7 +140,73 @@ TEST_CASE(
       const Diagnostic& found = resolution.diagnostics.front();
       CHECK(found.finding == Finding::kFlowDoesNotFit);
       CHECK_THAT(found.message, Catch::Contains(text));
-      CHECK(found.where.line == 15);
+      CHECK(found.where.line == (program == "bias_of_uncalled" ? 22 : 15));
+    }
+  }
+}
+
+// The engine leaves a rowwise bias out of the module's forward and adds it to output 0, which is reduced by then.
+TEST_CASE("a rowwise bias must be all that the module still has to add to its output") {
+  const std::string changed = "it changes a tensor after the parameter was added to it";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"bias_scaled", "(aten::mul, make_programs.py"},
+      {"bias_scaled", changed},
+      {"bias_masked", changed},
+      {"bias_summed", changed},
+      {"bias_turned", changed},
+      {"bias_twice", changed},
+      {"bias_subtracted", "it reads the parameter otherwise than as the bias of a linear operator"},
+      {"bias_unused", "output 0 is computed without the parameter"},
+      {"bias_doubled", "output 0 has the parameter 2 times"},
+  };
+  for (const auto& [program, text] : cases) {
+    DYNAMIC_SECTION(program + ": " + text) {
+      const Resolution resolution = Resolve(program, "tp=2");
+      INFO(ToText(resolution.diagnostics));
+      CHECK_FALSE(resolution.compiled);
+      REQUIRE(resolution.diagnostics.size() == 1);
+      const Diagnostic& found = resolution.diagnostics.front();
+      CHECK(found.finding == Finding::kFlowDoesNotFit);
+      CHECK_THAT(found.message, Catch::Contains(text));
+      CHECK(found.declared == "'own.bias', added once, after output 0 of the module is reduced");
+      CHECK_THAT(found.help, Catch::EndsWith("replicated {}, at 'own'"));
+      CHECK(found.where.line == 22);
+      CHECK(Resolve(program, "tp=1").compiled);
+    }
+  }
+}
+
+TEST_CASE("operands that are sharded along different dims of their product are an error") {
+  const Resolution resolution = Resolve("outer", "tp=2");
+  INFO(ToText(resolution.diagnostics));
+  CHECK_FALSE(resolution.compiled);
+  REQUIRE(resolution.diagnostics.size() == 1);
+  const Diagnostic& found = resolution.diagnostics.front();
+  CHECK(found.finding == Finding::kFlowDoesNotFit);
+  CHECK_THAT(found.message, Catch::Contains("its result would be sharded along two dims (8 of 16 and 8 of 16)"));
+}
+
+TEST_CASE("a sum over heads of which several ranks have the same is an error") {
+  const std::map<std::string, std::string> summed = {{"summed", "true"}};
+  CHECK(Resolve("shared_heads", "tp=2", summed).compiled);
+  const Resolution resolution = Resolve("shared_heads", "tp=4", summed);
+  INFO(ToText(resolution.diagnostics));
+  CHECK_FALSE(resolution.compiled);
+  REQUIRE(resolution.diagnostics.size() == 1);
+  const Diagnostic& found = resolution.diagnostics.front();
+  CHECK(found.finding == Finding::kFixedSize);
+  CHECK_THAT(found.message, Catch::Contains("a dim of size 8 of 16 with fewer heads than ranks"));
+  CHECK_THAT(found.required, Catch::StartsWith("the full dim on every rank; 'few.weight' is shard(0)"));
+  CHECK(found.where.line == 20);
+}
+
+TEST_CASE("a partial tensor stays partial through operators that are linear in it") {
+  for (const std::string program : {"masked_sum", "sum_reduced", "sum_differences", "sum_crossed", "sum_resized"}) {
+    for (const char* mesh : {"tp=2", "tp=4"}) {
+      const Resolution resolution = Resolve(program, mesh, {{"summed", "true"}});
+      INFO(program << " " << mesh);
+      CHECK(ToText(resolution.diagnostics) == "");
+      CHECK(resolution.compiled);
     }
   }
 }
@@ -159,10 +226,15 @@ TEST_CASE("what is looked up, written or removed as in the full model is an erro
       {"fill_places", "it writes at indices of the full dim"},
       {"put_places", "it writes at indices of the full dim"},
       {"scatter_places", "it writes at indices of the full dim"},
+      {"put_in_front", "the tensor and the values have different local sizes: 8 of 16 and 16"},
       {"look_up_places", "it looks up indices of the full dim"},
       {"gather_first", "its index has the first elements of the full dim"},
       {"squeeze_heads", "it removes a dim of size 1 of 2"},
       {"group_norm", "its results depend on all elements"},
+      {"normalized_rows", "its results depend on all elements"},
+      {"resized_features", "its results depend on all elements"},
+      {"neighbors", "its results depend on all elements"},
+      {"distances_of_features", "its results depend on all elements"},
       {"guard", "the program is valid only if"},
   };
   for (const auto& [program, text] : cases) {
@@ -284,10 +356,36 @@ void CheckAccepted(const std::string& program) {
 }
 
 TEST_CASE("a size that follows its tensor is no finding") {
-  for (const std::string program :
-       {"none", "divide_integer", "slice_all", "slice_second", "head_size", "computed_heads", "full_local",
-        "zeros_like", "expand_one", "attention", "einsum", "stack", "cat_heads", "convolution", "without_gradients",
-        "branch", "along_tokens", "masked_scatter_rows", "multihead_replicated"}) {
+  for (const std::string program : {"none",
+                                    "divide_integer",
+                                    "slice_all",
+                                    "slice_second",
+                                    "head_size",
+                                    "computed_heads",
+                                    "full_local",
+                                    "zeros_like",
+                                    "expand_one",
+                                    "attention",
+                                    "einsum",
+                                    "stack",
+                                    "cat_heads",
+                                    "convolution",
+                                    "without_gradients",
+                                    "branch",
+                                    "along_tokens",
+                                    "masked_scatter_rows",
+                                    "multihead_replicated",
+                                    "bias_folded",
+                                    "bias_moved",
+                                    "bias_in_sum",
+                                    "normalized",
+                                    "sloped",
+                                    "resized",
+                                    "moved",
+                                    "tiled",
+                                    "differences",
+                                    "crossed",
+                                    "distances"}) {
     CheckAccepted(program);
   }
 }

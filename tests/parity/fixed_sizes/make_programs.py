@@ -3,8 +3,9 @@
 
     make_programs.py [NAME...]    needs torch 2.11; writes NAME.pt2 with weights beside this file, without names all of them
 
-Each takes x [2, 6, 8]. `q` and `k` (8 -> 16), `fused` (8 -> 32) and `gate` (8 -> 1) are colwise in the test's plan, `out` and
-`keeping` (16 -> 8) and the output projection of `heads` are rowwise, `replicated` is not sharded.
+Each takes x [2, 6, 8]. `q` and `k` (8 -> 16), `fused` (8 -> 32) and `gate` (8 -> 1) are colwise in the test's plan, `few` (8 ->
+16) is in two heads, `out`, `keeping` and `own` (16 -> 8) and the output projection of `heads` are rowwise, `replicated` is not
+sharded.
 """
 
 import json
@@ -32,6 +33,13 @@ class Keeping(torch.nn.Linear):
         return made
 
 
+class Own(torch.nn.Linear):
+    """Uses its weight and bias as the caller says."""
+
+    def forward(self, x, body):
+        return body(x, self.weight, self.bias)
+
+
 class Base(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -43,8 +51,13 @@ class Base(torch.nn.Module):
         self.out = torch.nn.Linear(16, 8)
         self.gate = torch.nn.Linear(8, 1)
         self.keeping = Keeping(16, 8)
+        self.keeping.bias = None
         self.heads = torch.nn.MultiheadAttention(8, 2, batch_first=True)
         self.replicated = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        self.own = Own(16, 8)
+        self.few = torch.nn.Linear(8, 16)
+        self.norm = torch.nn.BatchNorm1d(16).eval()
+        self.slopes = torch.nn.PReLU(16)
 
 
 def heads(x, n):
@@ -96,6 +109,21 @@ def put(x, places):
     x = x.clone()
     x[..., places] = 0
     return x
+
+
+def put_in_front(x, places):
+    x = x.transpose(0, 2).clone()
+    x[:, places] = torch.arange(16.0)[:, None, None].expand(16, len(places), 2)
+    return x.transpose(0, 2)
+
+
+def by_channel(x, body):
+    return body(x.transpose(1, 2)).transpose(1, 2)
+
+
+def folded(x, weight, bias):
+    """As the Conv1D of GPT-2."""
+    return torch.addmm(bias, x.view(-1, x.shape[-1]), weight.t()).view(*x.shape[:2], 8)
 
 
 def kept(m, x):
@@ -176,22 +204,41 @@ KINDS = {
     "one_added": lambda m, x: x * (m.q(x).sum(-1, keepdim=True) + 1),
     "one_filled": lambda m, x: x * m.q(x).sum(-1, keepdim=True).masked_fill(x[..., :1] > 0, 1),
     "bias_added": lambda m, x: F.linear(m.q(x).sum(-1, keepdim=True), torch.ones(8, 1), x[0, 0]),
+    "outer": lambda m, x: m.out((m.q(x)[..., :, None] * m.k(x)[..., None, :]).sum(-1)),
     "partial_and_sharded": lambda m, x: m.out(m.k(x) * m.q(x).sum(-1, keepdim=True)),
     "full_added": lambda m, x: summed(m.q, x) + x,
     "full_joined": lambda m, x: torch.cat([summed(m.q, x), x], -1),
     "topk_of_sum": lambda m, x: summed(m.q, x).topk(4, -1).values,
     "sum_scattered": lambda m, x: x.masked_scatter(x > 0, summed(m.q, x)),
     "sum_collected": lambda m, x: x * torch.zeros(6, 8).index_add(0, torch.arange(6), summed(m.q, x)[0]).softmax(-1),
+    # A rowwise bias that is not the last to be added to the output
+    "bias_scaled": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w, b) * 2),
+    "bias_masked": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w, b).masked_fill(torch.arange(6)[:, None] > 2, 0.0)),
+    "bias_summed": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w, b).sum(1, keepdim=True)),
+    "bias_turned": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w, b).transpose(1, 2)).transpose(1, 2),
+    "bias_subtracted": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w) - b),
+    "bias_twice": lambda m, x: sum(m.own(m.q(x), lambda y, w, b: (F.linear(y, w, b), F.linear(y, w, b) * 2))),
+    "bias_doubled": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w, b) + F.linear(y, w, b)),
+    "bias_of_uncalled": lambda m, x: F.linear(m.q(x), m.own.weight, m.own.bias),
+    "bias_unused": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w)),
+    # Heads of which a rank has the same as another
+    "shared_heads": lambda m, x: x * m.few(x).sum(-1, keepdim=True),
     # Indices of the full dim
     "fill_places": lambda m, x: m.out(m.q(x).index_fill(2, torch.tensor([1, 3]), 0.0)),
     "put_places": lambda m, x: m.out(put(m.q(x), torch.tensor([1, 3]))),
     "scatter_places": lambda m, x: m.out(m.q(x).scatter(2, torch.ones(2, 6, 1, dtype=torch.int64), 0.0)),
+    "put_in_front": lambda m, x: m.out(put_in_front(m.q(x), torch.tensor([1, 3]))),
     "look_up_places": lambda m, x: m.out(m.q(x)[..., torch.arange(16).flip(0)]),
     "gather_first": lambda m, x: x * m.q(x).gather(1, torch.zeros(2, 6, 1, dtype=torch.int64)),
     # A dim of one element on a rank
     "squeeze_heads": lambda m, x: m.out(
         m.q(x).view(*x.shape[:2], -1, 8).transpose(1, 2).squeeze(1).transpose(1, 2).flatten(2)
     ),
+    # Statistics of all elements, and neighbors, along a sharded dim
+    "normalized_rows": lambda m, x: m.out(F.batch_norm(m.q(x), None, None, training=True)),
+    "resized_features": lambda m, x: m.out(F.interpolate(m.q(x), size=16, mode="linear")),
+    "neighbors": lambda m, x: m.out(torch.diff(m.q(x), dim=-1, append=x[..., :1])),
+    "distances_of_features": lambda m, x: x * torch.cdist(m.q(x), m.k(x)).sum(-1, keepdim=True),
     "group_norm": lambda m, x: m.out(F.group_norm(m.q(x).transpose(1, 2), 4).transpose(1, 2)),
     # A condition on the size of a parameter
     "guard": lambda m, x: m.out(m.q(x) if m.q(x).shape[-1] > 9 else m.k(x)),
@@ -209,6 +256,22 @@ KINDS = {
     "branch": lambda m, x: m.out(torch.cond(x.sum() > 0, m.q, m.k, (x,))),
     "by_values": lambda m, x: by_values(m.q, m.out, x),
     "none": lambda m, x: m.out(F.silu(m.q(x)) * m.k(x)),
+    "bias_folded": lambda m, x: m.own(m.q(x), folded),
+    "bias_in_sum": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w, b) + F.linear(y, w) * 2),
+    "bias_moved": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y.transpose(0, 1), w, b).transpose(0, 1)[:, 1:]),
+    "masked_sum": lambda m, x: torch.where(x > 0, summed(m.q, x), torch.tensor(0.0)),
+    "sum_reduced": lambda m, x: torch.zeros(6, 8).scatter_reduce(0, torch.arange(6)[:, None].expand(6, 8), summed(m.q, x)[0], "sum"),
+    "sum_differences": lambda m, x: torch.diff(summed(m.q, x), dim=1, prepend=torch.zeros(2, 1, 8)),
+    "sum_crossed": lambda m, x: torch.linalg.cross(summed(m.q, x)[..., :3], x[..., 1:4]),
+    "sum_resized": lambda m, x: F.interpolate(summed(m.q, x), scale_factor=2.0, mode="linear"),
+    "normalized": lambda m, x: m.out(by_channel(m.q(x), m.norm)),
+    "sloped": lambda m, x: m.out(by_channel(m.q(x), m.slopes)),
+    "resized": lambda m, x: m.out(by_channel(m.q(x), lambda y: F.interpolate(y, size=9, mode="linear"))),
+    "moved": lambda m, x: m.out(m.q(x).movedim(-1, 0).softmax(1).movedim((0, 1, 2), (2, 0, 1))),
+    "tiled": lambda m, x: m.out(m.q(x).tile(2, 1)),
+    "differences": lambda m, x: m.out(torch.diff(m.q(x), dim=1, append=m.k(x)[:, :1])),
+    "crossed": lambda m, x: m.out(by_channel(m.q(x), lambda y: torch.linalg.cross(y[..., :3], y[..., 1:4]))),
+    "distances": lambda m, x: m.out(by_channel(m.q(x), lambda y: torch.cdist(y, torch.ones(5, 6)))),
     "divide_integer": lambda m, x: m.out(m.q(x) / 16),
     "slice_all": lambda m, x: m.out(m.q(x)[..., :16]),
     "slice_second": lambda m, x: m.out(m.q(x)[..., ::2].repeat_interleave(2, -1)),
@@ -270,7 +333,7 @@ def model_of(body):
             return body(self, x)
 
     model = Model()
-    for child in ("q", "k", "fused", "conv", "out", "gate", "keeping", "heads", "replicated"):
+    for child in ("q", "k", "fused", "conv", "out", "gate", "keeping", "heads", "replicated", "own", "few", "norm", "slopes"):
         if child not in body.__code__.co_names:
             delattr(model, child)
     return model
