@@ -1,6 +1,7 @@
 // First values, groups of an optimizer and the search for what is not finite, on a small model under a plan by hand.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -114,6 +115,32 @@ TEST_CASE("vectors do not decay, and every group takes the rate") {
     Expect(optimizer.param_groups()[1].params().size() == 4, "two norms and two biases");
     SetLearningRate(optimizer, 0.25);
     for (const auto& group : optimizer.param_groups()) Expect(group.options().get_lr() == 0.25, "the rate");
+  });
+}
+
+TEST_CASE("the optimizer of adapters has the factors of the active adapter, which Initialize leaves as they are") {
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    Plan plan = BlockPlan(false);
+    for (const char* name : {"active", "other"}) {
+      Adapter& adapter = plan.adapters.emplace_back();
+      adapter.name = name;
+      adapter.modules = {{"{up,down}"}};
+      adapter.rank = 2;
+    }
+    auto model = Parallelize(Block(), plan, mesh, {.initial = InitialValues::kUnchecked});
+    const torch::optim::AdamW optimizer = MakeAdamW(model, torch::optim::AdamWOptions(1e-3).weight_decay(0.5));
+    Expect(optimizer.param_groups()[0].params().size() == 4, "two factors of two modules");
+    Expect(optimizer.param_groups()[1].params().empty(), "no frozen norm or bias");
+    for (const at::Tensor& factor : optimizer.param_groups()[0].params()) {
+      Expect(factor.requires_grad() && std::ranges::count(factor.sizes(), 2) > 0, "a factor");
+    }
+    const auto at_start = FullState(model);
+    Initialize(model, 5);
+    for (const auto& [path, tensor] : FullState(model)) {
+      if (path.find(".lora_") != std::string::npos) Expect(at::equal(tensor, at_start.at(path)), path);
+    }
+    Expect(at_start.at("up.lora_A.active").count_nonzero().item<int64_t>() > 0, "A is drawn");
+    Expect(at_start.at("up.lora_B.active").count_nonzero().item<int64_t>() == 0, "B is zero");
   });
 }
 
