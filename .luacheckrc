@@ -15,6 +15,7 @@ read_globals = {
   fsdp = {  },
   ipairs = {  },
   keep_dtype = {  },
+  lora = {  },
   math = { fields = { "abs", "ceil", "floor", "fmod", "huge", "max", "maxinteger", "min", "mininteger", "tointeger", "type" } },
   mesh = { other_fields = true },
   model = { other_fields = true },

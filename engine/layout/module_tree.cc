@@ -67,6 +67,13 @@ void ModuleTree::Add(std::string path, std::string kind, Signature parameters, b
   modules_.push_back({std::move(path), std::move(kind), signature->second, path_class->second, hookable, origin});
 }
 
+void ModuleTree::AddFactors(size_t adapted, const std::string& name, Signature factors) {
+  const std::string& path = modules_[adapted].path;
+  Add(path.empty() ? name : path + "." + name, "Adapter", std::move(factors), /*hookable=*/false,
+      ModuleOrigin::kMoonshard);
+  modules_.back().adapts = static_cast<int64_t>(adapted);
+}
+
 // Trees list a module before what it holds, so the parent is among the ancestors of the module before: the walk up from
 // there costs as many steps as the path has components that closed, O(1) a module on average.
 uint32_t ModuleTree::ParentNumber(std::string_view path) {

@@ -50,6 +50,8 @@ struct Module {
   uint32_t path_class = 0;  // index into ModuleTree::class_representatives()
   bool hookable = true;     // whether its calls can be intercepted; always true for a tree from headers
   ModuleOrigin origin = ModuleOrigin::kUnknown;
+  // Of a module that holds the factors of adapters: index of the module whose weight they adapt; else -1.
+  int64_t adapts = -1;
 };
 
 // One parameter of one module.
@@ -75,6 +77,9 @@ class ModuleTree {
   // Adds a module; its path must be new. modules() has the order in which modules are added.
   void Add(std::string path, std::string kind, Signature parameters, bool hookable = true,
            ModuleOrigin origin = ModuleOrigin::kUnknown);
+  // Adds the module `name` below module `adapted`, which holds one factor for each adapter of that module (AddAdapters,
+  // engine/plan/compile/adapters.h).
+  void AddFactors(size_t adapted, const std::string& name, Signature factors);
   // Declares that two or more parameters are the same tensor (tied parameters). The first parameter in `same`
   // represents the tensor; the others are aliases of the first.
   void AddTie(std::vector<ParamRef> same);

@@ -58,7 +58,7 @@ void WriteOutput(const EvalVerb& verb, const AppliedPlan& applied, const StepRes
   }
   std::map<std::string, const LiveParameter*> gradients;
   for (const LiveParameter& parameter : applied.parameters()) {
-    if (!verb.grads || parameter.is_buffer) continue;
+    if (!verb.grads || !applied.plan().Trains(parameter.ref)) continue;
     gradients["grad." + parameter.path] = &parameter;
     specs.push_back(SpecOf("grad." + parameter.path, parameter.tensor, parameter.shape));
   }

@@ -25,6 +25,7 @@
 #include "engine/models/program/user_inputs.h"
 #include "engine/runtime/dtype/scalar_type.h"
 #include "engine/runtime/nn/defer_init.h"
+#include "engine/runtime/sharded_model/initialize.h"
 #include "engine/runtime/sharded_model/load.h"
 
 namespace moonshard {
@@ -502,6 +503,13 @@ int64_t VocabularyOrZero(const ModelFolder& folder) {
   throw PlanError({BadStepInput("the config has no vocab_size", folder.config.file_name(), "an integer")});
 }
 
+void DrawFactors(const AppliedPlan& model) {
+  for (const LiveParameter& parameter : model.parameters()) {
+    if (!model.plan().LayoutsOf(parameter.ref.module).factors) continue;
+    SetInitialValue(model, parameter, InitialValue::Normal(0.1), /*seed=*/0);
+  }
+}
+
 }  // namespace
 
 Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder) {
@@ -534,7 +542,10 @@ SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder
   LoadWeights(out.sharded, folder);
   out.alone = MakeSharded(options, alone, DeviceMesh::Recording(alone.mesh, 0, c10::kCPU, operators), type);
   LoadWeights(out.alone, folder);
-  for (const ShardedModel* one : {&out.sharded, &out.alone}) one->model.module->eval();
+  for (const ShardedModel* one : {&out.sharded, &out.alone}) {
+    one->model.module->eval();
+    DrawFactors(*one->applied);
+  }
   return out;
 }
 

@@ -57,7 +57,8 @@ ModelFolder WithoutLossOfShards(const ModelOptions& options, ModelFolder folder)
 
 // The model with its weights, twice: sharded by the plan on the mesh, and unsharded on every rank. The unsharded model
 // is the same plan applied on a mesh of one rank, so both call the same modules, and its redistributions do nothing.
-// Both are in evaluation mode, since dropout would differ. `operators`: the unsharded model runs the operators of the
+// Both are in evaluation mode, since dropout would differ. Factors of adapters are drawn anew: with the zeros that B
+// begins with, the adapters would have no effect on outputs. `operators`: the unsharded model runs the operators of the
 // sharded one (DeviceMesh::Recording, as_if_tp) instead of those of the model without a plan. Collective over the mesh.
 // Throws PlanError.
 struct SideBySide {

@@ -46,6 +46,12 @@ Diagnostic NotInChunks(const CausalLm& net, const std::string& message, const st
 Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& model) {
   if (net.head == nullptr)
     return NotInChunks(net, "the logits of this model are not the output of a single Linear", "no --loss-chunk");
+  const auto adapts = [&](const auto& adapted) { return adapted.first == net.head_path; };
+  if (std::ranges::any_of(model.plan().adapted, adapts)) {
+    return NotInChunks(net,
+                       "--loss-chunk computes the logits from the head's weight alone, and the head has an adapter",
+                       "no adapter of the head, or no --loss-chunk");
+  }
   const auto weight = std::ranges::find_if(model.parameters(),
                                            [&](const LiveParameter& p) { return p.tensor.is_same(net.head->weight); });
   for (const ShardedUnit& unit : model.plan().units) {

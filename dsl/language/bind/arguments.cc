@@ -1,6 +1,7 @@
 #include "dsl/language/bind/arguments.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "dsl/language/bind/evaluation.h"
 #include "dsl/language/bind/values.h"
@@ -158,7 +159,8 @@ std::string HelpForKey(lua_State* L, const std::string& builtin, const std::stri
                        std::span<const std::string> keys) {
   if (builtin == "plan" && Userdata<Style>::To(L, -1) != nullptr) return "write at(\"" + key + "\", style)";
   if (builtin == "plan" && IsBuiltin(key, "plan")) return "write " + key + " \"llama\", without the equals sign";
-  if (builtin == "plan" && (key == "fsdp" || key == "ddp" || key == "recompute" || key == "precision")) {
+  constexpr std::array<std::string_view, 5> kSections = {"ddp", "fsdp", "lora", "precision", "recompute"};
+  if (builtin == "plan" && std::ranges::find(kSections, key) != kSections.end()) {
     return "write " + key + " { ... }, without the equals sign";
   }
   if (key == "optional" && std::ranges::find(keys, key) == keys.end()) {
@@ -167,10 +169,15 @@ std::string HelpForKey(lua_State* L, const std::string& builtin, const std::stri
   // A name of PyTorch or Hugging Face, or a key with a suffix, such as output_layouts.
   constexpr std::pair<std::string_view, std::string_view> kForeign[] = {{"cast_forward_inputs", "cast_inputs"},
                                                                         {"desired_input_layouts", "input"},
+                                                                        {"lora_alpha", "alpha"},
+                                                                        {"lora_dropout", "dropout"},
                                                                         {"n_heads", "heads"},
                                                                         {"num_heads", "heads"},
                                                                         {"output_dtype", "outputs"},
                                                                         {"param_dtype", "parameters"},
+                                                                        {"r", "rank"},
+                                                                        {"target_modules", "at"},
+                                                                        {"use_rslora", "rslora"},
                                                                         {"version", "api"}};
   for (const std::string& known : keys) {
     const bool foreign =
@@ -284,6 +291,13 @@ bool IsAllowed(lua_State* L, int index, const KeyInfo& key) {
       const std::optional<int64_t> value = IntegerAt(L, index);
       if (value && *value >= key.minimum && *value <= key.maximum) return true;
     }
+    if (type == "number" && lua_type(L, index) == LUA_TNUMBER) {
+      const lua_Number value = lua_tonumber(L, index);
+      const auto least = static_cast<lua_Number>(key.minimum);
+      const bool fits =
+          key.maximum == kNoMaximum ? value > least : value >= least && value < static_cast<lua_Number>(key.maximum);
+      if (fits && std::isfinite(value)) return true;
+    }
     const std::optional<std::string> text = StringAt(L, index);
     if (text && type == "string" && !text->empty()) return true;
     if (text && std::ranges::count(LiteralsOf(type), *text) > 0) return true;
@@ -326,6 +340,18 @@ std::optional<int64_t> KeyReader::Integer(const char* key) {
   std::optional<int64_t> value;
   if (IsAllowed(lua_, -1, KeyOf(table_, key))) {
     value = IntegerAt(lua_, -1);
+  } else {
+    Bad(key);
+  }
+  lua_pop(lua_, 1);
+  return value;
+}
+
+std::optional<double> KeyReader::Number(const char* key) {
+  if (!Push(key)) return std::nullopt;
+  std::optional<double> value;
+  if (IsAllowed(lua_, -1, KeyOf(table_, key))) {
+    value = lua_tonumber(lua_, -1);
   } else {
     Bad(key);
   }

@@ -77,6 +77,7 @@ class KeyReader {
   void Boolean(const char* key, bool& value);
   // Returns the value of the key; nothing if the key is absent or its value was reported.
   std::optional<int64_t> Integer(const char* key);
+  std::optional<double> Number(const char* key);
   // As Integer, for a string: the value must be one of the literals of the key, or any non-empty string if the key has
   // no literals. A deprecated literal is replaced by the new literal, with a warning.
   std::optional<std::string> Text(const char* key);

@@ -141,7 +141,7 @@ std::string RequirementOf(const KeyInfo& key) {
   std::vector<std::string> forms;
   const std::string type = key.type;
   const auto integer = [&]() -> std::string {
-    if (key.maximum < 100) {
+    if (key.maximum <= int64_t{1} << 20) {
       return "an integer from " + std::to_string(key.minimum) + " to " + std::to_string(key.maximum);
     }
     if (key.minimum == 1) return "a positive integer";
@@ -171,6 +171,10 @@ std::string RequirementOf(const KeyInfo& key) {
         forms.insert(forms.end(), {"true", "false"});
       } else if (part == "integer") {
         forms.push_back(integer());
+      } else if (part == "number") {
+        forms.push_back(key.maximum == kNoMaximum ? "a number above " + std::to_string(key.minimum)
+                                                  : "a number of at least " + std::to_string(key.minimum) +
+                                                        " and below " + std::to_string(key.maximum));
       } else if (part == "false") {
         forms.emplace_back("false");
       } else if (part.ends_with(kKeysSuffix)) {

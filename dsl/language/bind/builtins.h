@@ -31,13 +31,15 @@ struct KeyInfo {
   // The record table to which the key belongs, named after the builtin ("shard") or after the key ("route") whose value
   // is the table. The LuaCATS class has the suffix _keys: "shard_keys".
   const char* table;
-  const char* key;               // kPositional for the entries without a key
-  const char* type;              // the LuaCATS type of the value
-  const char* fallback;          // the default in Lua; "" for no default
-  const char* example;           // a value in Lua
-  const char* doc;               // one line
-  int64_t minimum = kNoMinimum;  // inclusive, for integers
-  int64_t maximum = kNoMaximum;  // inclusive, for integers
+  const char* key;       // kPositional for the entries without a key
+  const char* type;      // the LuaCATS type of the value
+  const char* fallback;  // the default in Lua; "" for no default
+  const char* example;   // a value in Lua
+  const char* doc;       // one line
+  // Of an integer: inclusive. Of a number: it must be above `minimum`, or, with a maximum, at least `minimum` and below
+  // `maximum`.
+  int64_t minimum = kNoMinimum;
+  int64_t maximum = kNoMaximum;
 };
 constexpr std::string_view kPositional = "[integer]";
 

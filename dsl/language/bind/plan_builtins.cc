@@ -48,6 +48,7 @@ class PlanReader {
       if (!plan_.precision) plan_.precision = base.precision;
       plan_.kept_dtypes.insert(plan_.kept_dtypes.end(), base.kept_dtypes.begin(), base.kept_dtypes.end());
       plan_.operators.insert(plan_.operators.end(), base.operators.begin(), base.operators.end());
+      if (plan_.adapters.empty()) plan_.adapters = base.adapters;
     }
     return std::move(plan_);
   }
@@ -163,6 +164,13 @@ class PlanReader {
     } else if (const KeptDType* kept = Userdata<KeptDType>::To(lua_, index)) {
       Count(plan_.kept_dtypes.size(), "keep_dtype entries", sizeof(KeptDType) + kept->modules.pattern.size());
       plan_.kept_dtypes.push_back(*kept);
+    } else if (const Adapter* adapter = Userdata<Adapter>::To(lua_, index)) {
+      for (const ModulePattern& module : adapter->modules) {
+        Count(adapter_patterns_++, "patterns in lora sections",
+              sizeof(module) + module.pattern.size() + module.source.file.size() + module.source.text.size());
+      }
+      Count(plan_.adapters.size(), "lora sections", sizeof(Adapter) + adapter->name.size());
+      plan_.adapters.push_back(*adapter);
     } else if (const OperatorLike* like = Userdata<OperatorLike>::To(lua_, index)) {
       Count(plan_.operators.size(), "operator_like entries",
             sizeof(OperatorLike) + like->name.size() + like->like.size());
@@ -246,6 +254,7 @@ class PlanReader {
   ScriptState& state_;
   Plan plan_;
   size_t recompute_patterns_ = 0;
+  size_t adapter_patterns_ = 0;
   std::vector<const Plan*> bases_;  // values of the script, which argument 1 keeps alive
   size_t held_ = 0;                 // memory taken for plan_
 };

@@ -1,4 +1,4 @@
-// fsdp, ddp, recompute, precision, keep_dtype.
+// fsdp, ddp, recompute, precision, keep_dtype, lora, operator_like.
 #include <algorithm>
 
 #include "dsl/language/bind/arguments.h"
@@ -259,6 +259,35 @@ int KeepDType(lua_State* L) {
   return 1;
 }
 
+int Lora(lua_State* L) {
+  const char* const form = "the argument must be a table, as in lora { at = \"model.layers.*.self_attn.q_proj\" }";
+  if (AnyPoison(L) || (IsTable(L, 1) && HoldsPoison(L, 1))) return PushPoison(L);
+  if (!IsTable(L, 1)) return BadArgument(L, "lora", form, 1);
+  lua_settop(L, 1);
+  KeyReader keys(L, 1, "lora");
+  if (!keys.good()) return PushPoison(L);
+  Adapter section;
+  section.source = ScriptState::From(L).UserSpan("lora");
+  if (const std::optional<std::string> name = keys.Text("name")) section.name = *name;
+  if (!IsAdapterName(section.name)) {
+    lua_getfield(L, 1, "name");
+    return BadArgument(L, "lora", "'name' must consist of letters, digits, '_' and '-'", -1);
+  }
+  const bool has_modules = keys.Push("at");
+  lua_settop(L, 1);
+  if (!has_modules) return BadArgument(L, "lora", "'at' must be a pattern or a list of patterns", 2);
+  ReadPatterns(L, keys, "at", section.modules);
+  if (const std::optional<int64_t> rank = keys.Integer("rank")) section.rank = *rank;
+  if (const std::optional<double> alpha = keys.Number("alpha")) section.alpha = *alpha;
+  if (const std::optional<double> dropout = keys.Number("dropout")) section.dropout = *dropout;
+  keys.Boolean("rslora", section.rslora);
+  if (const std::optional<std::string> dtype = keys.Text("dtype")) section.dtype = *dtype;
+  if (!keys.good()) return PushPoison(L);
+  const size_t held = sizeof(Adapter) + section.name.size() + HeldBy(section.modules);
+  Userdata<Adapter>::Push(L, std::move(section), held);
+  return 1;
+}
+
 // "namespace::name".
 std::optional<std::string> OperatorAt(lua_State* L, int index) {
   if (lua_type(L, index) != LUA_TSTRING) return std::nullopt;
@@ -300,6 +329,8 @@ void AddSectionBuiltins(lua_State* L) {
   SetName(L, "precision");
   lua_pushcfunction(L, &Guarded<&KeepDType>);
   SetName(L, "keep_dtype");
+  lua_pushcfunction(L, &Guarded<&Lora>);
+  SetName(L, "lora");
   lua_pushcfunction(L, &Guarded<&MakeOperatorLike>);
   SetName(L, "operator_like");
 }

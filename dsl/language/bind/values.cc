@@ -15,6 +15,7 @@ std::string TextOf(const DataParallel& v) { return ToText(v); }
 std::string TextOf(const Recomputed& v) { return ToText(v); }
 std::string TextOf(const Precision& v) { return ToText(v); }
 std::string TextOf(const KeptDType& v) { return ToText(v); }
+std::string TextOf(const Adapter& v) { return ToText(v); }
 std::string TextOf(const OperatorLike& v) { return ToText(v); }
 std::string TextOf(const Plan& v) { return "plan " + v.name; }
 std::string TextOf(const ConfigValue& v) { return v.path.empty() ? "config" : "config." + v.path; }
@@ -99,6 +100,7 @@ void RegisterValues(lua_State* L) {
   RegisterValue<Recomputed>(L, "recompute section");
   RegisterValue<Precision>(L, "precision section");
   RegisterValue<KeptDType>(L, "keep_dtype section");
+  RegisterValue<Adapter>(L, "lora section");
   RegisterValue<OperatorLike>(L, "operator_like section");
   RegisterValue<Plan>(L, "plan");
   RegisterValue<ConfigValue>(L, "config");

@@ -119,7 +119,10 @@ class Exporter {
   explicit Exporter(const CompiledPlan& plan) : plan_(plan), findings_(plan) {}
 
   ExportedPlan Run() {
-    for (size_t m = 0; m < plan_.tree->modules().size(); ++m) Add(m);
+    findings_.LeaveOutAdapters();
+    for (size_t m = 0; m < plan_.tree->modules().size(); ++m) {
+      if (!plan_.LayoutsOf(m).factors) Add(m);
+    }
     ReportSharers();
     JsonValue::Object table;
     for (const auto& [key, entry] : entries_) {

@@ -140,7 +140,9 @@ ExportedPlan ExportTorch(const CompiledPlan& plan) {
   // has an entry under its own path.
   // By the key with stars: the expression of each path. Replicated modules count, because a star matches them too.
   std::map<std::string, std::map<std::string, std::string>> by_key;
+  findings.LeaveOutAdapters();
   for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
+    if (plan.LayoutsOf(m).factors) continue;
     const Module& module = plan.tree->modules()[m];
     const Role role = RoleOf(plan, m);
     const Expression expression = ExpressionOf(role);

@@ -18,4 +18,15 @@ void ExportFindings::Say(size_t module, const std::string& why, Severity severit
   findings_.push_back(std::move(d));
 }
 
+void ExportFindings::LeaveOutAdapters() {
+  if (plan_.adapted.empty()) return;
+  const Adapter& first = plan_.plan->adapters[static_cast<size_t>(plan_.adapted.front().second)];
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported,
+                     "adapters cannot be exported: the exported plan is that of the frozen model", first.source);
+  d.path = plan_.adapted.front().first;
+  d.declared = ToText(first);
+  findings_.push_back(std::move(d));
+}
+
 }  // namespace moonshard

@@ -21,6 +21,8 @@ class ExportFindings {
   bool LeavesOut(size_t module) const { return left_out_.contains(module); }
   // Adds a warning: the module is exported, but the exported style does not always do the same as the plan's style.
   void Warn(size_t module, const std::string& why) { Say(module, why, Severity::kWarning); }
+  // Adds an error if the plan has adapters: no factor has an entry in the exported plan.
+  void LeaveOutAdapters();
   Diagnostics Take() { return std::move(findings_); }
 
  private:

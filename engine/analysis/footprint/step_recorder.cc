@@ -173,7 +173,7 @@ Footprint StepRecorder::End(AppliedPlan& model) {
       of_gradient[static_cast<size_t>(gradient)] = true;
       owner[static_cast<size_t>(gradient)] = module;
     }
-    if (parameter.is_buffer) continue;
+    if (!model.plan().Trains(parameter.ref)) continue;
     const auto bytes = static_cast<int64_t>(parameter.tensor.nbytes());
     largest = std::max(largest, bytes);
     add_part(module, "", FootprintKind::kOptimizer, 2 * bytes);

@@ -5,6 +5,7 @@
 
 #include "engine/core/base/text.h"
 #include "engine/layout/shards.h"
+#include "engine/plan/compile/adapters.h"
 #include "engine/plan/compile/checks.h"
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/data_parallel.h"
@@ -20,6 +21,7 @@ constexpr int32_t kFallback = -2;
 // Compiling is a sequence over one CompiledPlan, each pass on what the one before made final:
 //   layouts             a rule on each module; layouts filled in and checked alone (resolve_style.h)
 //   parameter rules   override single parameters of a module, which gets layouts of its own
+//   adapters          the layouts of low-rank factors, from those of the weights that they adapt (adapters.h)
 //   checks            of one module (weight and redistributions), of siblings (unclaimed, fused), of ties
 //   precision, then   dtypes first, since a unit gathers in the dtype that is used; then data parallelism, which puts
 //                     its own axes on placements and needs all others final
@@ -47,6 +49,7 @@ class Compiler {
       out_.layouts_of[m] = StepsFor(m, rule);
     }
     ApplyParameterRules();
+    CompileAdapters(matched_, out_, diagnostics_);
     CheckLookups();
     CheckUnclaimed(out_, diagnostics_);
     CheckMissing();

@@ -84,6 +84,10 @@ std::string TextOfSections(const CompiledPlan& plan) {
   }
   for (const std::string& path : plan.kept_results) out += "keep " + path + "\n";
   if (plan.plan->precision) out += ToText(*plan.plan->precision) + "\n";
+  for (const auto& [path, section] : plan.adapted) {
+    const Adapter& adapter = plan.plan->adapters[static_cast<size_t>(section)];
+    out += "lora " + adapter.name + " " + path + " " + SettingsText(adapter) + "\n";
+  }
   for (const ModuleDType& kept : plan.kept_dtypes) out += "keep_dtype " + kept.path + " " + kept.dtype + "\n";
   return out;
 }
@@ -93,6 +97,11 @@ std::string TextOfSections(const CompiledPlan& plan) {
 bool ModuleLayouts::needs_calls() const {
   return Redistributions(inputs) || Redistributions(outputs) || !after.empty() || lookup != Lookup::kPlain ||
          route.has_value();
+}
+
+bool CompiledPlan::Trains(const ModuleLayouts& of, const Parameter& parameter) const {
+  if (parameter.is_buffer) return false;
+  return plan->adapters.empty() || (of.factors && parameter.name == active_adapter());
 }
 
 std::string ToText(const ModuleLayouts& layouts, const ModuleTree::Signature& signature) {

@@ -38,6 +38,7 @@ struct ModuleLayouts {
   std::string missing;        // the part of the style that the engine cannot run; "": none
   int64_t in_features = -1;   // full size of the first argument's last dim; -1 if the kind does not determine it
   int64_t out_features = -1;  // full size of the result's last dim; -1 likewise
+  bool factors = false;       // the parameters are factors of adapters (Module::adapts)
 
   // Whether calls must be intercepted.
   bool needs_calls() const;
@@ -97,11 +98,24 @@ struct CompiledPlan {
   // The tensor dims of activations along which a redistribution has shards; without negative dims, which the plan
   // counts from the last.
   std::set<int64_t> sharded_dims;
+  // The adapters of modules, sorted by path and then by name: path and index into plan->adapters. The factors of the
+  // adapters are parameters of modules at the end of `tree` (Module::adapts).
+  std::vector<std::pair<std::string, int32_t>> adapted;
+  // The tree without the factors, which a live model has before the plan is applied; null if there are no adapters.
+  std::shared_ptr<const ModuleTree> bare_tree;
   std::vector<int64_t> rule_matches;  // per rule: number of modules and parameters that it claims
   Diagnostics findings;               // warnings and notes of all stages so far
 
   const ModuleLayouts& LayoutsOf(size_t module) const { return layouts[layouts_of[module]]; }
   const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
+  // The tree that a live model has before the plan is applied.
+  const std::shared_ptr<const ModuleTree>& live_tree() const { return bare_tree ? bare_tree : tree; }
+  // The name of the adapter that is computed with and trained, which is the plan's first; "" if there is none.
+  std::string active_adapter() const { return plan->adapters.empty() ? "" : plan->adapters.front().name; }
+  // Whether a parameter is trained: every parameter, or, in a plan with adapters, the factors of the active adapter. A
+  // buffer is not.
+  bool Trains(const ModuleLayouts& of, const Parameter& parameter) const;
+  bool Trains(ParamRef ref) const { return Trains(LayoutsOf(ref.module), tree->At(ref)); }
 
   // Returns the text that Hash() hashes: mesh, rules, sections, and every module's layouts and steps, sorted by path.
   // The text does not depend on the rank, on addresses, or on file names and line numbers, so plans with the same

@@ -133,7 +133,7 @@ class Counter {
     const ModuleTree::Signature& signature = plan_.tree->signatures()[layouts.signature];
     for (uint32_t p = 0; p < layouts.params.size() && !steps.sums.empty(); ++p) {
       const Parameter& parameter = signature[p];
-      if (parameter.is_buffer) continue;
+      if (!plan_.Trains(layouts, parameter)) continue;
       for (const GradientTerm& term : GradientTermsOf(parameter.shape, layouts.params[p], plan_.mesh, rank_)) {
         std::vector<int64_t> local = LocalShape(parameter.shape, layouts.params[p], plan_.mesh, rank_);
         if (term.dim >= 0) local[static_cast<size_t>(term.dim)] = term.length;
@@ -183,16 +183,20 @@ class Counter {
   }
 
   // A unit is gathered once per dtype in forward, again in backward where it went back to shards, and its gradients are
-  // reduce-scattered.
+  // reduce-scattered, those of frozen parameters excepted.
   void CountUnits() {
     if (plan_.unit_settings.ranks == 1) return;
     for (const ShardedUnit& unit : plan_.units) {
-      std::map<std::pair<DType, DType>, UnitParamBytes> bytes;  // by stored and used dtype
+      struct OfDTypes : UnitParamBytes {
+        bool trains = false;  // a member of it
+      };
+      std::map<std::pair<DType, DType>, OfDTypes> bytes;  // by stored and used dtype
       for (ParamRef ref : unit.params) {
         const UnitParamBytes of_param = BytesInUnit(plan_, ref, rank_);
-        UnitParamBytes& of_dtypes = bytes[{plan_.tree->At(ref).dtype, UsedDType(plan_, ref)}];
+        OfDTypes& of_dtypes = bytes[{plan_.tree->At(ref).dtype, UsedDType(plan_, ref)}];
         of_dtypes.full += of_param.full;
         of_dtypes.reduced += of_param.reduced;
+        of_dtypes.trains |= plan_.Trains(ref);
       }
       const int64_t index = &unit - plan_.units.data();
       const auto add = [&](Direction direction, CollectiveKind kind, int64_t of_unit) {
@@ -201,7 +205,7 @@ class Counter {
       for (const auto& [dtypes, of_unit] : bytes) {
         add(Direction::kForward, CollectiveKind::kAllGather, of_unit.full);
         if (unit.reshard) add(Direction::kBackward, CollectiveKind::kAllGather, of_unit.full);
-        add(Direction::kBackward, CollectiveKind::kReduceScatter, of_unit.reduced);
+        if (of_unit.trains) add(Direction::kBackward, CollectiveKind::kReduceScatter, of_unit.reduced);
       }
     }
   }
@@ -269,8 +273,10 @@ PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens
       const Parameter& parameter = plan.tree->At({m, p});
       totals.bytes_per_rank += bytes[p];
       if (parameter.is_buffer) continue;
-      totals.gradient_bytes += bytes[p];
-      totals.optimizer_bytes += 2 * bytes[p];
+      if (plan.Trains({m, p})) {
+        totals.gradient_bytes += bytes[p];
+        totals.optimizer_bytes += 2 * bytes[p];
+      }
       const int64_t elements = parameter.elements();
       totals.params += elements;
       (IsSharded(layouts.params[p], plan.mesh) ? totals.sharded_params : totals.replicated_params) += elements;

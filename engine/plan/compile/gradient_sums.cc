@@ -95,7 +95,7 @@ std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
   for (uint32_t m = modules; m-- > 0;) {
     const ModuleTree::Signature& signature = plan.tree->parameters(plan.tree->modules()[m]);
     for (auto p = static_cast<uint32_t>(signature.size()); p-- > 0;) {
-      if (signature[p].is_buffer || repeats.contains({m, p})) continue;
+      if (!plan.Trains({m, p}) || repeats.contains({m, p})) continue;
       const Placement& placement = plan.LayoutsOf(m).params[p];
       const std::vector<GradientTerm> terms = GradientTermsOf(signature[p].shape, placement, plan.mesh, 0);
       const bool after_tp =

@@ -58,6 +58,8 @@ struct StepsKey {
   bool shares = false;      // modules that redistribute
   bool keeps_results = false;
   bool draws = true;
+  bool drops = false;           // the input of an adapter
+  bool needs_gradient = false;  // of the results, although the parameters are frozen
   OfUnit unit = OfUnit::kNone;
   int32_t recompute = -1;  // section
   int32_t cast = -1;       // index into plan.kept_dtypes, of this very module
@@ -121,9 +123,20 @@ class ProgramCompiler {
     for (const std::string& path : plan_.kept_results) {
       of(path, [](StepsKey& key) { key.keeps_results = true; });
     }
+    for (const auto& [path, section] : plan_.adapted) {
+      const bool drops = plan_.plan->adapters[static_cast<size_t>(section)].dropout > 0;
+      of(path, [&](StepsKey& key) { key.drops = key.drops || drops; });
+    }
+    for (uint32_t m = 0; m < modules_.size() && !plan_.adapted.empty(); ++m) {
+      if (LooksUp(m)) sections_[m].needs_gradient = true;
+    }
     for (size_t i = 0; i < plan_.kept_dtypes.size(); ++i) {
       of(plan_.kept_dtypes[i].path, [&](StepsKey& key) { key.cast = static_cast<int32_t>(i); });
     }
+  }
+
+  bool LooksUp(uint32_t m) const {
+    return modules_[m].kind == "Embedding" || plan_.LayoutsOf(m).lookup == Lookup::kMasked;
   }
 
   StepsKey KeyOf(uint32_t m) {
@@ -135,7 +148,7 @@ class ProgramCompiler {
     key.intercepted = modules_[m].hookable;
     key.encloses = siblings_.encloses(m);
     key.shares = siblings_.shares(m);
-    key.draws = tp_ && !DrawsNothing(modules_[m].kind);
+    key.draws = tp_ && (key.drops || !DrawsNothing(modules_[m].kind));
     if (changes_dtype_) key.dtype = ComputeDTypeOf(plan_, modules_[m].path);
     if (const Siblings::Group* group = siblings_.Of(m, 0)) key.shared = SharedOf(*group, m);
     if (siblings_.has_more()) {
@@ -259,7 +272,8 @@ class ProgramCompiler {
 
   // What the module's own layouts and its place in the tree ask for.
   void AddOfCalls(const ModuleLayouts& layouts, const StepsKey& key, ModuleSteps& out) const {
-    const std::optional<DrawFrom> inside = key.draws ? StreamInside(layouts) : std::nullopt;
+    std::optional<DrawFrom> inside;
+    if (key.draws) inside = key.drops ? StreamOfInput(layouts) : StreamInside(layouts);
     const std::optional<DrawFrom> after = tp_ ? StreamAfter(layouts) : std::nullopt;
     if (inside) out.enter.push_back(Draw(StepKind::kDrawInside, *inside));
     if (inside || after) out.leave.push_back(Draw(StepKind::kDrawAfter, after.value_or(DrawFrom::kAsBefore)));
@@ -289,6 +303,7 @@ class ProgramCompiler {
       }
     }
     if (key.shares) out.enter.push_back(Step(StepKind::kShareResults));
+    if (key.needs_gradient) out.leave.push_back(Step(StepKind::kNeedGradient));
     // The root's calls are intercepted always: a step begins there, and missing values are found there.
     if (out.empty() && !key.root && !(everywhere_ && out.planned)) return;
     out.enter.push_back(Step(StepKind::kOutermostCall));
@@ -354,6 +369,9 @@ class ProgramCompiler {
     if (std::ranges::any_of(layouts.params, [](const Placement& p) { return p[MeshAxis::kTp].is_shard(); })) {
       return DrawFrom::kOwn;
     }
+    return StreamOfInput(layouts);
+  }
+  static std::optional<DrawFrom> StreamOfInput(const ModuleLayouts& layouts) {
     if (layouts.inputs.empty() || !layouts.inputs.front()) return std::nullopt;
     return StreamOf(layouts.inputs.front()->to[MeshAxis::kTp]);
   }
@@ -368,7 +386,7 @@ class ProgramCompiler {
   void AddSums(const ModuleLayouts& layouts, ModuleSteps& out) const {
     const ModuleTree::Signature& signature = plan_.tree->signatures()[layouts.signature];
     for (uint32_t p = 0; p < layouts.params.size(); ++p) {
-      if (signature[p].is_buffer) continue;
+      if (!plan_.Trains(layouts, signature[p])) continue;
       int32_t number = 0;
       for (const GradientTerm& term : GradientTermsOf(signature[p].shape, layouts.params[p], plan_.mesh, 0)) {
         out.sums.push_back({p, term.group, term.dim, number++});

@@ -45,6 +45,7 @@ enum class StepKind : uint8_t {
   kShareResults,       // equal redistributions of one tensor by calls inside this call share one result
   // After the module's forward.
   kDrawAfter,           // selects the source of random numbers until the next call: `stream`
+  kNeedGradient,        // of a frozen lookup in a plan with adapters: the first result requires a gradient
   kRedistributeOutput,  // redistributes result `position` on `axis`
   kAddParameters,       // adds the parameters of ModuleLayouts::after to the first result, which was redistributed
   kRouteOutputs,        // as kRouteInputs, among the results

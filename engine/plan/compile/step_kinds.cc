@@ -95,6 +95,7 @@ constexpr StepKindInfo kStepKinds[] = {
   {K::kRouteInputs,        "route_inputs",        true,  {},                true,  false, Routed,    nullptr},
   {K::kShareResults,       "share_results",       true,  {},                true,  true,  nullptr,   nullptr},
   {K::kDrawAfter,          "draw_after",          false, K::kDrawInside,    true,  true,  NumbersOf, nullptr},
+  {K::kNeedGradient,       "need_gradient",       false, {},                true,  true,  nullptr,   nullptr},
   {K::kRedistributeOutput, "redistribute_output", false, {},                true,  false, OfOutput,  OutputCollectives},
   {K::kAddParameters,      "add_parameters",      false, {},                true,  false, Added,     nullptr},
   {K::kRouteOutputs,       "route_outputs",       false, {},                true,  false, Routed,    nullptr},

@@ -146,7 +146,7 @@ void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics) {
     const ModuleLayouts& layouts = plan.LayoutsOf(m);
     const Module& module = tree.modules()[m];
     const bool owns = std::ranges::any_of(tree.parameters(module), [](const Parameter& p) { return !p.is_buffer; });
-    if (!owns || (layouts.rule >= 0 && !layouts.style.empty())) continue;
+    if (!owns || layouts.factors || (layouts.rule >= 0 && !layouts.style.empty())) continue;
     if (!know_parents) {
       know_parents = true;
       for (size_t other = 0; other < tree.modules().size(); ++other) {

@@ -26,6 +26,7 @@ class Step {
       for (ParamRef ref : unit.params) {
         const UnitParamBytes of_param = BytesInUnit(plan, ref, rank);
         bytes.full += of_param.full;
+        bytes.gradients += of_param.gradient;
         bytes.reduced += of_param.reduced;
       }
       bytes.reshard = unit.reshard;
@@ -47,6 +48,7 @@ class Step {
  private:
   struct Bytes {
     int64_t full = 0;
+    int64_t gradients = 0;
     int64_t reduced = 0;
     bool reshard = false;
     int64_t some = 0;
@@ -98,7 +100,7 @@ class Step {
   // the new buffer is taken beside the full gradients that are packed into it, and these are freed last (fsdp/unit.h).
   // The root's gradients live through all of it, since its backward encloses the others'.
   void Backward() {
-    Add(root_.full);  // its gradients
+    Add(root_.gradients);
     for (int64_t k = 1; k <= settings_.prefetch_backward; ++k) Ahead(static_cast<int64_t>(units_.size()) - k);
     int64_t reducing = 0;
     for (size_t i = units_.size(); i-- > 0;) {
@@ -106,14 +108,14 @@ class Step {
       if (unit.some > 0 && !unit.filled) live_ -= unit.full / unit.some;
       Gather(unit);
       for (int64_t k = 1; k <= settings_.prefetch_backward; ++k) Ahead(static_cast<int64_t>(i) - k);
-      Add(unit.full);  // gradients
+      Add(unit.gradients);
       unit.filled = false;
       live_ -= unit.full + reducing;
       reducing = Buffer(unit.reduced) + Copy(unit);
       Add(reducing);
-      live_ -= unit.full;
+      live_ -= unit.gradients;
     }
-    live_ -= root_.full + reducing;
+    live_ -= root_.gradients + reducing;
     Add(Buffer(root_.reduced) + Copy(root_));
   }
 
@@ -134,7 +136,9 @@ UnitParamBytes BytesInUnit(const CompiledPlan& plan, ParamRef param, int64_t ran
   const Placement placement = Gathered(plan.LayoutsOf(param.module).params[param.param]);
   const std::vector<int64_t> shape = LocalShape(plan.tree->At(param).shape, placement, plan.mesh, rank);
   const int64_t elements = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-  return {BytesOf(UsedDType(plan, param), elements), BytesOf(ReducedDType(plan, param), elements)};
+  const int64_t full = BytesOf(UsedDType(plan, param), elements);
+  if (!plan.Trains(param)) return {full, 0, 0};
+  return {full, full, BytesOf(ReducedDType(plan, param), elements)};
 }
 
 UnitMemory MemoryOfUnits(const CompiledPlan& plan, int64_t rank, bool gloo) {

@@ -164,6 +164,14 @@ std::vector<std::string> UnitPaths(const CompiledPlan& plan) {
   return paths;
 }
 
+std::vector<std::string> AdaptedPaths(const CompiledPlan& plan) {
+  std::vector<std::string> paths;
+  for (const auto& [path, section] : plan.adapted) {
+    if (paths.empty() || paths.back() != path) paths.push_back(path);
+  }
+  return paths;
+}
+
 }  // namespace
 
 PlanDifference Compare(const CompiledPlan& before, const CompiledPlan& after) {
@@ -182,6 +190,7 @@ PlanDifference Compare(const CompiledPlan& before, const CompiledPlan& after) {
   out.modules = grouping.Take();
   AddPaths("fsdp unit", UnitPaths(before), UnitPaths(after), out);
   AddPaths("recomputed", before.recomputed, after.recomputed, out);
+  AddPaths("adapted", AdaptedPaths(before), AdaptedPaths(after), out);
   return out;
 }
 

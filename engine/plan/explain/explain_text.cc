@@ -132,8 +132,32 @@ void AddPrecision(std::string& out, const CompiledPlan& plan) {
   }
 }
 
+void AddAdapters(std::string& out, const CompiledPlan& plan) {
+  if (plan.adapted.empty()) return;
+  std::map<int32_t, std::vector<std::string>> adapted;
+  for (const auto& [path, section] : plan.adapted) adapted[section].push_back(path);
+  out += "\n";
+  for (const auto& [section, paths] : adapted) {
+    const Adapter& adapter = plan.plan->adapters[static_cast<size_t>(section)];
+    out += "lora " + adapter.name + ", " + SettingsText(adapter) + ": " + Visible(FoldPaths(paths)) +
+           (adapter.name == plan.active_adapter() ? "" : "  (not active)") + "\n";
+  }
+  int64_t trained = 0;
+  int64_t all = 0;
+  const std::set<ParamRef> repeats = TiedCopies(*plan.tree);
+  for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
+    for (uint32_t p = 0; p < plan.LayoutsOf(m).params.size(); ++p) {
+      if (plan.tree->At({m, p}).is_buffer || repeats.contains({m, p})) continue;
+      all += plan.tree->At({m, p}).elements();
+      if (plan.Trains({m, p})) trained += plan.tree->At({m, p}).elements();
+    }
+  }
+  out += "trained: " + std::to_string(trained) + " of " + std::to_string(all) + " parameters; the others are frozen\n";
+}
+
 void AddUnits(std::string& out, const CompiledPlan& plan) {
   AddPrecision(out, plan);
+  AddAdapters(out, plan);
   const int64_t ranks = plan.unit_settings.ranks;
   if (plan.units.empty() || ranks == 1) return;
   out += "\nfsdp over " + std::to_string(ranks) + " ranks, full while used:\n";

@@ -104,7 +104,7 @@ ModuleGroup Flow::MakeGroup(size_t module) const {
   group.module = module;
   group.layouts = &plan_.LayoutsOf(module);
   group.signature = &plan_.tree->parameters(first);
-  group.matrix = std::ranges::any_of(*group.signature, IsMatrix);
+  group.matrix = first.adapts < 0 && std::ranges::any_of(*group.signature, IsMatrix);
   group.embedding = first.kind == "Embedding";
   return group;
 }

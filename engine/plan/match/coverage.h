@@ -30,7 +30,7 @@ Diagnostics CheckCoverage(const MatchedPlan& matched, const std::vector<Pattern>
 // Returns the nearest match for a rule whose pattern matches nothing, as the help of a finding: one or two sentences,
 // never empty.
 std::string NearestMatchText(const ModuleTree& tree, const Rule& rule);
-// The same for a pattern of a section (fsdp, recompute, keep_dtype), which can match any of `paths`.
+// The same for a pattern of a section (fsdp, recompute, keep_dtype, lora), which can match any of `paths`.
 std::string NearestMatchText(const std::vector<std::string_view>& paths, const ModulePattern& pattern);
 
 }  // namespace moonshard

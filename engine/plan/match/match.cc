@@ -240,7 +240,7 @@ class Matcher {
   // Sections match by single expressions: a plan has a few of them, and each is needed by itself, for its own finding.
   void MatchSections() {
     const Plan& plan = *matched_.plan;
-    if (!plan.data_parallel && plan.recompute.empty() && plan.kept_dtypes.empty()) return;
+    if (!plan.data_parallel && plan.recompute.empty() && plan.kept_dtypes.empty() && plan.adapters.empty()) return;
     const std::vector<std::string_view> paths = PathsAndParents();
     if (plan.data_parallel) {
       matched_.units = MatchSection(plan.data_parallel->wrap, "fsdp wraps", paths);
@@ -259,6 +259,25 @@ class Matcher {
       found.push_back(MatchSection({kept.modules}, "keep_dtype names", paths));
     }
     matched_.kept_dtypes = FirstSections(found);
+    MatchAdapters(paths);
+  }
+
+  // Every section adapts a module, also in a lenient plan: a model whose adapters are all absent would be frozen as a
+  // whole.
+  void MatchAdapters(const std::vector<std::string_view>& paths) {
+    const std::vector<Adapter>& adapters = matched_.plan->adapters;
+    std::map<std::pair<std::string, std::string>, int32_t> first;  // by path and name
+    for (size_t i = 0; i < adapters.size(); ++i) {
+      if (adapters[i].modules.empty()) {
+        diagnostics_.push_back(
+            MakeDiagnostic(Finding::kUnmatchedRule, "'at' of lora has no pattern", adapters[i].source));
+        diagnostics_.back().required = "at least one module, or no lora section";
+      }
+      for (const std::string& path : MatchSection(adapters[i].modules, "lora adapts", paths, /*may_be_absent=*/false)) {
+        first.try_emplace({path, adapters[i].name}, static_cast<int32_t>(i));
+      }
+    }
+    for (const auto& [key, section] : first) matched_.adapted.push_back({key.first, section});
   }
 
   static void SortOnce(std::vector<std::string>& paths) {
@@ -281,6 +300,11 @@ class Matcher {
   // The paths that any of the patterns matches, sorted. `what`: for messages, "fsdp wraps".
   std::vector<std::string> MatchSection(const std::vector<ModulePattern>& patterns, const std::string& what,
                                         const std::vector<std::string_view>& paths) {
+    return MatchSection(patterns, what, paths, matched_.plan->lenient);
+  }
+
+  std::vector<std::string> MatchSection(const std::vector<ModulePattern>& patterns, const std::string& what,
+                                        const std::vector<std::string_view>& paths, bool may_be_absent) {
     std::vector<std::string> found;
     for (const ModulePattern& module : patterns) {
       const auto pattern = TranslatePattern(module.pattern, module.syntax, module.source).Collect(diagnostics_);
@@ -290,7 +314,7 @@ class Matcher {
       for (std::string_view path : paths) {
         if (RE2::FullMatch(re2::StringPiece(path.data(), path.size()), regex)) found.emplace_back(path);
       }
-      if (found.size() > before || matched_.plan->lenient) continue;
+      if (found.size() > before || may_be_absent) continue;
       Diagnostic d = MakeDiagnostic(Finding::kUnmatchedRule,
                                     "'" + module.pattern + "', which " + what + ", matches no module", module.source);
       if (module.syntax == PatternSyntax::kGlob && pattern->regex != module.pattern) {

@@ -22,6 +22,8 @@ struct MatchedPlan {
 
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<const ModuleTree> tree;
+  // Of a plan with adapters, once `tree` has their factors: the tree without them; else null.
+  std::shared_ptr<const ModuleTree> bare_tree;
   std::vector<int32_t> rule_of;  // per module of the tree: index into plan->rules, or kNoRule
   std::vector<int64_t> matches;  // per rule: number of modules and parameters that it claims
   struct ParameterRule {
@@ -39,6 +41,7 @@ struct MatchedPlan {
   };
   std::vector<OfSection> recomputed;      // sorted by path; if several sections match a module, the first one
   std::vector<OfSection> kept_dtypes;     // the same
+  std::vector<OfSection> adapted;         // the same for the sections of each adapter; then by name of the adapter
   std::vector<std::string> kept_results;  // sorted: modules whose results recomputation keeps
 
   // Returns the index of the rule that claims the parameter by its path, or kNoRule.

@@ -135,6 +135,9 @@ class JsonReader {
     } else if constexpr (std::same_as<T, bool>) {
       if (!json_.is_bool()) return WrongKind("a boolean");
       value = json_.AsBool();
+    } else if constexpr (std::same_as<T, double>) {
+      if (!json_.is_number()) return WrongKind("a number");
+      value = json_.AsDouble();
     } else if constexpr (std::same_as<T, std::string>) {
       if (!json_.is_string()) return WrongKind("a string");
       ReadText(json_.AsString(), value);

@@ -103,6 +103,7 @@ std::string Plan::ToText() const {
   for (const KeptDType& kept : kept_dtypes) {
     out += Visible(kept.modules.source.ToString() + ": " + moonshard::ToText(kept)) + "\n";
   }
+  for (const Adapter& one : adapters) out += Visible(one.source.ToString() + ": " + moonshard::ToText(one)) + "\n";
   for (const OperatorLike& one : operators)
     out += Visible(one.source.ToString() + ": " + moonshard::ToText(one)) + "\n";
   if (fallback) out += Visible(fallback_source.ToString() + ": default " + moonshard::ToText(*fallback)) + "\n";

@@ -107,6 +107,8 @@ struct Plan {
   std::optional<Precision> precision;
   std::vector<KeptDType> kept_dtypes;
   std::vector<OperatorLike> operators;  // in source order
+  // In source order. Sections of one name are one adapter; if several of them name a module, the first one applies.
+  std::vector<Adapter> adapters;
 
   // Returns one line for each rule and section, with its source position; stable, for debugging and golden files.
   std::string ToText() const;

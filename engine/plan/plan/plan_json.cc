@@ -202,6 +202,24 @@ void Members(A& archive, KeptDType& kept) {
 }
 
 template <class A>
+void Members(A& archive, Adapter& section) {
+  auto& [name, modules, rank, alpha, dropout, rslora, dtype, source] = section;
+  archive("name", name);
+  archive("modules", modules);
+  archive("rank", rank);
+  archive("alpha", alpha);
+  archive("dropout", dropout);
+  archive("rslora", rslora);
+  archive("dtype", dtype);
+  archive("source", source);
+  Require(archive, rank >= 1 && rank <= Adapter::kMostRank, "the rank of an adapter is out of range");
+  Require(archive, alpha > 0 && std::isfinite(alpha) && dropout >= 0 && dropout < 1,
+          "'alpha' of an adapter must be positive, and 'dropout' at least 0 and below 1");
+  Require(archive, IsAdapterName(name), "the name of an adapter must consist of letters, digits, '_' and '-'");
+  Require(archive, IsDTypeOrNone(dtype), "a dtype is unknown");
+}
+
+template <class A>
 void Members(A& archive, OperatorLike& one) {
   auto& [name, like, source] = one;
   archive("name", name);
@@ -212,7 +230,7 @@ void Members(A& archive, OperatorLike& one) {
 template <class A>
 void Members(A& archive, Plan& plan) {
   auto& [name, chosen, api, lenient, rules, fallback, fallback_source, data_parallel, recompute, precision, kept_dtypes,
-         operators] = plan;
+         operators, adapters] = plan;
   archive("name", name);
   archive("chosen", chosen);
   archive("api", api);
@@ -225,6 +243,7 @@ void Members(A& archive, Plan& plan) {
   archive("precision", precision);
   archive("kept_dtypes", kept_dtypes);
   archive("operators", operators);
+  archive("adapters", adapters);
 }
 
 namespace {

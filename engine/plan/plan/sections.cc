@@ -1,5 +1,8 @@
 #include "engine/plan/plan/sections.h"
 
+#include <charconv>
+#include <cmath>
+
 #include "engine/core/base/text.h"
 
 namespace moonshard {
@@ -11,7 +14,25 @@ std::string PatternsText(const std::vector<ModulePattern>& modules) {
   return Join(patterns, ", ");
 }
 
+// The shortest text that reads back as the same number.
+std::string NumberText(double number) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof(text), number).ptr};
+}
+
 }  // namespace
+
+bool IsAdapterName(std::string_view name) {
+  const auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
+  return !name.empty() && name.size() <= 100 && std::ranges::all_of(name, fits);
+}
+
+double Adapter::scale() const {
+  const auto r = static_cast<double>(rank);
+  return alpha / (rslora ? std::sqrt(r) : r);
+}
 
 std::string ToText(const DataParallel& section) {
   const DataParallel usual;
@@ -49,6 +70,18 @@ std::string ToText(const Precision& section) {
   if (!section.reduce.empty()) out += " reduce=" + section.reduce;
   if (!section.outputs.empty()) out += " outputs=" + section.outputs;
   if (!section.cast_inputs) out += " cast_inputs=false";
+  return out;
+}
+
+std::string ToText(const Adapter& section) {
+  return "lora " + section.name + " [" + PatternsText(section.modules) + "] " + SettingsText(section);
+}
+
+std::string SettingsText(const Adapter& section) {
+  std::string out = "rank=" + std::to_string(section.rank) + " alpha=" + NumberText(section.alpha);
+  if (section.dropout > 0) out += " dropout=" + NumberText(section.dropout);
+  if (section.rslora) out += " rslora";
+  if (!section.dtype.empty()) out += " dtype=" + section.dtype;
   return out;
 }
 

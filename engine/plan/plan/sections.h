@@ -1,6 +1,6 @@
 // Sections: the parts of a plan besides its rules: data parallelism (fsdp, ddp), recomputation, dtypes (precision,
-// keep_dtype), and layout rules for a user's operators (operator_like). They hold the values as the plan declares them,
-// independent of a model.
+// keep_dtype), low-rank adapters (lora), and layout rules for a user's operators (operator_like). They hold the values
+// as the plan declares them, independent of a model.
 // Part of plan.h.
 // Stage after: match, then compile.
 #pragma once
@@ -101,6 +101,28 @@ struct KeptDType {
   std::string dtype;
 };
 
+// `lora { ... }`: a low-rank adapter of modules. A module with weight W [out, in] computes with
+// W + scale() B A, where A [rank, in] and B [out, rank] are trained and all other parameters of the model are frozen
+// (Hu et al., LoRA, arXiv:2106.09685).
+struct Adapter {
+  static constexpr int64_t kMostRank = int64_t{1} << 20;
+
+  std::string name = "default";
+  std::vector<ModulePattern> modules;
+  int64_t rank = 8;
+  double alpha = 8;
+  double dropout = 0;   // probability that an element of the input of A is dropped, in training
+  bool rslora = false;  // scale by the square root of the rank (Kalajdzievski, arXiv:2312.03732)
+  std::string dtype;    // of A and B, by torch's name; "": float32 for a 16-bit weight, else the dtype of the weight
+  SourceSpan source;
+
+  // alpha / rank; with rslora alpha / sqrt(rank).
+  double scale() const;
+};
+
+// Whether a text can be the name of an adapter: not empty, of letters, digits, '_' and '-'.
+bool IsAdapterName(std::string_view name);
+
 // `operator_like(name, like)`: the checks use the layout rule of operator `like` for the user's operator `name`
 // (types/rule_table.h).
 struct OperatorLike {
@@ -117,6 +139,10 @@ std::string ToText(const Recomputed& section);
 std::string ToText(const Precision& section);
 // "keep_dtype [model.norm] float32"
 std::string ToText(const KeptDType& section);
+// "lora default [model.layers.*.self_attn.q_proj] rank=8 alpha=16"
+std::string ToText(const Adapter& section);
+// "rank=8 alpha=16", and the keys that have another value than the default
+std::string SettingsText(const Adapter& section);
 // "operator_like mylib::rotate aten::silu"
 std::string ToText(const OperatorLike& section);
 

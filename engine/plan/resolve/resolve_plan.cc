@@ -11,6 +11,7 @@
 
 #include "engine/core/base/text.h"
 #include "engine/core/base/visible.h"
+#include "engine/plan/compile/adapters.h"
 #include "engine/plan/compile/checks.h"
 #include "engine/plan/compile/compile.h"
 #include "engine/plan/lint/flow.h"
@@ -40,6 +41,15 @@ std::string RunMatch(Work& work, Diagnostics& found) {
   const auto claimed = std::ranges::count_if(work.out.matched->rule_of, [](int32_t rule) { return rule >= 0; });
   return std::to_string(claimed) + " of " + Count(work.out.tree->modules().size(), "module") + " by " +
          Count(work.out.plan->rules.size(), "rule");
+}
+
+std::string RunAdapters(Work& work, Diagnostics& found) {
+  const size_t bare = work.out.tree->modules().size();
+  std::optional<MatchedPlan> matched = AddAdapters(*work.out.matched).Collect(found);
+  work.out.matched = std::move(matched);
+  if (!work.out.matched) return "nothing";
+  work.out.tree = work.out.matched->tree;
+  return Count(work.out.tree->modules().size() - bare, "module") + " of factors";
 }
 
 std::string RunCompile(Work& work, Diagnostics& found) {
@@ -89,6 +99,7 @@ std::string RunGuessedFlow(Work& work, Diagnostics& found) {
 // In the order in which their findings are reported. The passes from the first of lint on only read the compiled plan.
 constexpr Pass kPasses[] = {
     {"match", RunMatch},
+    {"adapters", RunAdapters},
     {"compile", RunCompile},
     {"lint-share", RunShare},
     {"flow", RunFlow},
@@ -110,10 +121,10 @@ bool Before(const Diagnostic& a, const Diagnostic& b) {
          std::tie(b.where.file, b.where.line, b.where.column, b.path);
 }
 
-// match and compile leave nothing to go on with where they fail; a lint pass that finds an error leaves the plan to the
-// passes behind it.
+// match, adapters and compile leave nothing to go on with where they fail; a lint pass that finds an error leaves the
+// plan to the passes behind it.
 bool CanGoOn(const Work& work, size_t passes_run) {
-  return passes_run == 1 ? work.out.matched.has_value() : work.out.compiled.has_value();
+  return passes_run <= 2 ? work.out.matched.has_value() : work.out.compiled.has_value();
 }
 
 // Of the model itself. A plan that has errors already is not held against its forward: what follows from them would be

@@ -41,7 +41,7 @@ struct PassRecord {
 // The results of the passes. `matched` is empty if match failed; `compiled` is empty if any pass reported an error.
 struct Resolution {
   std::shared_ptr<const Plan> plan;
-  std::shared_ptr<const ModuleTree> tree;
+  std::shared_ptr<const ModuleTree> tree;  // with the factors of adapters (adapters.h), if the plan has any
   MeshShape mesh;
   std::optional<MatchedPlan> matched;
   std::optional<CompiledPlan> compiled;  // its `findings` are equal to `diagnostics`
@@ -55,8 +55,8 @@ struct Resolution {
   JsonValue exported = {};
 };
 
-// Runs the passes in order and returns their results. Stops after match or compile if that pass fails. A lint pass that
-// reports an error does not stop the passes after it. `plan` and `tree` must not be null.
+// Runs the passes in order and returns their results. Stops after match, adapters or compile if that pass fails. A lint
+// pass that reports an error does not stop the passes after it. `plan` and `tree` must not be null.
 // `config`: the model's config.json; the lints compare the plan's numbers of heads with it. Null: the config is not
 // available.
 Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree, const MeshShape& mesh,

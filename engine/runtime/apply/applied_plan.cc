@@ -42,6 +42,7 @@
 #include "engine/plan/compile/mesh_axes.h"
 #include "engine/runtime/apply/apply_checks.h"
 #include "engine/runtime/apply/boundary_steps.h"
+#include "engine/runtime/apply/factors.h"
 #include "engine/runtime/apply/input_signature.h"
 #include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/apply/random_numbers.h"
@@ -82,6 +83,7 @@ struct AppliedPlan::State {
 //   redistributions    of all modules, so that all that cannot be run are reported at once
 //   initial values     compared while every rank holds full tensors: shards of different ranks cannot be compared
 //   broadcast          writes values, and only where that is the host's choice
+//   adapters           factors become modules of the model, all other parameters are frozen
 //   HoldBack, rows     requests to modules, one of which may not be able to: from here on the model changes
 //   parameters         become shards
 //   units, then sums   a unit brings its parameters' gradients to the sum by itself, which the sum has to know before a
@@ -114,10 +116,11 @@ class Applier {
     }
     s_.streams = MakeStreams(*s_.groups.at({MeshAxis::kTp, s_.plan.mesh.size(MeshAxis::kTp)}));
     if (!s_.mesh.device().is_meta()) s_.values = DeferredValues::Of(s_.live);  // where values can be
-    for (size_t m = 0; m < s_.live.modules.size(); ++m) {
+    for (size_t m = 0; m < s_.plan.tree->modules().size(); ++m) {
       redistributions_.push_back(MakeRedistributions(s_.plan, m, s_.groups, diagnostics_));
     }
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
+    InjectFactors(s_.live, s_.plan, options_.deferred_type, undo_);
     if (options_.initial == InitialValues::kCompare) CompareInitialValues(s_.live, s_.mesh);
     if (options_.initial == InitialValues::kBroadcast) BroadcastInitialValues(s_.live, s_.mesh, options_.check);
     RequestOfModules();
@@ -196,7 +199,34 @@ class Applier {
                "bool SetLocalRows(int64_t, int64_t, int64_t)");
       }
     }
+    RequestLowRank();
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
+  }
+
+  void RequestLowRank() {
+    for (const auto& [path, section] : s_.plan.adapted) {
+      const Adapter& adapter = s_.plan.plan->adapters[static_cast<size_t>(section)];
+      if (adapter.name != s_.plan.active_adapter()) continue;
+      const auto m = static_cast<size_t>(s_.plan.tree->Find(path));
+      const auto factor = [&](const char* name) {
+        return TensorAt(static_cast<size_t>(s_.plan.tree->Find(path + "." + name)), adapter.name);
+      };
+      Hookable* hook = s_.live.hooks[m];
+      const auto term = std::make_shared<const LowRank>(
+          LowRank{factor("lora_A"), factor("lora_B"), adapter.scale(), adapter.dropout});
+      if (hook != nullptr && hook->SetLowRank(term)) {
+        undo_.emplace_back([hook] { hook->SetLowRank(nullptr); });
+        continue;
+      }
+      Diagnostic d =
+          MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + path + "' does not support an adapter", adapter.source);
+      d.path = path;
+      d.declared = ToText(adapter) + " on " + ModuleAt(m).kind;
+      d.required =
+          "moonshard::nn::Linear, or a class with bool SetLowRank(std::shared_ptr<const LowRank>), called through its "
+          "holder";
+      diagnostics_.push_back(std::move(d));
+    }
   }
 
   const Placement& WeightOf(size_t m) const {

@@ -217,6 +217,19 @@ class ShareResultsStep final : public BoundaryStep {
   };
 };
 
+// The first result of a frozen lookup becomes a leaf that requires a gradient: all modules behind it then run their
+// backward as in a model that is trained in full, with the same collectives, wherever the first adapter is.
+class NeedGradientStep final : public BoundaryStep {
+ public:
+  void Leave(State* /*state*/, std::span<const TensorSlot> results) override {
+    if (!c10::GradMode::is_enabled()) return;
+    for (const TensorSlot& slot : results) {
+      if (slot.position != 0 || !slot.tensor->defined()) continue;
+      if (slot.tensor->is_floating_point() && !slot.tensor->requires_grad()) slot.tensor->requires_grad_(true);
+    }
+  }
+};
+
 // A rowwise bias. In the forward of each rank it would be added once per rank, and the reduction would sum it as often;
 // so it is added here, behind the redistribution of the output: y = sum over ranks (x_r w_r) + b, and not sum (x_r w_r
 // + b), which has ranks * b.
@@ -292,6 +305,7 @@ class BoundaryMaker {
       case StepKind::kRouteInputs:
       case StepKind::kRouteOutputs: return std::make_shared<RouteStep>(*layouts_.route, OwnExperts(), path_);
       case StepKind::kShareResults: return std::make_shared<ShareResultsStep>();
+      case StepKind::kNeedGradient: return std::make_shared<NeedGradientStep>();
       case StepKind::kAddParameters: return std::make_shared<AddParametersStep>(std::move(late_));
       case StepKind::kRecompute:
       case StepKind::kFinishCall:

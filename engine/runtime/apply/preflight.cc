@@ -26,7 +26,7 @@ class Preflight {
   Preflight(const LiveTree& live, const CompiledPlan& plan) : live_(live), plan_(plan) {}
 
   Diagnostics Run() {
-    Check(live_.tree == plan_.tree, "the plan was compiled against another tree");
+    Check(live_.tree == plan_.live_tree(), "the plan was compiled against another tree");
     for (size_t m = 0; m < live_.modules.size(); ++m) {
       const Module& module = plan_.tree->modules()[m];
       const ModuleLayouts& layouts = plan_.LayoutsOf(m);

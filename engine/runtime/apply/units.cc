@@ -82,8 +82,8 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
       const c10::ScalarType used = UsedType(plan, live);
       if (settings.ranks == 1 && used == live.tensor.scalar_type()) continue;  // nothing to gather or to cast
       out.params.insert(ref);
-      of_unit.push_back(
-          {live.tensor, LocalShape(live.shape, Gathered(live.placement), plan.mesh, rank), used, live.path});
+      of_unit.push_back({live.tensor, LocalShape(live.shape, Gathered(live.placement), plan.mesh, rank), used,
+                         live.path, plan.Trains(ref)});
       const bool casts = live.tensor.is_floating_point();
       options.reduced.push_back(casts ? ScalarTypeNamed(settings.reduce_dtype).value_or(used) : used);
       sum->SetManual(live.tensor);

@@ -33,9 +33,10 @@ void TakeStorage(const at::Tensor& tensor) {
 
 // One collective for each pair of stored and used dtype, in the order of the dtypes: the same on every rank. The dtype
 // that is sent is the used one, so bfloat16 parameters with float32 shards cost half the bytes.
-std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int64_t ranks) {
+std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int64_t ranks, bool trained) {
   std::map<std::pair<c10::ScalarType, c10::ScalarType>, std::vector<size_t>> by_dtype;
   for (size_t i = 0; i < parameters.size(); ++i) {
+    if (trained && !parameters[i].trains) continue;
     by_dtype[{parameters[i].tensor.scalar_type(), parameters[i].used}].push_back(i);
   }
   std::vector<UnitFlat> flats;

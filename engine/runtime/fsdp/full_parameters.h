@@ -28,6 +28,7 @@ struct UnitParameter {
   std::vector<int64_t> shape;                     // of the full parameter
   c10::ScalarType used = c10::ScalarType::Float;  // dtype of the full parameter
   std::string path = {};                          // for errors
+  bool trains = true;                             // false: frozen by the plan, so its gradient has no reduce-scatter
 };
 
 // The parameters whose shards have the same dtype and whose full tensors have the same dtype. They share one buffer and
@@ -36,7 +37,8 @@ struct UnitFlat {
   std::vector<size_t> members;  // indices of the parameters
   FlatShards shards;            // extra elements: one flag per parameter, whether any rank has a gradient
 };
-std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int64_t ranks);
+// `trained`: without the parameters that are frozen by the plan.
+std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int64_t ranks, bool trained = false);
 
 class FullParameters {
  public:

@@ -19,7 +19,7 @@ GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameter
       group_(std::move(group)),
       sum_(std::move(sum)),
       label_(std::move(label)),
-      flats_(FlatsOf(parameters, group_->size())) {}
+      flats_(FlatsOf(parameters, group_->size(), /*trained=*/true)) {}
 
 // Gradients are packed rank-major in the dtype of the sum: block r holds the rows that rank r owns of every parameter.
 // A reduce-scatter sums and delivers them at once, where an all-reduce would send twice the bytes and leave every rank

@@ -45,6 +45,14 @@ struct TensorSlot {
   at::Tensor* tensor = nullptr;
 };
 
+// A low-rank term of a module's weight: a [rank, in] and b [out, rank], which may be shards, as the weight may be.
+struct LowRank {
+  at::Tensor a;
+  at::Tensor b;
+  double scale = 1;
+  double dropout = 0;  // probability that an element of the input is dropped in training
+};
+
 // Runs the inside of a call, possibly more than once (recomputation).
 class CallRunner {
  public:
@@ -192,6 +200,10 @@ class Hookable {
   // Declares that the weight of a lookup module holds the rows [first, first + rows) of a table of `total` rows: ids
   // outside of this range return rows of zeros. Returns false if the module does not support it.
   virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }
+
+  // Makes the module, whose parameter "weight" is W [out, in], compute with W + scale B A (LowRank), or with W alone if
+  // `term` is null. Returns false if the module does not support it.
+  virtual bool SetLowRank(std::shared_ptr<const LowRank> /*term*/) { return false; }
 
   // Sets the shape that an exported program uses for `tensor` (a parameter or buffer of the module, by name) where its
   // graph computes sizes of activations from sizes of parameters. This is the local shape on tp, or the full shape if

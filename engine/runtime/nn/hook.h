@@ -14,6 +14,7 @@
 //   bool HoldBack(std::string_view parameter);                        leave a parameter out of forward
 //   void ReleaseBack(std::string_view parameter);                     use it again
 //   bool SetLocalRows(int64_t first, int64_t rows, int64_t total);    a lookup in some rows only
+//   bool SetLowRank(std::shared_ptr<const LowRank> term);             add scale B A to the weight (an adapter)
 //
 // In C++ these calls bypass the hook: forward called through the class without hooks
 // (`module->as<BlockImpl>()->forward(x)`, `BlockImpl::forward` in a derived class), and an Impl that is stored by
@@ -150,6 +151,16 @@ class Hooked<Impl, detail::Types<Arguments...>>
                     { impl.SetLocalRows(first, rows, total) } -> std::same_as<bool>;
                   }) {
       return Impl::SetLocalRows(first, rows, total);
+    } else {
+      return false;
+    }
+  }
+
+  bool SetLowRank(std::shared_ptr<const LowRank> term) override {
+    if constexpr (requires(Impl & impl) {
+                    { impl.SetLowRank(term) } -> std::same_as<bool>;
+                  }) {
+      return Impl::SetLowRank(std::move(term));
     } else {
       return false;
     }

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/dropout.h>
 
 #include "engine/core/base/check.h"
 #include "engine/runtime/nn/deferred_parameters.h"
@@ -25,7 +26,17 @@ LinearImpl::LinearImpl(const torch::nn::LinearOptions& options) : torch::nn::Lin
 }
 
 at::Tensor LinearImpl::forward(const at::Tensor& input) {
-  return at::linear(input, weight, holds_back_bias_ ? at::Tensor() : bias);
+  at::Tensor made = at::linear(input, weight, holds_back_bias_ ? at::Tensor() : bias);
+  if (!low_rank_) [[likely]]
+    return made;
+  const at::Tensor dropped = low_rank_->dropout > 0 ? at::dropout(input, low_rank_->dropout, is_training()) : input;
+  const at::Tensor inner = at::linear(dropped.to(low_rank_->a.scalar_type()), low_rank_->a);
+  return made.add(at::linear(inner, low_rank_->b).to(made.scalar_type()), low_rank_->scale);
+}
+
+bool LinearImpl::SetLowRank(std::shared_ptr<const LowRank> term) {
+  low_rank_ = std::move(term);
+  return true;
 }
 
 void LinearImpl::TieWeight(const at::Tensor& weight) {
@@ -59,6 +70,8 @@ at::Tensor NormHeadImpl::forward(const at::Tensor& input) {
   const at::Tensor length = weight.norm(2, {1}, /*keepdim=*/true).clamp_min(1e-12);
   return at::linear(input, weight / length);
 }
+
+bool NormHeadImpl::SetLowRank(const std::shared_ptr<const LowRank>& /*term*/) { return false; }
 
 std::shared_ptr<torch::nn::Module> NormHeadImpl::clone(const std::optional<torch::Device>& device) const {
   auto copy = std::make_shared<NormHeadImpl>(*this);

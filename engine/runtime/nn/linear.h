@@ -36,10 +36,15 @@ class LinearImpl : public torch::nn::LinearImpl {
   bool HoldBack(std::string_view parameter);
   void ReleaseBack(std::string_view parameter);
 
+  // x W^T becomes x W^T + scale (drop(x) A^T) B^T: an adapter. The term is computed in the dtype of A and B, and added
+  // in the dtype of the result. Null: no term. Returns true.
+  bool SetLowRank(std::shared_ptr<const LowRank> term);
+
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
 
  private:
   bool holds_back_bias_ = false;
+  std::shared_ptr<const LowRank> low_rank_;
 };
 
 MOONSHARD_MODULE(Linear);
@@ -51,6 +56,9 @@ class NormHeadImpl : public LinearImpl {
 
   // x [..., in] -> [..., out].
   at::Tensor forward(const at::Tensor& input);
+
+  // Returns false: the rows of W + B A would have to be normalised.
+  static bool SetLowRank(const std::shared_ptr<const LowRank>& term);
 
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
 };

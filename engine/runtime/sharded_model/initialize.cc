@@ -109,6 +109,7 @@ InitialBufferRule MissingBufferInit(const ExportedProgram& program) {
 void Initialize(AppliedPlan& model, uint64_t seed, const InitialRule& rule, const InitialBufferRule& buffer_rule) {
   const c10::NoGradGuard no_grad;
   for (const LiveParameter& parameter : model.parameters()) {
+    if (model.plan().LayoutsOf(parameter.ref.module).factors) continue;  // they have initial values since Apply
     if (!parameter.is_buffer) {
       SetInitialValue(model, parameter, rule(parameter, model.ModuleOf(parameter)), seed);
     } else if (buffer_rule) {

@@ -196,7 +196,7 @@ std::vector<LoadMatch> MatchSources(const AppliedPlan& model, const std::vector<
       found = by_name.find(parameter.aliases[a]);
     }
     if (found == by_name.end()) {
-      if (parameter.is_buffer) continue;
+      if (parameter.is_buffer || model.plan().LayoutsOf(parameter.ref.module).factors) continue;
       errors.push_back(MissingTensor(parameter, by_name, from));
       errors.back().path = path;
       continue;

@@ -98,12 +98,12 @@ void AdamW::FusedStep() {
 }
 
 // Weight decay is for matrices and not for vectors (norms, biases). By the shape of the full parameter, so that all
-// ranks make the same groups.
+// ranks make the same groups. Frozen parameters are in no group: they have no gradient and no state.
 AdamW MakeAdamW(const AppliedPlan& model, const torch::optim::AdamWOptions& options) {
   std::vector<at::Tensor> matrices;
   std::vector<at::Tensor> vectors;
   for (const LiveParameter& parameter : model.parameters()) {
-    if (parameter.is_buffer) continue;
+    if (!model.plan().Trains(parameter.ref)) continue;
     (parameter.shape.size() > 1 ? matrices : vectors).push_back(parameter.tensor);
   }
   auto plain = std::make_unique<torch::optim::AdamWOptions>(options);

@@ -282,9 +282,9 @@ Options ReadOptions(const JsonValue::Object& values, const std::string& path, Di
 }
 
 template <class Options, class State>
-class Adapter final : public OptimizerAdapter {
+class AdapterFor final : public OptimizerAdapter {
  public:
-  Adapter(Optimizer& optimizer, std::string kind) : optimizer_(optimizer), kind_(std::move(kind)) {}
+  AdapterFor(Optimizer& optimizer, std::string kind) : optimizer_(optimizer), kind_(std::move(kind)) {}
 
   std::string kind() const override { return kind_; }
 
@@ -389,7 +389,7 @@ class Adapter final : public OptimizerAdapter {
 template <class Kind, class Options, class State>
 std::unique_ptr<OptimizerAdapter> AdapterIf(Optimizer& optimizer, const char* kind) {
   if (typeid(optimizer) != typeid(Kind)) return nullptr;
-  return std::make_unique<Adapter<Options, State>>(optimizer, kind);
+  return std::make_unique<AdapterFor<Options, State>>(optimizer, kind);
 }
 
 }  // namespace

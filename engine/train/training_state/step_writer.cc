@@ -170,10 +170,9 @@ Diagnostics CompleteStep(Storage& storage, RunDirectory& run, StepJob& job) {
 
   std::vector<std::string> files = {kManifestFile, kRandomFile};
   for (const RankFile& file : manifest.rank_files) files.push_back(file.name);
-  if (Failure failed = WriteForm(storage, job.staging->directory(), FitForm(*job.form, job.form_tensors, manifest),
-                                 manifest, files)) {
-    return {*failed};
-  }
+  ModelForm form = FitForm(*job.form, job.form_tensors, manifest);
+  AddAdapterFiles(job.adapter, manifest, form);
+  if (Failure failed = WriteForm(storage, job.staging->directory(), form, manifest, files)) return {*failed};
   const std::string random = RandomFile(generators);
   job.record.random_bytes = random.size();
   job.record.random_hash = HashOf(random);

@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/core/base/result.h"
+#include "engine/io/checkpoint/adapter_files.h"
 #include "engine/io/checkpoint/lay_out.h"
 #include "engine/io/checkpoint/model_form.h"
 #include "engine/io/checkpoint/run_directory.h"
@@ -35,7 +36,8 @@ struct StepJob {
   // Used only on rank 0.
   std::optional<StagingDirectory> staging;
   TrainingRecord record;
-  std::vector<FormTensor> form_tensors;
+  std::vector<FormTensor> form_tensors;  // without the factors of adapters
+  AdapterFiles adapter;
   std::shared_ptr<const ModelForm> form;
   int64_t keep = 0;  // TrainingCheckpointOptions::keep
 };

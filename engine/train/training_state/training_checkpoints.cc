@@ -183,11 +183,13 @@ struct TrainingCheckpoints::Impl {
       job.generators[name] = {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
     }
     for (const LiveParameter& parameter : model.parameters()) {
+      if (model.plan().LayoutsOf(parameter.ref.module).factors) continue;
       job.form_tensors.push_back({parameter.path, parameter.aliases, parameter.is_buffer});
       if (parameter.aliases.empty()) continue;
       manifest.ties.push_back({parameter.path});
       manifest.ties.back().insert(manifest.ties.back().end(), parameter.aliases.begin(), parameter.aliases.end());
     }
+    job.adapter = AdapterFilesOf(model.plan());
     job.record.step = job.step;
     job.record.host = state.host;
     job.record.optimizer = SavedState::RecordOf(model, settled);

@@ -6,6 +6,7 @@
 
 #include "engine/core/base/json.h"
 #include "engine/core/base/text.h"
+#include "tests/support/golden.h"
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
@@ -36,6 +37,20 @@ TEST_CASE("explain: the text") {
   CHECK_THAT(done.out, Contains("backward: 5 all_reduce (1.25 KiB)"));
 }
 
+TEST_CASE("explain: a plan with adapters") {
+  const ScratchFolder scratch;
+  const std::string plan =
+      scratch.Write("lora.lua",
+                    "return plan {\n  extends \"llama\",\n"
+                    "  lora { at = \"model.layers.*.self_attn.{q,v}_proj\", rank = 8, alpha = 16 },\n"
+                    "  lora { at = \"model.layers.*.mlp.down_proj\", rank = 4, alpha = 16, dropout = 0.05 },\n"
+                    "  lora { at = \"model.layers.1.mlp.up_proj\", rank = 4, name = \"other\" },\n}\n");
+  const Outcome done = Run({"explain", kModel, "--mesh", "dp=2,tp=2", "--plan", plan});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CheckGolden(SourcePath("tests/cases/explain/lora.txt"), done.out);
+}
+
 TEST_CASE("explain --passes: every pass with its time and what it made, also of a plan that fails") {
   const Outcome done = Run({"explain", kModel, "--mesh", "tp=2", "--passes"});
   INFO(done.ToText());
@@ -44,6 +59,7 @@ TEST_CASE("explain --passes: every pass with its time and what it made, also of 
   CHECK_THAT(done.out, Catch::Matches("read +[0-9]+\\.[0-9]{3} ms  21 tensors in 6 files\n"
                                       "evaluate +[0-9]+\\.[0-9]{3} ms  9 rules of plan llama\n"
                                       "match +[0-9]+\\.[0-9]{3} ms  21 of 21 modules by 9 rules\n"
+                                      "adapters +[0-9]+\\.[0-9]{3} ms  0 modules of factors\n"
                                       "compile [^\n]*\n(lint|flow)[^]*\ntotal +[0-9]+\\.[0-9]{3} ms\n"));
   // The passes come beside the explanation, which they leave as it is.
   const JsonValue with =
@@ -55,7 +71,7 @@ TEST_CASE("explain --passes: every pass with its time and what it made, also of 
   for (const JsonValue& pass : passes.AsArray()) {
     CHECK(KeysOf(pass) == Keys{"errors", "made", "name", "notes", "seconds", "warnings"});
   }
-  CHECK(passes.AsArray().size() == 15);
+  CHECK(passes.AsArray().size() == 16);
   // A plan that does not fit: the last pass is the one that found it.
   const ScratchFolder scratch;
   const std::string bad = scratch.Write("bad.lua", "return plan { at('modle.norm', replicated()) }\n");

@@ -83,8 +83,19 @@ TEST_CASE("export writes what others can say, and fails where something is left 
   const Outcome torch = Run(shards);
   CHECK(torch.code == 0);
   CHECK_THAT(torch.out, Contains("RowwiseParallel(output_layouts=Shard(1))"));
-  // What was exported, imported again, shards the same.
+  // The plan of the model without its adapters is not what was asked for.
   const ScratchFolder scratch;
+  const std::string adapted = scratch.Write(
+      "lora.lua", "return plan { extends \"llama\", lora { at = \"model.layers.*.mlp.*_proj\", rank = 2 } }");
+  for (const char* form : {"hf", "torch"}) {
+    const Outcome base = Run({"export", kModel, "--mesh", "tp=2", "--form", form});
+    const Outcome frozen = Run({"export", kModel, "--mesh", "tp=2", "--form", form, "--plan", adapted});
+    CHECK(frozen.code == 1);
+    CHECK_THAT(frozen.err, Contains("lora.lua:1:") && Contains("adapters cannot be exported"));
+    CHECK_THAT(frozen.out, !Contains("lora_"));
+    CHECK_THAT(base.out, Contains("down_proj"));
+  }
+  // What was exported, imported again, shards the same.
   const std::string back = scratch.Write("back.json", full.out);
   const std::vector<std::string> given = {"explain", kModel, "--mesh", "tp=2", "--json"};
   std::vector<std::string> again = given;

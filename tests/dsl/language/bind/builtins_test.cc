@@ -102,7 +102,7 @@ std::string PlanWith(const std::string& table, const std::string& o) {
   if (table == "packed") return "return plan { at(\"lm_head.weight\", packed(0, { 64, 64 }, " + o + ")) }";
   if (table == "route") return "return plan { at(\"lm_head\", style { route = " + o + " }) }";
   if (table == "prefetch") return "return plan { fsdp { prefetch = " + o + " } }";
-  if (table == "fsdp" || table == "ddp" || table == "recompute" || table == "precision") {
+  if (table == "fsdp" || table == "ddp" || table == "recompute" || table == "precision" || table == "lora") {
     return "return plan { " + table + " " + o + " }";
   }
   return "return plan { at(\"lm_head\", " + table + " " + o + ") }";
@@ -112,6 +112,7 @@ std::string PlanWith(const std::string& table, const std::string& o) {
 std::string TableWith(const KeyInfo& key, const std::string& value) {
   if (key.key == kPositional) return "{ " + value + " }";
   std::string out = "{ " + std::string(key.key) + " = " + value;
+  if (std::string(key.table) == "lora" && std::string(key.key) != "at") out += ", at = \"lm_head\"";
   if (std::string(key.table) == "route") {
     for (const KeyInfo& other : KeysOf("route")) {
       if (std::string(other.key) != key.key) out += ", " + std::string(other.key) + " = " + other.example;
@@ -141,7 +142,8 @@ TEST_CASE("a key with its default is the same as none") {
     ++compared;
     INFO(table << "." << key.key << " = " << key.fallback);
     const Result<Plan> with = EvaluatePlan(PlanWith(table, TableWith(key, key.fallback)), "t.lua", LlamaInputs(2));
-    const Result<Plan> without = EvaluatePlan(PlanWith(table, "{}"), "t.lua", LlamaInputs(2));
+    const Result<Plan> without =
+        EvaluatePlan(PlanWith(table, table == "lora" ? "{ at = \"lm_head\" }" : "{}"), "t.lua", LlamaInputs(2));
     INFO(TextOf(with));
     REQUIRE(with.ok());
     CHECK(with.value().ToText() == TextOf(without));

@@ -125,6 +125,22 @@ TEST_CASE("a named plan comes from the search path first, and may extend the bui
   CHECK(plan.value().rules.back().source.file == "plans/llama.lua");
 }
 
+TEST_CASE("the lora sections of a plan replace those of the plan that it extends") {
+  TemporaryFolder folder;
+  folder.Write("base.lua",
+               "return plan { extends \"llama\", lora { at = \"a\" }, lora { at = \"b\", name = \"two\" } }");
+  folder.Write("same.lua", "return plan { extends \"base\" }");
+  folder.Write("other.lua", "return plan { extends \"base\", lora { at = \"c\" } }");
+  const Result<Plan> same = LoadPlanFile(folder.At("same.lua"), LlamaInputs(2));
+  const Result<Plan> other = LoadPlanFile(folder.At("other.lua"), LlamaInputs(2));
+  INFO(TextOf(same) << TextOf(other));
+  REQUIRE((same.ok() && other.ok()));
+  REQUIRE(same.value().adapters.size() == 2);
+  CHECK(same.value().adapters[1].name == "two");
+  REQUIRE(other.value().adapters.size() == 1);
+  CHECK(other.value().adapters[0].modules[0].pattern == "c");
+}
+
 TEST_CASE("LoadPlan throws all diagnostics") {
   CHECK_THROWS_AS(LoadPlan("no_such_plan", {}), PlanError);
   CHECK(LoadPlan("llama", LlamaInputs(2)).name == "llama");

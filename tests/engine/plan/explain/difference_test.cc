@@ -84,6 +84,25 @@ TEST_CASE("modules that one of the models lacks") {
   CHECK(Compare(after, before).modules[0].parts == std::vector<Part>{{"module", "present", ""}});
 }
 
+TEST_CASE("modules that have an adapter in one plan only, and the factors") {
+  const CompiledPlan before = CompileMlp("tp=2");
+  Plan plan = *before.plan;
+  Adapter& adapter = plan.adapters.emplace_back();
+  adapter.modules = {{"mlp.up"}};
+  adapter.rank = 2;
+  const CompiledPlan after = Compiled(plan, before.tree, before.mesh);
+  const PlanDifference difference = Compare(before, after);
+  REQUIRE(difference.modules.size() == 3);
+  CHECK(difference.modules[0].path == "mlp.up.lora_A");
+  CHECK(difference.modules[0].parts == std::vector<Part>{{"module", "", "present"}});
+  CHECK(difference.modules[2].path == "mlp.up");
+  CHECK(difference.modules[2].parts == std::vector<Part>{{"adapted", "", "yes"}});
+  CHECK(Compare(after, before).modules[2].parts == std::vector<Part>{{"adapted", "yes", ""}});
+  // Another adapter of the module.
+  plan.adapters.front().alpha = 3;
+  CHECK(Compiled(plan, before.tree, before.mesh).Hash() != after.Hash());
+}
+
 TEST_CASE("modules that are units or recomputed in one plan only") {
   CompiledPlan before = CompileMlp("tp=2");
   CompiledPlan after = before;

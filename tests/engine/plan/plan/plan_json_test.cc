@@ -69,6 +69,15 @@ Plan FullPlan() {
                     {}};
   plan.precision = {"bfloat16", "float32", "float64", false, Place(15)};
   plan.kept_dtypes = {{{"e", PatternSyntax::kGlob, Place(16)}, "float16"}};
+  plan.adapters = {{.name = "first",
+                    .modules = {{"f", PatternSyntax::kRegex, Place(17)}},
+                    .rank = 3,
+                    .alpha = 0.1,
+                    .dropout = 0.25,
+                    .rslora = true,
+                    .dtype = "float64",
+                    .source = Place(18)},
+                   {}};
   return plan;
 }
 
@@ -88,6 +97,27 @@ TEST_CASE("a plan is the same after JSON") {
   CHECK(read.rules[0].style.params.contains("b\xff"));
   CHECK(read.data_parallel->wrap[0].source == plan.data_parallel->wrap[0].source);
   CHECK(Written(Read(Written(Plan{})).ValueOrThrow()) == Written(Plan{}));
+  REQUIRE(read.adapters.size() == 2);
+  CHECK(read.adapters[0].alpha == 0.1);
+  CHECK(read.adapters[0].source == plan.adapters[0].source);
+}
+
+TEST_CASE("an adapter of a worker that the language cannot declare is refused") {
+  const auto refused = [](const std::string& from, const std::string& to) {
+    std::string text = Written(FullPlan());
+    REQUIRE(text.find(from) != std::string::npos);
+    text.replace(text.find(from), from.size(), to);
+    return !Read(text).ok();
+  };
+  CHECK_FALSE(refused(R"("rank":3)", R"("rank":4)"));
+  CHECK(refused(R"("rank":3)", R"("rank":0)"));
+  CHECK(refused(R"("rank":3)", R"("rank":9000000)"));
+  CHECK(refused(R"("alpha":0.1)", R"("alpha":0)"));
+  CHECK(refused(R"("alpha":0.1)", R"("alpha":"0.1")"));
+  CHECK(refused(R"("dropout":0.25)", R"("dropout":1)"));
+  CHECK(refused(R"("dropout":0.25)", R"("dropout":-0.5)"));
+  CHECK(refused(R"("name":"first")", R"("name":"fi.rst")"));
+  CHECK(refused(R"("dtype":"float64")", R"("dtype":"float99")"));
 }
 
 TEST_CASE("diagnostics are the same after JSON, also where there is no plan") {

@@ -39,19 +39,20 @@ std::vector<std::string> NamesOf(const std::vector<PassRecord>& passes) {
 TEST_CASE("every pass leaves a record with what it made and found") {
   const Resolution resolved = RunPasses(MlpPlan(Layout::Replicate()), MlpTree(), Mesh("tp=2"));
   REQUIRE(resolved.compiled);
-  CHECK(NamesOf(resolved.passes) == std::vector<std::string>{"match", "compile", "lint-share", "flow", "lint-large",
-                                                             "lint-shards", "lint-heads", "lint-head-order",
-                                                             "lint-order", "lint-stream", "lint-partial", "lint-norms",
-                                                             "lint-cost"});
+  CHECK(NamesOf(resolved.passes) == std::vector<std::string>{"match", "adapters", "compile", "lint-share", "flow",
+                                                             "lint-large", "lint-shards", "lint-heads",
+                                                             "lint-head-order", "lint-order", "lint-stream",
+                                                             "lint-partial", "lint-norms", "lint-cost"});
   CHECK(resolved.passes[0].made == "2 of 3 modules by 2 rules");
-  CHECK(resolved.passes[1].made == "3 distinct step lists");
+  CHECK(resolved.passes[1].made == "0 modules of factors");
+  CHECK(resolved.passes[2].made == "3 distinct step lists");
   const auto spent = std::ranges::count_if(resolved.passes, [](const PassRecord& p) { return p.seconds > 0; });
   CHECK(spent > 0);
   const std::string text = PassesText(resolved.passes);
-  CHECK(std::ranges::count(text, '\n') == 14);  // and the sum
+  CHECK(std::ranges::count(text, '\n') == 15);  // and the sum
   CHECK_THAT(text, Catch::StartsWith("match ") && Catch::Contains("\ntotal "));
   const JsonValue json = PassesJson(resolved.passes);
-  CHECK(json.AsArray().size() == 13);
+  CHECK(json.AsArray().size() == 14);
   CHECK(json.AsArray()[0].Find("made")->AsString() == "2 of 3 modules by 2 rules");
 }
 
@@ -66,10 +67,30 @@ TEST_CASE("a pass that fails is the last, and what was made before it is kept") 
   auto plan = std::make_shared<Plan>(*MlpPlan(Layout::Replicate()));
   plan->rules.front().style.params["weight"] = Placement(Layout::Shard(5));
   const Resolution bad_dim = RunPasses(plan, MlpTree(), Mesh("tp=2"));
-  CHECK(NamesOf(bad_dim.passes) == std::vector<std::string>{"match", "compile"});
+  CHECK(NamesOf(bad_dim.passes) == std::vector<std::string>{"match", "adapters", "compile"});
   CHECK(bad_dim.matched);
   CHECK(!bad_dim.compiled);
   CHECK(bad_dim.diagnostics.front().finding == Finding::kBadDim);
+}
+
+TEST_CASE("a plan with adapters resolves to the tree with their factors, and one that does not fit ends the passes") {
+  auto plan = std::make_shared<Plan>(*MlpPlan(Layout::Replicate()));
+  plan->adapters.emplace_back().modules = {{"mlp.up"}};
+  plan->adapters.back().rank = 2;
+  const auto bare = MlpTree();
+  const Resolution resolved = RunPasses(plan, bare, Mesh("tp=2"));
+  REQUIRE(resolved.compiled);
+  CHECK(resolved.passes[1].made == "2 modules of factors");
+  CHECK(resolved.tree->Find("mlp.up.lora_B") >= 0);
+  CHECK(resolved.compiled->live_tree() == bare);
+  CHECK(bare->Find("mlp.up.lora_B") < 0);
+
+  plan->adapters.back().rank = 1000;
+  const Resolution unfit = RunPasses(plan, bare, Mesh("tp=2"));
+  CHECK(NamesOf(unfit.passes) == std::vector<std::string>{"match", "adapters"});
+  CHECK(!unfit.compiled);
+  CHECK(unfit.tree == bare);
+  CHECK(unfit.diagnostics.front().finding == Finding::kStyleDoesNotFit);
 }
 
 TEST_CASE("an error of lint refuses the plan, after every lint pass has run") {

@@ -2,12 +2,14 @@
 // where values are whole on every rank, other ones where they are shards. The program starts itself again as a rank.
 #include <catch2/catch.hpp>
 
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -15,6 +17,8 @@
 #include <torch/utils.h>
 
 #include "engine/core/base/hash.h"
+#include "engine/plan/compile/local_shape.h"
+#include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/collective/label.h"
 #include "engine/runtime/nn/embedding.h"
@@ -206,6 +210,66 @@ void CheckDrawsNothing(DeviceMesh& mesh) {
   }
 }
 
+constexpr int64_t kIn = 64;
+
+struct AdaptedImpl : torch::nn::Module {
+  AdaptedImpl() { fc = register_module("fc", nn::Linear(torch::nn::LinearOptions(kIn, 4).bias(false))); }
+  at::Tensor forward(const at::Tensor& x) { return fc(x); }
+  nn::Linear fc = nullptr;
+};
+MOONSHARD_MODULE(Adapted);
+
+// y [8, 4] of one Linear with an adapter of rank 1 that drops half of its input, in training and in evaluation. W and B
+// are ones; A is `first` for the first half of the features and `second` for the others.
+std::pair<at::Tensor, at::Tensor> OfAdapter(DeviceMesh& mesh, const Style& style, double first, double second) {
+  torch::manual_seed(7);
+  Plan plan = PlanOfRules("one", {{"fc", style}});
+  Adapter& adapter = plan.adapters.emplace_back();
+  adapter.modules = {{"fc"}};
+  adapter.rank = 1;
+  adapter.alpha = 1;
+  adapter.dropout = 0.5;
+  const torch::NoGradGuard no_grad;
+  Adapted one;
+  one->fc->weight.fill_(1);
+  auto model = Parallelize(one, plan, mesh);
+  for (const LiveParameter& parameter : model.applied().parameters()) {
+    at::Tensor factor = at::ones(parameter.shape);
+    if (parameter.path.find("lora_A") != std::string::npos) {
+      factor.narrow(1, 0, kIn / 2).fill_(first);
+      factor.narrow(1, kIn / 2, kIn / 2).fill_(second);
+    }
+    parameter.tensor.detach().copy_(
+        SliceShard(factor, LocalIntervals(parameter.shape, parameter.placement, mesh.shape(), mesh.rank())));
+  }
+  const at::Tensor x = torch::ones({8, kIn});
+  const at::Tensor trained = model.forward(x);
+  one->eval();
+  return {trained, model.forward(x)};
+}
+
+// The input of an adapter is dropped as its layout says: alike where the ranks share it, and on its own where each rank
+// has other features.
+void CheckAdapters(DeviceMesh& mesh) {
+  Style colwise = ColwiseStyle();
+  colwise.outputs = {Redistribution{Layout::Shard(-1), Layout::Replicate()}};
+  const auto [alike, full] = OfAdapter(mesh, colwise, 1, 1);
+  Expect(alike.equal(alike.narrow(1, 0, 1).expand_as(alike)), "columns of all ranks have the same elements");
+  Expect((full == 2 * kIn).all().item<bool>(), "nothing is dropped in evaluation");
+  Expect((alike != full).any().item<bool>(), "elements are dropped in training");
+  Expect(std::abs(alike.mean().item<double>() - 2 * kIn) < 16, "what is kept is scaled");
+
+  if (mesh.shape().size(MeshAxis::kTp) != 2) return;
+  Style rowwise = RowwiseStyle();
+  rowwise.inputs = {Redistribution{Layout::Replicate(), Layout::Shard(-1)}};
+  rowwise.after = {};
+  // Of rank 0 at most 2 * 32, of rank 1 a multiple of 2000.
+  const at::Tensor term = OfAdapter(mesh, rowwise, 1, 1000).first.select(1, 0) - kIn;
+  const at::Tensor of_second = (term / 2000).floor();
+  const at::Tensor of_first = (term - 2000 * of_second) / 2;
+  Expect(!of_first.equal(of_second), "ranks with other features drop other elements");
+}
+
 void RunAsRank() {
   at::set_num_threads(1);
   MeshOptions options;
@@ -221,6 +285,7 @@ void RunAsRank() {
     }
     CheckResume(mesh);
     CheckDrawsNothing(mesh);
+    CheckAdapters(mesh);
     CheckException(mesh, *group);
   }
   mesh.Close();

@@ -1,6 +1,7 @@
 // First values, groups of an optimizer and the search for what is not finite, on a small model under a plan by hand.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -104,7 +105,7 @@ TEST_CASE("a sharded model starts as the whole one does, to the bit, whatever th
 TEST_CASE("vectors do not decay, and every group takes the rate") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
     auto model = Parallelize(Block(), BlockPlan(false), mesh, {.initial = InitialValues::kUnchecked});
-    torch::optim::AdamW optimizer = MakeAdamW(model, torch::optim::AdamWOptions(1e-3).weight_decay(0.5));
+    AdamW optimizer = MakeAdamW(model, torch::optim::AdamWOptions(1e-3).weight_decay(0.5));
     Expect(optimizer.param_groups().size() == 2, "two groups");
     const auto decay = [&](size_t group) {
       return static_cast<const torch::optim::AdamWOptions&>(optimizer.param_groups()[group].options()).weight_decay();
@@ -153,6 +154,32 @@ TEST_CASE("the fused step is the step of torch::optim::AdamW, and either continu
     }
   }
   CHECK((sets[0][0] - at::sin(at::arange(24, at::kFloat)).view({4, 6})).abs().max().item<double>() > 1e-2);
+}
+
+TEST_CASE("the optimizer of adapters has the factors of the active adapter, which Initialize leaves as they are") {
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    Plan plan = BlockPlan(false);
+    for (const char* name : {"active", "other"}) {
+      Adapter& adapter = plan.adapters.emplace_back();
+      adapter.name = name;
+      adapter.modules = {{"{up,down}"}};
+      adapter.rank = 2;
+    }
+    auto model = Parallelize(Block(), plan, mesh, {.initial = InitialValues::kUnchecked});
+    const AdamW optimizer = MakeAdamW(model, torch::optim::AdamWOptions(1e-3).weight_decay(0.5));
+    Expect(optimizer.param_groups()[0].params().size() == 4, "two factors of two modules");
+    Expect(optimizer.param_groups()[1].params().empty(), "no frozen norm or bias");
+    for (const at::Tensor& factor : optimizer.param_groups()[0].params()) {
+      Expect(factor.requires_grad() && std::ranges::count(factor.sizes(), 2) > 0, "a factor");
+    }
+    const auto at_start = FullState(model);
+    Initialize(model, 5);
+    for (const auto& [path, tensor] : FullState(model)) {
+      if (path.find(".lora_") != std::string::npos) Expect(at::equal(tensor, at_start.at(path)), path);
+    }
+    Expect(at_start.at("up.lora_A.active").count_nonzero().item<int64_t>() > 0, "A is drawn");
+    Expect(at_start.at("up.lora_B.active").count_nonzero().item<int64_t>() == 0, "B is zero");
+  });
 }
 
 TEST_CASE("the first number that is none is found on every rank, wherever it lies") {

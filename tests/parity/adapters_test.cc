@@ -1,0 +1,162 @@
+// Adapters of models with grouped key heads and with fused projections, in float64, against what PEFT computed with the
+// same factors (make_adapters.py): logits, loss, the gradient of every factor, and the collectives of the step.
+#include <catch2/catch.hpp>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "dsl/language/eval/load_plan.h"
+#include "engine/io/safetensors/checkpoint.h"
+#include "engine/models/causal_lm.h"
+#include "engine/plan/compile/cost.h"
+#include "engine/plan/compile/local_shape.h"
+#include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/apply/local_shard.h"
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/nn/defer_init.h"
+#include "engine/runtime/sharded_model/load.h"
+#include "engine/runtime/sharded_model/state.h"
+#include "tests/engine/models/fixture.h"
+#include "tests/support/paths.h"
+#include "tests/support/ranks.h"
+
+namespace moonshard::test {
+namespace {
+
+// The norms and the rotary embedding of transformers are in float32.
+constexpr double kTolerance = 1e-5;
+
+struct AdapterCase {
+  std::string folder;  // within tests/parity/adapters
+  std::string base;    // within tests/parity
+  std::string plan;
+  std::string sections;
+};
+
+const AdapterCase kCases[] = {
+    {"all_linear", "llama_gqa", "llama", R"(
+      lora { at = "model.layers.*.mlp.down_proj", rank = 2, alpha = 6 },
+      lora { at = "model.layers.*.self_attn.k_proj", rank = 4, alpha = 3 },
+      lora { at = { "model.layers.*.{self_attn,mlp}.*_proj", "lm_head" }, rank = 4, alpha = 6 },
+      )"},
+    {"packed", "phi3_gqa", "phi3", R"(
+      lora { at = "model.layers.*.{self_attn.qkv_proj,mlp.gate_up_proj}", rank = 2, alpha = 3 },
+      )"},
+    {"rslora", "llama_gqa", "llama", R"(
+      lora { at = "model.layers.*.{self_attn.q_proj,mlp.down_proj}", rank = 3, alpha = 5, rslora = true },
+      )"},
+};
+
+struct Where {
+  std::string mesh;
+  bool sequence_parallel = false;
+  std::string section;  // of the plan besides
+};
+
+// PEFT's name of a factor: "base_model.model.lm_head.lora_A.weight" for "lm_head.lora_A.default".
+std::string NameOf(const std::string& path) {
+  return "base_model.model." + path.substr(0, path.rfind('.')) + ".weight";
+}
+
+bool IsFactor(const std::string& path) { return path.ends_with(".default"); }
+
+at::Tensor NextTokenLoss(const at::Tensor& logits, const at::Tensor& labels) {
+  const int64_t last = labels.size(1) - 1;
+  return at::cross_entropy_loss(logits.narrow(1, 0, last).flatten(0, 1), labels.narrow(1, 1, last).flatten());
+}
+
+void RunCase(const AdapterCase& adapters, const Where& where, DeviceMesh& mesh) {
+  const std::filesystem::path base = SourcePath("tests/parity/" + adapters.base);
+  const std::filesystem::path folder = SourcePath("tests/parity/adapters/" + adapters.folder);
+  const NamedTensors factors = ReadTensors(folder / "adapter_model.safetensors");
+  const NamedTensors expected = ReadTensors(folder / "expected.safetensors");
+  const NamedTensors inputs = ReadTensors(base / "inputs_1.safetensors");
+  const JsonValue config = ReadConfig(base);
+  CausalLm model;
+  {
+    const nn::DeferInit defer;
+    model = MakeCausalLm(config).ValueOrThrow();
+  }
+  const LiveTree live = ReadLiveTree(*model.module).ValueOrThrow();
+  PlanInputs of_plan;
+  of_plan.config = config;
+  of_plan.mesh = mesh.shape();
+  of_plan.model = live.tree.get();
+  of_plan.options["sequence_parallel"] = where.sequence_parallel;
+  const std::string text =
+      "return plan { extends \"" + adapters.plan + "\", " + adapters.sections + where.section + " }";
+  ApplyOptions options;
+  options.deferred_type = at::kDouble;
+  const auto applied =
+      ParallelizeModule(*model.module, EvaluatePlan(text, "lora.lua", of_plan).ValueOrThrow(), mesh, options);
+  Expect(LoadCheckpoint(*applied, Checkpoint::Open(base.string()).ValueOrThrow()).empty(), "the checkpoint fits");
+
+  size_t set = 0;
+  for (const LiveParameter& parameter : applied->parameters()) {
+    if (!IsFactor(parameter.path)) continue;
+    const torch::NoGradGuard no_grad;
+    parameter.tensor.detach().copy_(
+        SliceShard(factors.at(NameOf(parameter.path)),
+                   LocalIntervals(parameter.shape, parameter.placement, mesh.shape(), mesh.rank())));
+    ++set;
+  }
+  Expect(set == factors.size(), "the plan has the factors of PEFT's file");
+
+  const at::Tensor ids = inputs.at("input_ids");
+  const at::Tensor logits = model.forward(ids, std::nullopt, std::nullopt);
+  const at::Tensor loss = NextTokenLoss(logits, inputs.at("labels"));
+  loss.backward();
+  // Counts, and not bytes: the checkpoint, and so the plan, is in float32.
+  const PlanTotals totals = TotalsOf(applied->plan(), mesh.rank(), Tokens{ids.size(0), ids.size(1)});
+  const CollectiveCounts counts = applied->counts();
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    for (const CollectiveKind kind : kCollectiveKinds) {
+      Expect(counts.of(direction, kind).count == totals.collectives.of(direction, kind).count,
+             std::string(ToString(direction)) + " " + ToString(kind));
+    }
+  }
+  Expect(RelativeError(logits.detach(), expected.at("logits")) <= kTolerance, "the logits");
+  Expect(RelativeError(loss.detach(), expected.at("loss")) <= kTolerance, "the loss");
+  for (const LiveParameter& parameter : applied->parameters()) {
+    if (!IsFactor(parameter.path)) {
+      Expect(!parameter.tensor.grad().defined(), parameter.path + " has no gradient");
+      continue;
+    }
+    const at::Tensor full = GatherFull(*applied, parameter, parameter.tensor.grad());
+    Expect(RelativeError(full, expected.at("grad." + NameOf(parameter.path))) <= kTolerance,
+           "the gradient of " + parameter.path);
+  }
+}
+
+TEST_CASE("adapters compute and learn as PEFT's do, on every mesh") {
+  const std::string fsdp = R"(fsdp { wrap = "model.layers.*" },)";
+  const Where places[] = {
+      {"tp=1"},
+      {"tp=2"},
+      {"tp=4"},
+      {"tp=8"},  // twice as many ranks as key heads
+      {"tp=2", true},
+      {"tp=8", true},
+      {"tp=2", true, R"(recompute { "model.layers.*" },)"},
+      {"tp=8", false, R"(recompute { "model.layers.0" },)"},
+      {"dp=2", false, fsdp},
+      {"dp=2,tp=2", true, fsdp},
+      {"dp=2,tp=2", false, R"(fsdp { wrap = "model.layers.*", reshard = true }, recompute { "model.layers.*" },)"},
+      {"dp_replicate=2,dp_shard=2", false, fsdp},
+      {"dp=2,tp=2", false, "ddp {},"},
+  };
+  for (const AdapterCase& adapters : kCases) {
+    for (const Where& where : places) {
+      if (where.mesh == "tp=8" && adapters.plan == "phi3") continue;  // it has four heads
+      INFO(adapters.folder << " " << where.mesh << (where.sequence_parallel ? " sequence parallel " : " ")
+                           << where.section);
+      RunRanks(where.mesh, [&](DeviceMesh& mesh) { RunCase(adapters, where, mesh); });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moonshard::test
