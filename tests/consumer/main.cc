@@ -93,7 +93,7 @@ void TrainAndResume(const std::string& plan_file, const std::string& folder, con
   const auto train = [&](const std::string& name, uint64_t seed, int64_t last) {
     auto model = moonshard::Parallelize(Net(kVocabulary, kWidth, kInner, kBlocks), plan, mesh);
     moonshard::Initialize(model, seed);
-    torch::optim::AdamW optimizer = moonshard::MakeAdamW(model, torch::optim::AdamWOptions().weight_decay(0.1));
+    moonshard::AdamW optimizer = moonshard::MakeAdamW(model, torch::optim::AdamWOptions().weight_decay(0.1));
     auto checkpoints = moonshard::TrainingCheckpoints::Open(folder + "/" + name, mesh);
     moonshard::TrainingState state{.model = &model.applied(), .optimizer = &optimizer};
     int64_t step = checkpoints.Latest() ? checkpoints.Load(state).step : 0;

@@ -79,7 +79,7 @@ std::vector<double> ProgramCurve(const std::filesystem::path& folder, const std:
     const auto model = Parallelize(program, plan, mesh, {.deferred_type = at::kDouble});
     LoadCheckpoint(model.applied(), Checkpoint::Open(folder.string()).ValueOrThrow(), {.recipes = program->recipes()});
     // At 1e-2 training of Qwen3.5 is chaotic: rounding of 4e-14 grows to 8e-8 in 50 steps.
-    torch::optim::AdamW optimizer = MakeAdamW(model.applied(), torch::optim::AdamWOptions(3e-3).weight_decay(0.1));
+    AdamW optimizer = MakeAdamW(model.applied(), torch::optim::AdamWOptions(3e-3).weight_decay(0.1));
     const int64_t rows = kProgramCurveRows / shares;
     for (int step = 0; step < kProgramCurveSteps; ++step) {
       optimizer.zero_grad();

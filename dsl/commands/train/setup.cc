@@ -264,7 +264,7 @@ Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const
   return {};
 }
 
-torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model) {
+AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model) {
   const auto [beta1, beta2] = verb.betas;
   return MakeAdamW(
       model, torch::optim::AdamWOptions(verb.lr).betas({beta1, beta2}).eps(verb.eps).weight_decay(verb.weight_decay));

@@ -58,7 +58,7 @@ BatchLoss MakeLoss(DataKind kind, const TrainVerb& verb, const CausalLm& net, co
 void CheckExamples(const DeviceMesh& mesh, const CausalLm& net, const BatchLoss& loss, const Batches& data,
                    const Batches* held_out);
 
-torch::optim::AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model);
+AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model);
 Schedule ScheduleOf(const TrainVerb& verb);
 // The dtype of matrix products. Parameters, gradients and optimizer state are float32, or float64 if matrix products
 // are float64.

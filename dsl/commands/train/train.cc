@@ -217,7 +217,7 @@ class TrainingRun {
   ShardedLm lm_;
   AppliedPlan& model_;
   BatchLoss loss_;
-  torch::optim::AdamW optimizer_;
+  AdamW optimizer_;
   Schedule schedule_;
   c10::ScalarType compute_type_;
   Report report_;

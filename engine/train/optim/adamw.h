@@ -13,7 +13,7 @@ namespace moonshard {
 // torch::optim::AdamW, whose step runs one kernel for many parameters (LibTorch's fused AdamW) if amsgrad is off and
 // all parameters with gradients are on one GPU and dense, with gradients and moments of the same dtype and strides. In
 // all other cases it is the step of torch::optim::AdamW. The state has the same types and meaning in both cases, so a
-// run may switch between them.
+// run may switch between them. Hold it as AdamW: assigned to a torch::optim::AdamW, it is one.
 class AdamW : public torch::optim::AdamW {
  public:
   using torch::optim::AdamW::AdamW;
