@@ -4,9 +4,13 @@
 # architecture (CUDA_ARCH, default 90). With NCCL_MULTI_RANK_GPU_ENABLE=1 its ranks may share a GPU, which the NCCL that
 # comes with LibTorch refuses.
 set -euo pipefail
-source=$1 out=$2 arch=${CUDA_ARCH:-90}
+source=$(realpath "$1") out=$(realpath -m "$2") arch=${CUDA_ARCH:-90}
+mkdir -p "$out"
+# The headers of another NCCL, installed beside CUDA, must not come before these.
+printf '#!/bin/sh\nexec g++ -I%s/src/include "$@"\n' "$source" >"$out/g++"
+chmod +x "$out/g++"
 types="(f32|f64|bf16|f16|i32|u32|i64|u64|u8)"
-make -C "$source" -j"${MOONSHARD_JOBS:-$(nproc)}" src.build CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}" \
+make -C "$source" -j"${MOONSHARD_JOBS:-$(nproc)}" src.build CXX="$out/g++" CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}" \
   BUILDDIR="$out/build" NVCC_GENCODE="-gencode=arch=compute_$arch,code=sm_$arch" \
   ONLY_FUNCS="AllReduce (Sum|MinMax) $types RING *|ReduceScatter Sum $types RING *|AllGather RING *|Broadcast RING *|SendRecv"
 cp -L "$out/build/lib/libnccl.so.2" "$out/libnccl.so.2"

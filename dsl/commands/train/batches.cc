@@ -43,8 +43,12 @@ Batch Batches::Finish(NamedTensors tensors, bool counts) const {
   if (!counts) out.counted = 0;
   // From pinned memory the copy to a GPU does not wait for the kernels of the previous step.
   for (auto& [name, tensor] : tensors) {
-    const at::Tensor& host = out.on_host[name] = device_.is_cpu() ? tensor : tensor.pin_memory();
-    out.tensors[name] = host.to(device_, host.scalar_type(), /*non_blocking=*/!device_.is_cpu());
+    if (device_.is_cpu()) {
+      out.tensors[name] = tensor;
+      continue;
+    }
+    const at::Tensor& host = out.on_host[name] = tensor.pin_memory();
+    out.tensors[name] = host.to(device_, host.scalar_type(), /*non_blocking=*/true);
   }
   return out;
 }
@@ -85,7 +89,6 @@ std::vector<Batch> Batches::Shapes(bool held_out) const {
     Batch& batch = out.emplace_back();
     for (const auto& [name, tensor] : source_->Allocate(rows)) {
       batch.tensors[name] = at::empty(tensor.sizes(), tensor.options().device(at::kMeta));
-      batch.on_host[name] = batch.tensors[name];
     }
   }
   return out;

@@ -19,10 +19,15 @@ namespace moonshard {
 // The rows of one rank in one micro-batch.
 struct Batch {
   NamedTensors tensors;  // on the mesh's device
-  NamedTensors on_host;  // the same tensors in host memory
+  NamedTensors on_host;  // on a GPU: the same tensors in host memory
   int64_t counted = 0;   // labels that the loss counts; 0: the loss of these rows has the weight 0
 
   const at::Tensor& operator[](const std::string& name) const { return tensors.at(name); }
+  // The tensor in host memory if there is one, so that its values can be read without a wait for the GPU.
+  const at::Tensor& OnHost(const std::string& name) const {
+    const auto found = on_host.find(name);
+    return found == on_host.end() ? tensors.at(name) : found->second;
+  }
 };
 
 struct BatchOptions {

@@ -161,7 +161,7 @@ at::Tensor BatchLoss::Loss(const Batch& batch, LossReduction reduction) const {
   // logits of all tokens never exist together. The model is then used without its own forward, so CallAsModel begins
   // and ends a call of it for the hooks of the plan.
   if (head_.chunk == 0) {
-    return CrossEntropy(*vocabulary_, net_.forward(batch["ids"], {}, {}), batch.on_host.at("targets"),
+    return CrossEntropy(*vocabulary_, net_.forward(batch["ids"], {}, {}), batch.OnHost("targets"),
                         {.reduction = reduction});
   }
   return CallAsModel(*net_.module, batch["ids"], [&](const at::Tensor& ids) {
@@ -171,7 +171,7 @@ at::Tensor BatchLoss::Loss(const Batch& batch, LossReduction reduction) const {
     return CrossEntropy(
         *vocabulary_,
         ShardedLogits::OfHead(*vocabulary_, hidden.to(weight.scalar_type()), weight, net_.head->bias, head_),
-        batch.on_host.at("targets"), {.reduction = reduction});
+        batch.OnHost("targets"), {.reduction = reduction});
   });
 }
 

@@ -23,6 +23,7 @@
 #include <torch/optim/sgd.h>
 
 #include "engine/core/base/text.h"
+#include "engine/train/optim/adamw.h"
 
 namespace moonshard {
 namespace {
@@ -398,7 +399,10 @@ Diagnostics OptimizerAdapter::CheckRecord(const OptimizerRecord& /*record*/) con
 
 Result<std::unique_ptr<OptimizerAdapter>> AdapterOf(Optimizer& optimizer) {
   using namespace torch::optim;  // NOLINT(google-build-using-namespace): five kinds with two classes each
-  std::unique_ptr<OptimizerAdapter> adapter = AdapterIf<AdamW, AdamWOptions, AdamWParamState>(optimizer, "adamw");
+  std::unique_ptr<OptimizerAdapter> adapter =
+      AdapterIf<torch::optim::AdamW, AdamWOptions, AdamWParamState>(optimizer, "adamw");
+  // Its state is that of torch::optim::AdamW, so a run may go on with either.
+  if (!adapter) adapter = AdapterIf<moonshard::AdamW, AdamWOptions, AdamWParamState>(optimizer, "adamw");
   if (!adapter) adapter = AdapterIf<Adam, AdamOptions, AdamParamState>(optimizer, "adam");
   if (!adapter) adapter = AdapterIf<SGD, SGDOptions, SGDParamState>(optimizer, "sgd");
   if (!adapter) adapter = AdapterIf<Adagrad, AdagradOptions, AdagradParamState>(optimizer, "adagrad");
