@@ -54,7 +54,7 @@ TEST_CASE("the complete plans of the pages pass check and verify") {
       }
     }
   }
-  CHECK(count == 9);
+  CHECK(count == 10);
 }
 
 }  // namespace
