@@ -16,7 +16,8 @@ bool& Any() {
 
 void Skip(const std::string& reason) {
   const char* required = std::getenv("MOONSHARD_REQUIRE_GPU");
-  if (required != nullptr && std::string(required) == "1") throw std::runtime_error("nothing may be skipped: " + reason);
+  if (required != nullptr && std::string(required) == "1")
+    throw std::runtime_error("nothing may be skipped: " + reason);
   Any() = true;
   std::cout << "skipped: " << reason << "\n";
 }
