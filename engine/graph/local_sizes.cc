@@ -11,7 +11,9 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/graph/added_after.h"
 #include "engine/graph/call_tree.h"
+#include "engine/graph/node_uses.h"
 #include "engine/graph/plain_loss.h"
 #include "engine/graph/size_rules/dims.h"
 #include "engine/graph/size_rules/late_parameters.h"
@@ -48,7 +50,12 @@ class Walk {
  public:
   // The sizes on the rank with tp coordinate `rank`.
   Walk(const ExportedProgram& steps, const CompiledPlan& plan, int64_t rank = 0)
-      : steps_(steps), plan_(plan), calls_(program::FindCalls(steps)), rank_(rank) {
+      : steps_(steps),
+        plan_(plan),
+        calls_(program::FindCalls(steps)),
+        rank_(rank),
+        late_(AddedAfterOf(steps, plan)),
+        uses_(NodeUsesOf(steps)) {
     tensors_.resize(steps.values.size());
     numbers_.resize(steps.values.size());
     seen_.resize(steps.values.size());
@@ -56,9 +63,7 @@ class Walk {
     ranks_ = plan.mesh.size(MeshAxis::kTp);
     routes_ = std::ranges::any_of(plan.layouts, [](const ModuleLayouts& one) { return one.route.has_value(); });
     base_.resize(steps.values.size(), kNoBase);
-    FindLate();
-    used_ = UsedBy([](const ProgramOutput& /*output*/) { return true; });
-    used_beside_loss_ = UsedBy([](const ProgramOutput& output) { return output.name != "loss"; });
+    made_.resize(steps.values.size());
   }
 
   void Run() {
@@ -79,9 +84,10 @@ class Walk {
     }
     CheckGuards();
     RunItems(calls_.calls.front());
-    out_.plain_loss = std::ranges::all_of(steps_.graph.nodes, [&](const ProgramNode& node) {
-      return !IsUsed(node, used_) || IsUsed(node, used_beside_loss_) || IsOfPlainLoss(node);
-    });
+    out_.plain_loss = true;
+    for (size_t i = 0; i < uses_.size(); ++i) {
+      if (uses_[i] == NodeUse::kLoss && !IsOfPlainLoss(steps_.graph.nodes[i])) out_.plain_loss = false;
+    }
     const int64_t root = plan_.tree->Find("");
     for (uint32_t i = 0; i < steps_.graph.outputs.size(); ++i) {
       const ProgramArgument& output = steps_.graph.outputs[i];
@@ -120,6 +126,12 @@ class Walk {
     return out;
   }
 
+  std::vector<LocalValue> made() const {
+    std::vector<LocalValue> out(made_.size());
+    for (size_t i = 0; i < made_.size() && !is_uneven_; ++i) out[i] = {made_[i].known, made_[i].terms, made_[i].dims};
+    return out;
+  }
+
   // Whether the last rank has a shard of another length than the first.
   bool is_uneven() const { return is_uneven_; }
   int64_t last_rank() const { return ranks_ - 1; }
@@ -134,32 +146,6 @@ class Walk {
     const ModuleLayouts& layouts = plan_.LayoutsOf(static_cast<size_t>(root));
     const auto& moves = input ? layouts.inputs : layouts.outputs;
     return position < moves.size() && moves[position] ? &*moves[position] : nullptr;
-  }
-
-  // The values that these outputs of the program depend on. A node that changes a tensor, or chooses a branch, counts.
-  template <class Counts>
-  std::vector<bool> UsedBy(const Counts& counts) const {
-    std::vector<bool> used(steps_.values.size());
-    const auto use = [&](const ProgramArgument& argument, const auto& self) -> void {
-      if (argument.kind == ProgramArgument::Kind::kValue) used[argument.value] = true;
-      for (const ProgramArgument& element : argument.elements) self(element, self);
-    };
-    for (size_t i = 0; i < steps_.graph.outputs.size(); ++i) {
-      if (i >= steps_.outputs.size() || counts(steps_.outputs[i])) use(steps_.graph.outputs[i], use);
-    }
-    for (size_t i = steps_.graph.nodes.size(); i-- > 0;) {
-      const ProgramNode& node = steps_.graph.nodes[i];
-      const bool effect = (node.kind != ProgramNode::Kind::kOperator && node.kind != ProgramNode::Kind::kArithmetic) ||
-                          node.target.ends_with('_');
-      if (!effect && !IsUsed(node, used)) continue;
-      for (const auto& [name, argument] : node.inputs) use(argument, use);
-    }
-    return used;
-  }
-
-  static bool IsUsed(const ProgramNode& node, const std::vector<bool>& used) {
-    return std::ranges::any_of(node.outputs,
-                               [&](uint32_t value) { return value != ProgramNode::kNoValue && used[value]; });
   }
 
   // A sharded dim has the layout of its origin, with heads and parts, if that layout gives its sizes. Equal shards of a
@@ -279,35 +265,6 @@ class Walk {
     seen_[value] = plan_.StepsOf(ref.module).reports_full_shapes;
     tensors_[value] = local ? *std::move(local) : LocalTensor();
     tensors_[value].parameter = true;
-  }
-
-  // The parameters that a module adds after its first output is redistributed. One that is tied to another has the
-  // value of that one; one that no operator reads has a number beyond the values, which nothing lacks.
-  void FindLate() {
-    std::map<ParamRef, uint32_t> value_of;
-    for (const ProgramTensor& tensor : steps_.tensors) {
-      ParamRef ref;
-      if (tensor.value < 0 || !plan_.tree->FindParameter(tensor.name, &ref)) continue;
-      value_of.emplace(ref, static_cast<uint32_t>(tensor.value));
-    }
-    for (const std::vector<ParamRef>& same : plan_.tree->ties()) {
-      const auto known = std::ranges::find_if(same, [&](const ParamRef& one) { return value_of.contains(one); });
-      if (known == same.end()) continue;
-      for (const ParamRef& one : same) value_of.emplace(one, value_of.at(*known));
-    }
-    auto unread = static_cast<uint32_t>(steps_.values.size());
-    for (const ProgramTensor& tensor : steps_.tensors) {
-      ParamRef ref;
-      if (!plan_.tree->FindParameter(tensor.name, &ref) || value_of.contains(ref)) continue;
-      value_of.emplace(ref, unread++);
-    }
-    for (const auto& [ref, value] : value_of) {
-      const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
-      const bool moves = !layouts.outputs.empty() && layouts.outputs[0] &&
-                         layouts.outputs[0]->from[MeshAxis::kTp] != layouts.outputs[0]->to[MeshAxis::kTp];
-      const std::string& name = plan_.tree->At(ref).name;
-      if (moves && std::ranges::find(layouts.after, name) != layouts.after.end()) late_[ref.module].emplace(value, ref);
-    }
   }
 
   // Which of the operator's parameters the module adds that calls it.
@@ -519,12 +476,12 @@ class Walk {
     graph::TakeNoTerms(sizes);
     TakeNoReplicas(sizes);
     graph::TakeNoTwoShards(sizes);
-    const bool harmless =
-        sizes.conflict && sizes.conflict->kind == SizeConflict::Kind::kNeedsFullDim && !IsUsed(node, used_);
+    const bool harmless = sizes.conflict && sizes.conflict->kind == SizeConflict::Kind::kNeedsFullDim &&
+                          uses_[index] == NodeUse::kNothing;
     if (sizes.conflict && !harmless) {
       sizes.conflict->module = call.module;
       NoteLate(*sizes.conflict);
-      sizes.conflict->of_loss = IsUsed(node, used_) && !IsUsed(node, used_beside_loss_);
+      sizes.conflict->of_loss = uses_[index] == NodeUse::kLoss;
       out_.sizes.push_back(*std::move(sizes.conflict));
     }
     const bool plain = !sizes.in_conflict() && DependsOnNoShard(sizes);
@@ -553,10 +510,13 @@ class Walk {
         unknown = true;
       }
     }
+    for (const uint32_t value : node.outputs) {
+      if (value != ProgramNode::kNoValue && tensors_[value].known) made_[value] = tensors_[value];
+    }
     NoteMemory(index, call);
     if (!unknown || sizes.in_conflict() || !sizes.Tensors()) return;
     ++out_.unknown[node.target];
-    if (!sizes.of_local_experts && IsUsed(node, used_)) ++out_.unchecked[node.target];
+    if (!sizes.of_local_experts && uses_[index] != NodeUse::kNothing) ++out_.unchecked[node.target];
   }
 
   static constexpr uint32_t kNoBase = UINT32_MAX;
@@ -872,17 +832,16 @@ class Walk {
   int64_t ranks_ = 1;
   int64_t rank_ = 0;
   bool routes_ = false;
-  // By module: the values of the parameters that it adds after its first output is redistributed.
-  std::map<uint32_t, std::map<uint32_t, ParamRef>> late_;
+  AddedAfter late_;
+  std::vector<NodeUse> uses_;
   std::set<uint32_t> reported_late_;  // values of parameters that have a conflict
   std::vector<uint32_t> base_;        // by value: of a view, the value whose memory it shows
   bool is_uneven_ = false;
   std::map<std::pair<std::string, int32_t>, const RecordedCall*> recorded_;
-  std::vector<LocalTensor> tensors_;    // by value
-  std::vector<LocalNumber> numbers_;    // likewise
-  std::vector<bool> used_;              // likewise: an output of the program depends on it
-  std::vector<bool> used_beside_loss_;  // likewise, of the outputs without "loss"
-  std::vector<bool> seen_;              // likewise: a parameter whose sizes the graph sees in full
+  std::vector<LocalTensor> tensors_;  // by value
+  std::vector<LocalTensor> made_;     // likewise: as its operator makes it
+  std::vector<LocalNumber> numbers_;  // likewise
+  std::vector<bool> seen_;            // likewise: a parameter whose sizes the graph sees in full
   std::map<std::tuple<int, uint32_t, uint32_t, int64_t>, int32_t> origin_of_;
   SizeConflicts out_;
 };
@@ -898,6 +857,12 @@ SizeConflicts FindSizeConflicts(const ExportedProgram& steps, const CompiledPlan
   SizeConflicts out = std::move(walk).conflicts();
   if (out.sizes.empty() && out.boundaries.empty() && out.guards.empty()) out = std::move(last).conflicts();
   return out;
+}
+
+std::vector<LocalValue> FindLocalValues(const ExportedProgram& program, const CompiledPlan& plan) {
+  Walk walk(program, plan);
+  walk.Run();
+  return walk.made();
 }
 
 std::vector<std::optional<Layout>> OutputLayouts(const ExportedProgram& program, const CompiledPlan& plan) {

@@ -133,6 +133,17 @@ struct SizeConflicts {
 // conflict is not reported.
 SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan);
 
+// What the rules tell of a tensor of the graph, as the operator that computes it makes it.
+struct LocalValue {
+  bool known = false;
+  bool partial = false;
+  std::vector<LocalDim> dims;
+};
+
+// Returns for each value of the program what FindSizeConflicts finds of it on the first rank; unknown if shards are
+// uneven, for inputs and parameters, and for numbers.
+std::vector<LocalValue> FindLocalValues(const ExportedProgram& program, const CompiledPlan& plan);
+
 // Returns the layout along tp in which each output of the program leaves, from the same propagation. nullopt: the
 // output is no tensor, its sizes are unknown, more than one of its dims is sharded, or the archives of the program
 // differ.

@@ -403,9 +403,9 @@ Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram&
 
 namespace {
 
-// Operators whose results the rules do not follow.
-void AddUnchecked(const SizeConflicts& conflicts, Diagnostics& found) {
-  for (const auto& [name, count] : conflicts.unchecked) {
+// Operators whose results are not followed.
+void AddUnchecked(const std::map<std::string, int64_t>& unchecked, Diagnostics& found) {
+  for (const auto& [name, count] : unchecked) {
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
                                   "the results of '" + name + "' on sharded or partial tensors (" +
                                       std::to_string(count) + (count == 1 ? " node" : " nodes") +
@@ -419,31 +419,50 @@ void AddUnchecked(const SizeConflicts& conflicts, Diagnostics& found) {
   }
 }
 
+std::string Summary(int64_t nodes, const std::map<std::string, int64_t>& unknown) {
+  std::string out = std::to_string(nodes) + " nodes";
+  for (const auto& [name, count] : unknown) {
+    out += (out.ends_with(" nodes") ? "; unknown results: " : ", ") + name + " (" + std::to_string(count) + ")";
+  }
+  return out;
+}
+
 // Adds the findings of one archive's graph. Returns a summary: numbers of nodes and of unknown results.
-std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan, LossBy loss, Diagnostics& found) {
+std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan, LossBy loss, const TrialsOf& trials,
+                       Diagnostics& found) {
   AddUnitsInBranches(program, plan, found);
   if (plan.mesh.size(MeshAxis::kTp) == 1) return "not run: tp has one rank";
   const SizeConflicts conflicts = FindSizeConflicts(program, plan);
   for (Diagnostic& one : ToDiagnostics(conflicts, program, plan, loss)) found.push_back(std::move(one));
   AddRepeatedArguments(program, plan, found);
   AddTornCalls(program, plan, found);
-  AddUnchecked(conflicts, found);
-  std::string made = std::to_string(conflicts.nodes) + " nodes";
-  for (const auto& [name, count] : conflicts.unknown) {
-    made += (made.ends_with(" nodes") ? "; unknown results: " : ", ") + name + " (" + std::to_string(count) + ")";
+  if (!trials || HasErrors(found)) {
+    AddUnchecked(conflicts.unchecked, found);
+    return Summary(conflicts.nodes, conflicts.unknown);
   }
-  return made;
+  const bool with_loss = loss == LossBy::kProgram || !conflicts.plain_loss || !IsCausalLm(program);
+  ProgramTrials made = trials(program, plan, with_loss);
+  for (Diagnostic& one : made.errors) found.push_back(std::move(one));
+  // What a rule leaves unknown on purpose (the look-ups of a rank's experts) is not reported.
+  std::erase_if(made.unknown, [&](const auto& one) {
+    return conflicts.unknown.contains(one.first) && !conflicts.unchecked.contains(one.first);
+  });
+  AddUnchecked(made.unknown, found);
+  return Summary(conflicts.nodes, made.unknown) + "; " + std::to_string(made.tried) + " tried on made-up tensors" +
+         (made.large == 0 ? "" : ", " + std::to_string(made.large) + " too large to try");
 }
 
 }  // namespace
 
-void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program, LossBy loss) {
+void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program, LossBy loss,
+                         TrialsOf trials) {
   tree.SetFlow(std::make_shared<const DataFlow>(DataFlowOf(*program)));
-  tree.AddCheck({"sizes", [program = std::move(program), loss](const CompiledPlan& plan, Diagnostics& found) {
-                   std::string made = CheckGraph(*program, plan, loss, found);
+  tree.AddCheck({"sizes", [program = std::move(program), loss, trials = std::move(trials)](const CompiledPlan& plan,
+                                                                                           Diagnostics& found) {
+                   std::string made = CheckGraph(*program, plan, loss, trials, found);
                    for (const auto& other : program->others) {
                      Diagnostics more;
-                     const std::string of_other = CheckGraph(*other, plan, loss, more);
+                     const std::string of_other = CheckGraph(*other, plan, loss, trials, more);
                      if (plan.mesh.size(MeshAxis::kTp) > 1) made += "; " + of_other;
                      for (Diagnostic& one : more) {
                        const auto same = [&](const Diagnostic& known) {

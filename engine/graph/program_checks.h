@@ -25,7 +25,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "engine/core/base/diagnostic.h"
 #include "engine/graph/local_sizes.h"
@@ -43,10 +46,22 @@ enum class LossBy : uint8_t {
   kCaller,
 };
 
+// What running the operators of a program on made-up tensors shows (engine/models/program/trial).
+struct ProgramTrials {
+  Diagnostics errors;
+  std::map<std::string, int64_t> unknown;  // operators with unknown results: name, number of nodes
+  int64_t nodes = 0;                       // number of operators of the graph
+  int64_t tried = 0;                       // of these, on operands that are sharded or partial
+  int64_t large = 0;                       // of these, not tried for the size of their operands
+};
+// `with_loss`: also the operators that only the output "loss" depends on.
+using TrialsOf = std::function<ProgramTrials(const ExportedProgram& program, const CompiledPlan& plan, bool with_loss)>;
+
 // Adds the data flow of the graph (ModuleTree::flow) and the pass "sizes" (ModuleTree::checks) to the tree of a
-// program. Every plan that is resolved for the tree is then compared with the graph.
+// program. Every plan that is resolved for the tree is then compared with the graph. `trials`: runs the operators if
+// the comparison finds no error; empty: they are not run.
 void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram> program,
-                         LossBy loss = LossBy::kProgram);
+                         LossBy loss = LossBy::kProgram, TrialsOf trials = {});
 
 // Returns the conflicts of FindSizeConflicts as diagnostics.
 Diagnostics ToDiagnostics(const SizeConflicts& conflicts, const ExportedProgram& program, const CompiledPlan& plan,

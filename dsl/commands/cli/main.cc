@@ -75,6 +75,19 @@ std::optional<CompiledPlan> ResolveForRanks(const ModelOptions& model, bool head
   return plan.ok() ? std::optional<CompiledPlan>(std::move(plan).value()) : std::nullopt;
 }
 
+// The operators of an exported program are run too, which needs tensors. A build without LibTorch checks what it can.
+int RunCheckOf(const CheckVerb& verb, const std::vector<std::string>& arguments) {
+  if (ProgramPathOf(verb.model).empty()) return RunCheck(verb);
+  const std::string executable = SiblingExecutable("moonshard-run");
+  const TorchOfBuild torch = {MOONSHARD_TORCH_VERSION, MOONSHARD_TORCH_DIRECTORY};
+  std::error_code ignored;
+  if (std::filesystem::exists(executable, ignored) && !WhyNotLoaded(executable, torch)) {
+    return Become(executable, arguments);
+  }
+  if (verb.findings_output.text()) std::cerr << "note: without LibTorch the operators of the program are not run\n";
+  return RunCheck(verb);
+}
+
 int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
   const std::optional<CompiledPlan> plan = ResolveForRanks(verb.model, /*headers_only=*/false, verb.findings_output);
   if (!plan) return kExitUsage;
@@ -140,7 +153,7 @@ struct Runner {
   int operator()(const ExplainVerb& verb) const {
     return verb.memory ? RunExplainMemory(verb, arguments) : RunExplain(verb);
   }
-  int operator()(const CheckVerb& verb) const { return RunCheck(verb); }
+  int operator()(const CheckVerb& verb) const { return RunCheckOf(verb, arguments); }
   int operator()(const ExplainFindingVerb& verb) const { return RunExplainFinding(verb); }
   int operator()(const ImportVerb& verb) const { return RunImport(verb); }
   int operator()(const ExportVerb& verb) const { return RunExport(verb); }

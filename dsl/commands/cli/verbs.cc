@@ -116,8 +116,8 @@ int RunExplain(const ExplainVerb& verb) {
   return kExitSuccess;
 }
 
-int RunCheck(const CheckVerb& verb) {
-  Resolution resolution = ResolveDirectory(verb.model);
+int RunCheck(const CheckVerb& verb, TrialsOf trials) {
+  Resolution resolution = ResolveDirectory(verb.model, /*headers_only=*/true, std::move(trials));
   const std::vector<std::string> notes = std::move(resolution.notes);
   const Result<CompiledPlan> plan = ToResult(std::move(resolution));
   const Diagnostics& findings = plan.diagnostics();

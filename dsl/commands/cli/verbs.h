@@ -3,6 +3,7 @@
 #pragma once
 
 #include "dsl/commands/cli/options.h"
+#include "dsl/planning/resolve_model/resolve_model.h"
 
 namespace moonshard {
 
@@ -21,7 +22,8 @@ int RunExplain(const ExplainVerb& verb);
 // Resolves the plan that `verb` explains, and reports all findings, including errors in --rank and --tokens. Sets
 // `good` to whether the plan compiled and no finding is an error.
 Resolution ResolveToExplain(const ExplainVerb& verb, bool& good);
-int RunCheck(const CheckVerb& verb);
+// `trials`: runs the operators of a program (AddProgramKnowledge), of which only moonshard-run is capable.
+int RunCheck(const CheckVerb& verb, TrialsOf trials = {});
 int RunExplainFinding(const ExplainFindingVerb& verb);
 int RunImport(const ImportVerb& verb);
 int RunSuggest(const SuggestVerb& verb);

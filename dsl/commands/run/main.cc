@@ -16,6 +16,7 @@
 #include "dsl/commands/run/verbs.h"
 #include "dsl/commands/train/train.h"
 #include "engine/core/base/visible.h"
+#include "engine/models/program/trial/trial.h"
 #include "engine/runtime/mesh/device_mesh.h"
 
 namespace moonshard {
@@ -76,6 +77,7 @@ Diagnostic FailedStep(std::string what, const Verb& verb) {
 // What this rank does of each verb. A verb without a line here does not compile.
 struct Runner {
   int operator()(const ExplainVerb& verb) const { return verb.memory ? RunExplainMemory(verb) : NeedsNoTensors(); }
+  int operator()(const CheckVerb& verb) const { return RunCheck(verb, TryOperators); }
   int operator()(const EvalVerb& verb) const { return RunEval(verb); }
   int operator()(const VerifyVerb& verb) const {
     if (verb.types) return RunVerifyTypes(verb);
@@ -84,7 +86,6 @@ struct Runner {
   int operator()(const TrainVerb& verb) const { return RunTrain(verb); }
   int operator()(const CompareVerb& verb) const { return RunCompare(verb); }
   int operator()(const DoctorVerb& /*verb*/) const { return RunDoctor(); }
-  int operator()(const CheckVerb& /*verb*/) const { return NeedsNoTensors(); }
   int operator()(const ExplainFindingVerb& /*verb*/) const { return NeedsNoTensors(); }
   int operator()(const ImportVerb& /*verb*/) const { return NeedsNoTensors(); }
   int operator()(const ExportVerb& /*verb*/) const { return NeedsNoTensors(); }

@@ -178,10 +178,10 @@ std::optional<int64_t> VocabularyOf(const ModelFolder& folder) {
   return std::nullopt;
 }
 
-ModuleTree TreeOf(const ModelFolder& folder) {
+ModuleTree TreeOf(const ModelFolder& folder, TrialsOf trials) {
   if (!folder.program) return TreeFromCheckpoint(folder.checkpoint, folder.config);
   ModuleTree tree = ProgramTree(*folder.program);
-  AddProgramKnowledge(tree, folder.program, LossBy::kCaller);
+  AddProgramKnowledge(tree, folder.program, LossBy::kCaller, std::move(trials));
   return tree;
 }
 
@@ -235,14 +235,14 @@ Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, 
   return ResolveModel(options.plan, inputs, std::move(tree));
 }
 
-Resolution ResolveDirectory(const ModelOptions& options, bool headers_only) {
+Resolution ResolveDirectory(const ModelOptions& options, bool headers_only, TrialsOf trials) {
   const Clock::time_point begin = Clock::now();
   Diagnostics found;
   const std::optional<ModelFolder> folder = OpenModelFolder(options, headers_only).Collect(found);
   std::shared_ptr<const ModuleTree> tree;
   std::string made = "nothing";
   if (folder) {
-    tree = std::make_shared<const ModuleTree>(TreeOf(*folder));
+    tree = std::make_shared<const ModuleTree>(TreeOf(*folder, std::move(trials)));
     made = folder->program ? Count(folder->program->graph.nodes.size(), "node") + " of a program"
                            : Count(folder->checkpoint.tensors().size(), "tensor") + " in " +
                                  Count(folder->checkpoint.files().size(), "file");

@@ -18,6 +18,7 @@
 
 #include "dsl/language/bind/plan_inputs.h"
 #include "engine/core/base/result.h"
+#include "engine/graph/program_checks.h"
 #include "engine/io/config/config.h"
 #include "engine/io/exported_program/exported_program.h"
 #include "engine/io/safetensors/checkpoint.h"
@@ -69,7 +70,8 @@ Result<ModelConfig> ReadConfigOf(const ModelOptions& options);
 std::optional<Diagnostic> NoWeights(const ModelFolder& folder);
 
 // Returns the modules of the model: from the program if there is one, else from the headers of the checkpoint.
-ModuleTree TreeOf(const ModelFolder& folder);
+// `trials`: as for AddProgramKnowledge.
+ModuleTree TreeOf(const ModelFolder& folder, TrialsOf trials = {});
 
 // The inputs for evaluating a plan for this model. The result points to `tree`, which must outlive it.
 PlanInputs InputsOf(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,
@@ -84,8 +86,9 @@ Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, 
                         std::shared_ptr<const ModuleTree> tree);
 
 // Runs ResolveModel on the headers of a model directory; the first pass of the result is "read". `headers_only`: see
-// OpenModelFolder. If the directory or the mesh has errors, the result contains these errors and no plan.
-Resolution ResolveDirectory(const ModelOptions& options, bool headers_only = true);
+// OpenModelFolder. `trials`: see TreeOf. If the directory or the mesh has errors, the result contains these errors and
+// no plan.
+Resolution ResolveDirectory(const ModelOptions& options, bool headers_only = true, TrialsOf trials = {});
 // As ResolveDirectory, but returns only the compiled plan.
 Result<CompiledPlan> ResolveFromHeaders(const ModelOptions& options, bool headers_only = true);
 

@@ -14,6 +14,7 @@
 #include "engine/graph/local_sizes.h"
 #include "engine/graph/program_checks.h"
 #include "engine/models/program/compile_program.h"
+#include "engine/models/program/trial/trial.h"
 #include "engine/runtime/nn/defer_init.h"
 
 namespace moonshard {
@@ -310,7 +311,9 @@ std::vector<std::optional<Layout>> Program::OutputLayouts(const CompiledPlan& pl
   return moonshard::OutputLayouts(*exported_, plan);
 }
 
-void Program::AddKnowledge(ModuleTree& tree) const { AddProgramKnowledge(tree, exported_); }
+void Program::AddKnowledge(ModuleTree& tree) const {
+  AddProgramKnowledge(tree, exported_, LossBy::kProgram, TryOperators);
+}
 
 std::string Program::Summary() const {
   std::string out = std::to_string(exported_->graph.nodes.size()) + " nodes, " +

@@ -1,0 +1,336 @@
+#include "engine/models/program/trial/gradient_tape.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/core/base/text.h"
+#include "engine/layout/dtype.h"
+
+namespace moonshard::trial {
+namespace {
+
+// The kind of gradient that a tensor of this layout has; nullopt: either, or not known.
+std::optional<GradientKind> KindUnder(const Layout& layout, const Spread& spread) {
+  switch (layout.kind) {
+    case LayoutKind::kReplicate:
+    case LayoutKind::kPartial: return GradientKind::kFull;
+    case LayoutKind::kShared: return layout.last > 0 ? std::nullopt : std::optional(GradientKind::kTerms);
+    case LayoutKind::kShard: break;
+  }
+  return spread.has_replicas() ? std::nullopt : std::optional(GradientKind::kFull);
+}
+
+std::string TextOf(GradientKind kind) {
+  return kind == GradientKind::kTerms ? "a term of the gradient on each rank" : "the full gradient on every rank";
+}
+
+}  // namespace
+
+GradientTape::GradientTape(const ExportedProgram& program, const CompiledPlan& plan) : program_(program), plan_(plan) {
+  needs_.resize(program.values.size());
+  for (const ProgramTensor& tensor : program.tensors) {
+    if (tensor.value >= 0) needs_[static_cast<size_t>(tensor.value)] = tensor.requires_grad;
+  }
+  for (const ProgramNode& node : program.graph.nodes) {
+    bool needs = false;
+    const auto read = [&](const ProgramArgument& argument, const auto& self) -> void {
+      if (argument.kind == ProgramArgument::Kind::kValue) needs = needs || needs_[argument.value];
+      for (const ProgramArgument& element : argument.elements) self(element, self);
+    };
+    for (const auto& [name, argument] : node.inputs) read(argument, read);
+    if (!needs) continue;
+    for (const uint32_t made : node.outputs) {
+      if (made != ProgramNode::kNoValue) needs_[made] = needs_[made] || IsFloat(made);
+    }
+    // A tensor that is written is read later with what was written.
+    const bool writes = node.target.ends_with('_') && !node.target.ends_with("__") && !node.inputs.empty();
+    if (writes && node.inputs[0].second.kind == ProgramArgument::Kind::kValue)
+      needs_[node.inputs[0].second.value] = true;
+  }
+}
+
+bool GradientTape::IsFloat(uint32_t value) const {
+  const ProgramValue& meta = program_.values[value];
+  if (meta.kind != ProgramValue::Kind::kTensor) return false;
+  const std::optional<DType> dtype = DTypeFromExported(meta.dtype);
+  return !dtype || !(*dtype == DType::kBool || *dtype == DType::kU8 || *dtype == DType::kI8 || *dtype == DType::kI16 ||
+                     *dtype == DType::kI32 || *dtype == DType::kI64);
+}
+
+void GradientTape::AddOperator(uint32_t index, std::string module, Site site, std::shared_ptr<const Tried> tried,
+                               bool shares) {
+  if (!records_) return;
+  Event& event = events_.emplace_back();
+  event.index = index;
+  event.path = std::move(module);
+  event.site = std::move(site);
+  event.tried = std::move(tried);
+  event.shares = shares;
+}
+
+void GradientTape::AddFull(const ProgramNode& node) {
+  if (!records_ || node.target == "aten::detach") return;
+  Event& event = events_.emplace_back();
+  event.kind = Event::Kind::kFull;
+  event.node = &node;
+}
+
+void GradientTape::AddUnknown(const ProgramNode& node) {
+  if (!records_) return;
+  Event& event = events_.emplace_back();
+  event.kind = Event::Kind::kUnknown;
+  event.node = &node;
+}
+
+void GradientTape::AddJoin(const ProgramNode& node) {
+  if (!records_) return;
+  Event& event = events_.emplace_back();
+  event.kind = Event::Kind::kJoin;
+  event.node = &node;
+}
+
+void GradientTape::EnterCall(uint32_t module, std::vector<Crossing> arguments) {
+  Event& event = events_.emplace_back();
+  event.kind = Event::Kind::kEnterCall;
+  event.module = module;
+  event.crossings = std::move(arguments);
+}
+
+void GradientTape::LeaveCall(std::vector<Crossing> arguments) {
+  Event& event = events_.emplace_back();
+  event.kind = Event::Kind::kLeaveCall;
+  event.crossings = std::move(arguments);
+}
+
+void GradientTape::AddResult(uint32_t module, Crossing result) {
+  Event& event = events_.emplace_back();
+  event.kind = Event::Kind::kResult;
+  event.module = module;
+  event.crossings.push_back(std::move(result));
+}
+
+GradientKind GradientTape::Take(uint32_t value) { return std::exchange(kinds_[value], GradientKind::kNone); }
+
+void GradientTape::Add(uint32_t value, GradientKind kind) {
+  if (!needs_[value]) return;
+  bool mixed = false;
+  kinds_[value] = Sum(kinds_[value], kind, mixed);
+  if (!mixed) return;
+  Diagnostic d = MakeDiagnostic(Finding::kWrongGradient,
+                                "the gradient of value '" + program_.values[value].name +
+                                    "' is a sum of gradients of which some are full on every rank and some are terms "
+                                    "of a sum over the ranks");
+  d.severity = Severity::kWarning;
+  d.required = "gradients of one kind";
+  d.help =
+      "redistribute the tensor where sharded compute reads it: input = { replicate, shared } at a module, which sums "
+      "the terms in the backward";
+  Report(std::move(d));
+}
+
+void GradientTape::RunOperator(const Event& event) {
+  const Site& site = event.site;
+  const ProgramNode& node = *site.node;
+  std::vector<GradientKind> kinds(node.outputs.size(), GradientKind::kNone);
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    if (node.outputs[i] != ProgramNode::kNoValue) kinds[i] = Take(node.outputs[i]);
+  }
+  // What is read later of a tensor that the operator writes is its result.
+  for (const uint32_t written : site.run->writes()) {
+    const auto at = static_cast<size_t>(std::ranges::find(site.run->reads(), written) - site.run->reads().begin());
+    const GradientKind later = Take(written);
+    bool mixed = false;
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (i < event.tried->of.size() && event.tried->of[i] == at) kinds[i] = Sum(kinds[i], later, mixed);
+    }
+  }
+  if (std::ranges::all_of(kinds, [](GradientKind one) { return one == GradientKind::kNone; })) return;
+  const auto set_unknown = [&] {
+    for (size_t i = 0; i < site.operands(); ++i) {
+      if (IsFloat(site.run->reads()[i])) Add(site.run->reads()[i], GradientKind::kUnknown);
+    }
+  };
+  const bool unknown = std::ranges::find(kinds, GradientKind::kUnknown) != kinds.end();
+  if (unknown || event.shares) {
+    set_unknown();
+    return;
+  }
+  std::optional<std::string> key = site.Key();
+  if (key) {
+    for (const GradientKind kind : kinds) *key += std::to_string(static_cast<int>(kind));
+  }
+  std::optional<std::vector<GradientKind>> of;
+  const auto found = key ? tried_.find(*key) : tried_.end();
+  if (found != tried_.end()) {
+    of = found->second;
+  } else {
+    of = TryGradients(site, *event.tried, kinds);
+    if (key) tried_.emplace(*key, of);
+  }
+  if (of) {
+    for (size_t i = 0; i < of->size(); ++i) Add(site.run->reads()[i], (*of)[i]);
+    return;
+  }
+  set_unknown();
+  Diagnostic d = MakeDiagnostic(
+      Finding::kWrongGradient,
+      "the backward of node '" + node.name + "' (" + node.target + (node.place.empty() ? "" : ", " + node.place) +
+          ") of " + (event.path.empty() ? "the model" : "'" + event.path + "'") +
+          " computes on the ranks neither the full gradients of its operands nor terms of them");
+  d.severity = Severity::kWarning;
+  d.path = event.path;
+  d.help = "gather its operands: output = replicate, at the modules that make them";
+  Report(std::move(d));
+}
+
+// Equal operands have gradients of the kind of the results'.
+void GradientTape::RunPlain(const Event& event) {
+  GradientKind kind = GradientKind::kNone;
+  bool mixed = false;
+  for (const uint32_t made : event.node->outputs) {
+    if (made != ProgramNode::kNoValue) kind = Sum(kind, Take(made), mixed);
+  }
+  if (kind == GradientKind::kNone) return;
+  if (mixed || event.kind == Event::Kind::kUnknown) kind = GradientKind::kUnknown;
+  const auto add = [&](const ProgramArgument& argument, const auto& self) -> void {
+    if (argument.kind == ProgramArgument::Kind::kValue && IsFloat(argument.value)) Add(argument.value, kind);
+    for (const ProgramArgument& element : argument.elements) self(element, self);
+  };
+  for (const auto& [name, argument] : event.node->inputs) add(argument, add);
+}
+
+void GradientTape::RunJoin(const Event& event) {
+  const size_t results = event.node->outputs.size();
+  for (size_t i = 0; i < results; ++i) {
+    if (event.node->outputs[i] == ProgramNode::kNoValue) continue;
+    const GradientKind kind = Take(event.node->outputs[i]);
+    for (const size_t j : {i, results + i}) {
+      const ProgramArgument& argument = event.node->inputs[j].second;
+      if (argument.kind == ProgramArgument::Kind::kValue && IsFloat(argument.value)) Add(argument.value, kind);
+    }
+  }
+}
+
+// The first of the call that is met; what its arguments are read for behind it is kept until the call begins.
+void GradientTape::RunEnter(const Event& event) {
+  const std::map<uint32_t, GradientKind> behind = std::move(outside_.back());
+  outside_.pop_back();
+  for (const Crossing& crossing : event.crossings) {
+    const GradientKind inside = Take(crossing.value);
+    kinds_[crossing.value] = behind.at(crossing.value);
+    if (inside == GradientKind::kNone) continue;
+    GradientKind outside = GradientKind::kUnknown;
+    if (crossing.declared != nullptr && !crossing.routed) {
+      const Layout& to = crossing.declared->to[MeshAxis::kTp];
+      CheckBoundary(crossing, to, crossing.inside, inside, event.module, /*input=*/true);
+      outside = KindUnder(crossing.declared->from[MeshAxis::kTp], crossing.outside).value_or(GradientKind::kUnknown);
+      if (crossing.declared->from[MeshAxis::kTp] == to) outside = inside;
+    }
+    Add(crossing.value, outside);
+  }
+}
+
+void GradientTape::RunResult(const Event& event) {
+  const Crossing& crossing = event.crossings.front();
+  const GradientKind outside = Take(crossing.value);
+  if (outside == GradientKind::kNone) return;
+  GradientKind inside = GradientKind::kUnknown;
+  if (crossing.declared != nullptr && !crossing.routed) {
+    const Layout& to = crossing.declared->to[MeshAxis::kTp];
+    CheckBoundary(crossing, to, crossing.outside, outside, event.module, /*input=*/false);
+    inside = KindUnder(crossing.declared->from[MeshAxis::kTp], crossing.inside).value_or(GradientKind::kUnknown);
+    if (crossing.declared->from[MeshAxis::kTp] == to) inside = outside;
+  }
+  kinds_[crossing.value] = inside;
+}
+
+void GradientTape::CheckBoundary(const Crossing& crossing, const Layout& layout, const Spread& spread, GradientKind is,
+                                 uint32_t module, bool input) {
+  const std::optional<GradientKind> wanted = KindUnder(layout, spread);
+  const bool moves = crossing.declared->from[MeshAxis::kTp] != crossing.declared->to[MeshAxis::kTp];
+  if (!wanted || !moves || is == GradientKind::kUnknown || is == *wanted) return;
+  // Of a shard without replicas, both are the same.
+  if (spread.is_shard() && !spread.has_replicas()) return;
+  const std::string& path = plan_.tree->modules()[module].path;
+  Diagnostic d =
+      MakeDiagnostic(Finding::kWrongGradient,
+                     "the gradient of " + std::string(input ? "input " : "output ") +
+                         std::to_string(crossing.position) + " of " + (path.empty() ? "the model" : "'" + path + "'") +
+                         " is " + TextOf(is) + ", but the layout " + layout.ToString() + " declares " + TextOf(*wanted),
+                     SourceOf(plan_, plan_.LayoutsOf(module)));
+  d.severity = Severity::kWarning;
+  d.path = path;
+  d.declared = layout.ToString();
+  d.required = is == GradientKind::kTerms ? "shared" : "replicate";
+  Report(std::move(d));
+}
+
+void GradientTape::CheckParameters() {
+  for (const ProgramTensor& tensor : program_.tensors) {
+    ParamRef ref;
+    if (tensor.kind != ProgramTensor::Kind::kParameter || !tensor.requires_grad || tensor.value < 0) continue;
+    if (!plan_.tree->FindParameter(tensor.name, &ref)) continue;
+    const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
+    const GradientKind is = kinds_[static_cast<size_t>(tensor.value)];
+    const Layout& layout = layouts.params[ref.param][MeshAxis::kTp];
+    if (layout.is_shard() || is == GradientKind::kNone || is == GradientKind::kUnknown) continue;
+    const std::optional<GradientKind> wanted = KindUnder(layout, Spread::Replicate());
+    if (!wanted || is == *wanted || !plan_.Trains(ref)) continue;
+    Diagnostic d = MakeDiagnostic(Finding::kWrongGradient,
+                                  "training would go wrong: the backward makes " + TextOf(is) + " of '" + tensor.name +
+                                      "', which is " + layout.ToString(),
+                                  SourceOf(plan_, layouts, ref.param));
+    d.severity = Severity::kWarning;
+    d.path = plan_.tree->modules()[ref.module].path;
+    d.declared = layout.ToString() + ": " + TextOf(*wanted);
+    d.required = is == GradientKind::kTerms ? "shared: the terms are summed once per backward" : "replicate";
+    d.help = is == GradientKind::kTerms ? "sharded compute reads the parameter: declare it with params = { " +
+                                              plan_.tree->At(ref).name + " = shared }"
+                                        : "declare the parameter replicate";
+    Report(std::move(d));
+  }
+}
+
+// Equal layers share one finding.
+void GradientTape::Report(Diagnostic diagnostic) {
+  std::string text;  // without the numbers of layers
+  for (const char c : diagnostic.message) {
+    if (c < '0' || c > '9') text += c;
+  }
+  if (reported_.insert(text).second) out_.push_back(std::move(diagnostic));
+}
+
+Diagnostics GradientTape::Check(const std::vector<Spread>& spreads) {
+  kinds_.assign(program_.values.size(), GradientKind::kNone);
+  const int64_t root = plan_.tree->Find("");
+  for (uint32_t i = 0; i < program_.graph.outputs.size(); ++i) {
+    const ProgramArgument& output = program_.graph.outputs[i];
+    if (output.kind != ProgramArgument::Kind::kValue || !IsFloat(output.value)) continue;
+    Spread spread = spreads[output.value];
+    const ModuleLayouts* layouts = root < 0 ? nullptr : &plan_.LayoutsOf(static_cast<size_t>(root));
+    GradientKind kind = spread.known() && !spread.has_replicas() ? GradientKind::kFull : GradientKind::kUnknown;
+    if (layouts != nullptr && i < layouts->outputs.size() && layouts->outputs[i]) {
+      kind = KindUnder(layouts->outputs[i]->from[MeshAxis::kTp], spread).value_or(GradientKind::kUnknown);
+    }
+    Add(output.value, kind);
+  }
+  for (auto event = events_.rbegin(); event != events_.rend(); ++event) {
+    switch (event->kind) {
+      case Event::Kind::kOperator: RunOperator(*event); break;
+      case Event::Kind::kFull:
+      case Event::Kind::kUnknown: RunPlain(*event); break;
+      case Event::Kind::kJoin: RunJoin(*event); break;
+      case Event::Kind::kEnterCall: RunEnter(*event); break;
+      case Event::Kind::kLeaveCall: {
+        std::map<uint32_t, GradientKind>& behind = outside_.emplace_back();
+        for (const Crossing& crossing : event->crossings) behind[crossing.value] = Take(crossing.value);
+        break;
+      }
+      case Event::Kind::kResult: RunResult(*event); break;
+    }
+  }
+  CheckParameters();
+  return std::move(out_);
+}
+
+}  // namespace moonshard::trial

@@ -1,0 +1,42 @@
+// MadeUp: operands of a trial, drawn at random. Internal to engine/models/program/trial.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "engine/models/program/trial/site.h"
+
+namespace moonshard::trial {
+
+// How the operands of one draw are made up.
+struct Drawing {
+  enum class Floats : uint8_t { kNormal, kPositive };
+  Floats floats = Floats::kNormal;
+  int64_t below = 2;  // integers are at least 0 and less than this
+  bool wide = true;   // floats are float64, whatever they are in the program
+};
+
+// What an operator reads, parallel to NodeCall::reads().
+struct Operands {
+  std::vector<c10::IValue> full;
+  std::vector<std::vector<c10::IValue>> local;  // by rank
+};
+
+// The bounds of integers that are worth a try: the sizes of the operands' dims, largest first; {2} without integers.
+std::vector<int64_t> BoundsOf(const Site& site);
+
+// Draws the operands of the site; equal calls draw equal ones. A constant has its value, a zero tensor is zero. Throws
+// c10::Error for a parameter that is to be added later and is not along the last dim of the tensor that lacks it.
+Operands DrawOperands(const Site& site, const Drawing& drawing);
+
+// The value that the parameter `value` of the program has in this drawing.
+at::Tensor DrawParameter(const Site& site, uint32_t value, at::ScalarType type, const Drawing& drawing);
+
+// Terms or slices of a full gradient `full` of a tensor with this spread, by rank (try_gradients.h): with `as_terms`,
+// ranks that have the same elements have terms that add up to them.
+std::vector<at::Tensor> DrawGradients(const Spread& spread, const at::Tensor& full, bool as_terms, int64_t ranks);
+
+}  // namespace moonshard::trial

@@ -1,0 +1,163 @@
+#include "engine/models/program/trial/try_gradients.h"
+
+#include <exception>
+#include <set>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "engine/models/program/trial/find_spread.h"
+#include "engine/models/program/trial/made_up.h"
+
+namespace moonshard::trial {
+namespace {
+
+// The gradients of the tensor operands; undefined where there is none.
+std::vector<at::Tensor> Backward(const Site& site, std::vector<c10::IValue> given, int64_t rank,
+                                 const std::vector<at::Tensor>& gradients) {
+  std::vector<at::Tensor> leaves(given.size());
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!given[i].isTensor() || site.late[i]) continue;
+    const at::Tensor& tensor = given[i].toTensor();
+    if (!tensor.is_floating_point() && !tensor.is_complex()) continue;
+    leaves[i] = tensor.detach().requires_grad_(true);
+    given[i] = leaves[i].clone();  // which the operator may write
+  }
+  const std::vector<c10::IValue> made = CallOn(site, given, rank);
+  std::vector<at::Tensor> outputs;
+  std::vector<at::Tensor> seeds;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined() || !made[i].isTensor() || !made[i].toTensor().requires_grad()) continue;
+    outputs.push_back(made[i].toTensor());
+    seeds.push_back(gradients[i].to(outputs.back().scalar_type()));
+  }
+  std::vector<at::Tensor> out(given.size());
+  std::vector<at::Tensor> inputs;
+  std::vector<size_t> at;
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    if (!leaves[i].defined()) continue;
+    inputs.push_back(leaves[i]);
+    at.push_back(i);
+  }
+  if (outputs.empty() || inputs.empty()) return out;
+  const std::vector<at::Tensor> found = torch::autograd::grad(outputs, inputs, seeds, /*retain_graph=*/false,
+                                                              /*create_graph=*/false, /*allow_unused=*/true);
+  for (size_t i = 0; i < found.size(); ++i) out[at[i]] = found[i];
+  return out;
+}
+
+// The ranks' tensors added at the places of their elements.
+at::Tensor Added(const Spread& spread, const at::Tensor& full, const std::vector<at::Tensor>& local) {
+  at::Tensor out = at::zeros_like(full);
+  for (size_t rank = 0; rank < local.size(); ++rank) {
+    if (!spread.is_shard()) {
+      out = out + local[rank];
+      continue;
+    }
+    at::Tensor own = local[rank];
+    for (size_t i = spread.shards.size(); i-- > 0;) {
+      std::vector<int64_t> sizes = own.sizes().vec();
+      const int64_t dim = spread.shards[i].dim;
+      sizes[static_cast<size_t>(dim)] = full.size(dim);
+      own = at::zeros(sizes, own.options()).index_add(dim, at::tensor(spread.shards[i].of(rank), at::kLong), own);
+    }
+    out = out + own;
+  }
+  return out;
+}
+
+// The gradients of one operand in all draws.
+struct OfOperand {
+  std::vector<at::Tensor> full;
+  std::vector<std::vector<at::Tensor>> local;
+};
+
+std::optional<GradientKind> KindOf(const Spread& spread, const OfOperand& of) {
+  bool none = true;
+  bool full = true;
+  bool terms = !spread.is_partial();
+  for (size_t draw = 0; draw < of.full.size(); ++draw) {
+    const at::Tensor& whole = of.full[draw];
+    none = none && whole.eq(0).all().item<bool>();
+    for (size_t rank = 0; rank < of.local[draw].size(); ++rank) {
+      const at::Tensor own = spread.is_shard() ? SlicesOf(spread, whole, rank) : whole;
+      none = none && of.local[draw][rank].eq(0).all().item<bool>();
+      full = full && Near(own, of.local[draw][rank]);
+    }
+    terms = terms && Near(whole, Added(spread, whole, of.local[draw]));
+  }
+  if (none) return GradientKind::kNone;
+  if (full) return GradientKind::kFull;
+  return terms ? std::optional(GradientKind::kTerms) : std::nullopt;
+}
+
+}  // namespace
+
+GradientKind Sum(GradientKind a, GradientKind b, bool& mixed) {
+  if (a == GradientKind::kNone) return b;
+  if (b == GradientKind::kNone || a == b) return a;
+  mixed = a != GradientKind::kUnknown && b != GradientKind::kUnknown;
+  return GradientKind::kUnknown;
+}
+
+std::optional<std::vector<GradientKind>> TryGradients(const Site& site, const Tried& tried,
+                                                      const std::vector<GradientKind>& kinds) {
+  const c10::AutoGradMode gradients(true);
+  std::vector<OfOperand> of(site.operands());
+  std::vector<GradientKind> out(site.operands(), GradientKind::kNone);
+  const std::vector<GradientKind> unknown(site.operands(), GradientKind::kUnknown);
+  try {
+    for (const Drawing& drawing : tried.drawings) {
+      const Operands operands = DrawOperands(site, drawing);
+      const std::vector<c10::IValue> made = [&] {
+        const c10::AutoGradMode none(false);
+        return CallOn(site, DrawOperands(site, drawing).full, -1);
+      }();
+      std::vector<at::Tensor> full(kinds.size());
+      std::vector<std::vector<at::Tensor>> local(static_cast<size_t>(site.ranks), full);
+      for (size_t i = 0; i < kinds.size(); ++i) {
+        if (kinds[i] == GradientKind::kNone || !made[i].isTensor() || !made[i].toTensor().defined()) continue;
+        const at::Tensor& result = made[i].toTensor();
+        if (!result.is_floating_point() && !result.is_complex()) continue;
+        const Spread& spread = tried.spreads[i];
+        if (!spread.known() || (spread.is_partial() && kinds[i] == GradientKind::kTerms)) return unknown;
+        full[i] =
+            at::empty_like(result, at::MemoryFormat::Contiguous).normal_(0, 1, at::detail::createCPUGenerator(900 + i));
+        const std::vector<at::Tensor> of_ranks =
+            DrawGradients(spread, full[i], kinds[i] == GradientKind::kTerms, site.ranks);
+        for (size_t rank = 0; rank < of_ranks.size(); ++rank) local[rank][i] = of_ranks[rank];
+      }
+      const std::vector<at::Tensor> whole = Backward(site, operands.full, -1, full);
+      std::vector<std::vector<at::Tensor>> of_ranks;
+      for (int64_t rank = 0; rank < site.ranks; ++rank) {
+        of_ranks.push_back(
+            Backward(site, operands.local[static_cast<size_t>(rank)], rank, local[static_cast<size_t>(rank)]));
+      }
+      for (size_t i = 0; i < of.size(); ++i) {
+        if (!whole[i].defined()) continue;
+        of[i].full.push_back(whole[i]);
+        std::vector<at::Tensor>& own = of[i].local.emplace_back();
+        for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+          own.push_back(of_ranks[rank][i].defined() ? of_ranks[rank][i]
+                                                    : at::zeros_like(operands.local[rank][i].toTensor()));
+        }
+      }
+    }
+    for (size_t i = 0; i < of.size(); ++i) {
+      if (of[i].full.empty()) continue;
+      const std::optional<GradientKind> kind = KindOf(site.spreads[i], of[i]);
+      if (!kind) return std::nullopt;
+      out[i] = *kind;
+    }
+  } catch (const std::exception&) {
+    return unknown;
+  }
+  return out;
+}
+
+}  // namespace moonshard::trial
