@@ -1,6 +1,7 @@
 #include "engine/graph/node_uses.h"
 
 #include <algorithm>
+#include <string>
 
 namespace moonshard {
 namespace {
@@ -8,6 +9,12 @@ namespace {
 bool IsUsed(const ProgramNode& node, const std::vector<bool>& used) {
   return std::ranges::any_of(node.outputs,
                              [&](uint32_t value) { return value != ProgramNode::kNoValue && used[value]; });
+}
+
+// Whether the operator writes an operand, by its name: "aten::add_", "aten::__ior__".
+bool Writes(const ProgramNode& node) {
+  if (node.kind != ProgramNode::Kind::kOperator) return false;
+  return (node.target.ends_with('_') && !node.target.ends_with("__")) || node.target.find("::__i") != std::string::npos;
 }
 
 // The values that these outputs of the program depend on.
@@ -23,8 +30,8 @@ std::vector<bool> UsedBy(const ExportedProgram& program, const Counts& counts) {
   }
   for (size_t i = program.graph.nodes.size(); i-- > 0;) {
     const ProgramNode& node = program.graph.nodes[i];
-    const bool effect = (node.kind != ProgramNode::Kind::kOperator && node.kind != ProgramNode::Kind::kArithmetic) ||
-                        node.target.ends_with('_');
+    const bool effect =
+        (node.kind != ProgramNode::Kind::kOperator && node.kind != ProgramNode::Kind::kArithmetic) || Writes(node);
     if (!effect && !IsUsed(node, used)) continue;
     for (const auto& [name, argument] : node.inputs) use(argument, use);
   }
@@ -38,7 +45,8 @@ std::vector<NodeUse> NodeUsesOf(const ExportedProgram& program) {
   const std::vector<bool> beside = UsedBy(program, [](const ProgramOutput& output) { return output.name != "loss"; });
   std::vector<NodeUse> out;
   for (const ProgramNode& node : program.graph.nodes) {
-    out.push_back(IsUsed(node, beside) ? NodeUse::kOutputs : IsUsed(node, used) ? NodeUse::kLoss : NodeUse::kNothing);
+    const bool outputs = IsUsed(node, beside) || Writes(node);
+    out.push_back(outputs ? NodeUse::kOutputs : IsUsed(node, used) ? NodeUse::kLoss : NodeUse::kNothing);
   }
   return out;
 }

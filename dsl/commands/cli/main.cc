@@ -1,5 +1,5 @@
 // moonshard: the executable. Answers what needs no tensor itself, in milliseconds and without LibTorch; for the rest it
-// starts moonshard-run, once for each local rank.
+// starts moonshard-run, once for each local rank, or once where the operators of a program are only tried.
 #include <unistd.h>
 
 #include <cerrno>
@@ -75,9 +75,11 @@ std::optional<CompiledPlan> ResolveForRanks(const ModelOptions& model, bool head
   return plan.ok() ? std::optional<CompiledPlan>(std::move(plan).value()) : std::nullopt;
 }
 
-// The operators of an exported program are run too, which needs tensors. A build without LibTorch checks what it can.
-int RunCheckOf(const CheckVerb& verb, const std::vector<std::string>& arguments) {
-  if (ProgramPathOf(verb.model).empty()) return RunCheck(verb);
+// check and suggest run the operators of an exported program too, which needs tensors. A build without LibTorch does the
+// rest here.
+template <class V>
+int RunWithTrials(const V& verb, const std::vector<std::string>& arguments, int (*run)(const V&, TrialsOf)) {
+  if (ProgramPathOf(verb.model).empty()) return run(verb, {});
   const std::string executable = SiblingExecutable("moonshard-run");
   const TorchOfBuild torch = {MOONSHARD_TORCH_VERSION, MOONSHARD_TORCH_DIRECTORY};
   std::error_code ignored;
@@ -85,7 +87,7 @@ int RunCheckOf(const CheckVerb& verb, const std::vector<std::string>& arguments)
     return Become(executable, arguments);
   }
   if (verb.findings_output.text()) std::cerr << "note: without LibTorch the operators of the program are not run\n";
-  return RunCheck(verb);
+  return run(verb, {});
 }
 
 int RunEval(const EvalVerb& verb, const std::vector<std::string>& arguments) {
@@ -153,14 +155,14 @@ struct Runner {
   int operator()(const ExplainVerb& verb) const {
     return verb.memory ? RunExplainMemory(verb, arguments) : RunExplain(verb);
   }
-  int operator()(const CheckVerb& verb) const { return RunCheckOf(verb, arguments); }
+  int operator()(const CheckVerb& verb) const { return RunWithTrials(verb, arguments, RunCheck); }
   int operator()(const ExplainFindingVerb& verb) const { return RunExplainFinding(verb); }
   int operator()(const ImportVerb& verb) const { return RunImport(verb); }
   int operator()(const ExportVerb& verb) const { return RunExport(verb); }
   int operator()(const ShardVerb& verb) const { return RunShard(verb); }
   int operator()(const MergeVerb& verb) const { return RunMerge(verb); }
   int operator()(const ReplVerb& verb) const { return RunRepl(verb); }
-  int operator()(const SuggestVerb& verb) const { return RunSuggest(verb); }
+  int operator()(const SuggestVerb& verb) const { return RunWithTrials(verb, arguments, RunSuggest); }
   int operator()(const EvalVerb& verb) const { return RunEval(verb, arguments); }
   int operator()(const VerifyVerb& verb) const { return RunVerify(verb, arguments); }
   int operator()(const TrainVerb& verb) const { return RunTrain(verb, arguments); }

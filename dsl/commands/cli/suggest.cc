@@ -26,7 +26,7 @@ std::string Summary(const Suggestion& suggestion, const std::vector<std::string>
 
 }  // namespace
 
-int RunSuggest(const SuggestVerb& verb) {
+int RunSuggest(const SuggestVerb& verb, TrialsOf trials) {
   const Result<ModelFolder> folder = OpenModelFolder(verb.model, /*headers_only=*/true);
   PrintFindings(folder.diagnostics(), verb.findings_output);
   if (!folder.ok()) return kExitUsage;
@@ -36,7 +36,7 @@ int RunSuggest(const SuggestVerb& verb) {
     PrintFindings({d}, verb.findings_output);
     return kExitFailed;
   }
-  const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder.value()));
+  const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder.value(), std::move(trials)));
   const PlanInputs inputs = {.config = folder.value().config.json()};
   const Suggestion suggestion = SuggestPlan(
       *tree, folder.value().config,

@@ -26,7 +26,7 @@ Resolution ResolveToExplain(const ExplainVerb& verb, bool& good);
 int RunCheck(const CheckVerb& verb, TrialsOf trials = {});
 int RunExplainFinding(const ExplainFindingVerb& verb);
 int RunImport(const ImportVerb& verb);
-int RunSuggest(const SuggestVerb& verb);
+int RunSuggest(const SuggestVerb& verb, TrialsOf trials = {});  // as for RunCheck
 // Runs a session (dsl/commands/repl/session.h) on stdin, stdout and stderr. Interactive: kExitSuccess, or kExitUsage if
 // the model or the mesh is invalid. Scripts: kExitFailed if a line failed, kExitUsage if the model, the mesh, the
 // script or the plan is invalid. With an invalid plan the lines are still executed, because they may debug it.

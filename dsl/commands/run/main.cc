@@ -78,6 +78,7 @@ Diagnostic FailedStep(std::string what, const Verb& verb) {
 struct Runner {
   int operator()(const ExplainVerb& verb) const { return verb.memory ? RunExplainMemory(verb) : NeedsNoTensors(); }
   int operator()(const CheckVerb& verb) const { return RunCheck(verb, TryOperators); }
+  int operator()(const SuggestVerb& verb) const { return RunSuggest(verb, TryOperators); }
   int operator()(const EvalVerb& verb) const { return RunEval(verb); }
   int operator()(const VerifyVerb& verb) const {
     if (verb.types) return RunVerifyTypes(verb);
@@ -92,7 +93,6 @@ struct Runner {
   int operator()(const ShardVerb& /*verb*/) const { return NeedsNoTensors(); }
   int operator()(const MergeVerb& /*verb*/) const { return NeedsNoTensors(); }
   int operator()(const ReplVerb& /*verb*/) const { return NeedsNoTensors(); }
-  int operator()(const SuggestVerb& /*verb*/) const { return NeedsNoTensors(); }
 
   static int NeedsNoTensors() {
     std::fputs("moonshard-run: this verb needs no tensors: use moonshard\n", stderr);

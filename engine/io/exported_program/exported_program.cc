@@ -333,6 +333,23 @@ bool IsCausalLm(const ExportedProgram& program) {
     return kind.second == 1 &&
            (kind.first == "ids" || kind.first == "labels" || kind.first == "mask" || kind.first == "positions");
   });
+  // Labels are of tokens: of as many, as far as the shapes tell.
+  const auto of_kind = [&](const std::string& kind) {
+    return std::ranges::find_if(program.inputs, [&](const ProgramInput& input) {
+      return input.kind == kind && (input.value >= 0 || kind == "ids");
+    });
+  };
+  const auto ids = of_kind("ids");
+  const auto labels = of_kind("labels");
+  if (ids != program.inputs.end() && labels != program.inputs.end()) {
+    if (ids->shape.size() != labels->shape.size()) return false;
+    for (size_t i = 0; i < ids->shape.size(); ++i) {
+      const auto is_number = [](const SizeExpression& size) { return size.op == SizeExpression::Op::kNumber; };
+      const bool differ = is_number(ids->shape[i]) != is_number(labels->shape[i]) ||
+                          (is_number(ids->shape[i]) && ids->shape[i].number != labels->shape[i].number);
+      if (differ) return false;
+    }
+  }
   // A classifier of sequences has logits of rows.
   const auto is_logits = [](const ProgramOutput& output) {
     return output.name == "logits" && output.shape.size() == 3;

@@ -78,6 +78,9 @@ struct ProgramValue {
   int dtype = 0;               // of a tensor: number of the scalar type in the schema of torch.export
   std::vector<int64_t> sizes;  // of a tensor, in the traced example
   std::vector<bool> varies;    // parallel to sizes: whether the size is symbolic
+  // Parallel to sizes: the expression of a size that depends on data, as torch.export writes it ("Symbol('u0',
+  // integer=True)"); such a size counts as 0. Empty if no size depends on data.
+  std::vector<std::string> of_data;
 };
 
 // One argument of a node.
@@ -327,7 +330,8 @@ bool HasWeights(const ExportedProgram& program);
 Diagnostics NotKeptByTraining(const ExportedProgram& program);
 
 // Returns whether a program is a causal language model: the graph uses one input of ids, at most one input each of
-// mask, positions and labels, and no other input, and the program has an output "logits" of three dims.
+// mask, positions and labels (of the shape of the ids), and no other input, and the program has an output "logits" of
+// three dims.
 bool IsCausalLm(const ExportedProgram& program);
 
 // Returns the exporter's notes of all archives of the program, each note once, in the order of the archives.

@@ -109,8 +109,15 @@ class GraphParser {
         const bool varies = size.Find("as_int") == nullptr;
         int64_t number = 0;
         if (varies) {
-          const JsonValue* hint = Required(size, "as_expr").Find("hint");
-          number = hint != nullptr && hint->Find("as_int") != nullptr ? Integer(*hint, "as_int") : 0;
+          const JsonValue& expression = Required(size, "as_expr");
+          const JsonValue* hint = expression.Find("hint");
+          const bool known = hint != nullptr && hint->Find("as_int") != nullptr;
+          if (known) number = Integer(*hint, "as_int");
+          if (!known) {
+            const JsonValue* text = expression.Find("expr_str");
+            value.of_data.resize(value.sizes.size());
+            value.of_data.push_back(text != nullptr && text->is_string() ? text->AsString() : "?");
+          }
         } else {
           number = Integer(size, "as_int");
         }
@@ -118,6 +125,7 @@ class GraphParser {
         value.sizes.push_back(number);
         value.varies.push_back(varies);
       }
+      if (!value.of_data.empty()) value.of_data.resize(value.sizes.size());
     }
     program_.values.push_back(std::move(value));
     return static_cast<uint32_t>(program_.values.size() - 1);

@@ -60,6 +60,37 @@ class Base(torch.nn.Module):
         self.slopes = torch.nn.PReLU(16)
 
 
+def last(x):
+    return (x * torch.arange(32.0)).cumsum(-1)[..., -1:]
+
+
+def written_sibling(p):
+    z = torch.zeros(2, 6, 8)
+    first, more = z[:, :3], z[:, :5]
+    first.add_(p[:, :3])
+    return p + F.pad(more.relu(), (0, 0, 0, 1))
+
+
+def written_base(p):
+    z = torch.zeros(2, 6, 8)
+    first, more = z[:, :3], z[:, :4]
+    first.add_(1.0)
+    return p[:, :4] + more
+
+
+def filled_base(p):
+    z = torch.zeros(2, 6, 8)
+    view = z.view(2, 6, 8)
+    z.fill_(1.0)
+    return p + view
+
+
+def one_key_head(q, k):
+    q = q.view(*q.shape[:2], -1, 4).transpose(1, 2)
+    k = k[:, None].expand(-1, q.shape[1], -1, -1)
+    return F.scaled_dot_product_attention(q, k, k).transpose(1, 2).flatten(2)
+
+
 def heads(x, n):
     return x.view(*x.shape[:2], n, -1)
 
@@ -252,7 +283,32 @@ KINDS = {
     "branch_by_shard": lambda m, x: m.out(torch.cond(m.q(x).shape[-1] > 12, lambda y: y * 2, lambda y: y * 3, (m.q(x),))),
     "branch_by_partial": lambda m, x: torch.cond(m.q(x).sum() > 0, lambda y: y * 2, lambda y: y * 3, (x,)),
     "branch_layouts": lambda m, x: m.out(torch.cond(x.sum() > 0, m.q, lambda y: torch.cat([y, y], -1), (x,))),
+    # An index of another shape than the tensor, along the dim that both have
+    "gather_few": lambda m, x: m.out((x.repeat(1, 1, 4) * torch.arange(32.0)).gather(1, (m.q(x) > 0).long())),
+    "scatter_few": lambda m, x: x * last(torch.zeros(2, 6, 32).scatter(1, (m.q(x) > 0).long(), m.q(x))),
+    "slice_scatter_first": lambda m, x: x * last(torch.slice_scatter(torch.zeros(2, 6, 32), m.q(x), 2, 0, m.q(x).shape[-1])),
+    "masked_scatter_elements": lambda m, x: m.out(m.q(x).masked_scatter(m.q(x) > 0, m.k(x))),
+    # Two dims of the size of a shard
+    "expanded_square": lambda m, x: x * m.q(x)[..., None].expand(-1, -1, -1, m.q(x).shape[-1]).sum((-1, -2))[..., None],
+    # Numbers that are read from tensors, or are sizes
+    "item_of_sum": lambda m, x: x * m.q(x).sum().item(),
+    "ignored_class": lambda m, x: x * F.cross_entropy(x.flatten(0, 1), (x[..., 0] > 0).long().flatten(), ignore_index=m.q(x).shape[-1] // 8 - 1),
+    "shuffled_groups": lambda m, x: F.channel_shuffle(x.transpose(1, 2)[..., None], m.q(x).shape[-1] // 4)[..., 0].transpose(1, 2),
+    "dilated": lambda m, x: x * F.conv1d(x.transpose(1, 2), torch.arange(24.0).view(1, 8, 3), padding=m.q(x).shape[-1] // 8, dilation=m.q(x).shape[-1] // 8).transpose(1, 2),
+    "classes_of_rows": lambda m, x: x * F.cross_entropy(m.q(x), (m.k(x) > 0).long()[:, 0]),
+    "renormalized": lambda m, x: m.out(m.q(x).transpose(0, 2).renorm(2, 1, 1.0).transpose(0, 2)),
+    "weighted_loss": lambda m, x: m.out(F.binary_cross_entropy_with_logits(m.q(x), m.k(x).sigmoid(), pos_weight=torch.arange(16.0), reduction="none")),
+    # Memory that several views show
+    "written_sibling": lambda m, x: m.own(m.q(x), lambda y, w, b: written_sibling(F.linear(y, w, b))),
+    "written_base": lambda m, x: m.own(m.q(x), lambda y, w, b: written_base(F.linear(y, w, b))),
+    "filled_base": lambda m, x: m.own(m.q(x), lambda y, w, b: filled_base(F.linear(y, w, b))),
+    # Heads that ranks share, behind others
+    "shared_heads_behind": lambda m, x: x * torch.cat([m.q(x), m.few(x)], -1).sum(-1, keepdim=True),
     # Harmless
+    "axes": lambda m, x: m.out(m.q(x).swapaxes(-1, 1).mT.flip(1).swapaxes(0, 1).swapaxes(1, 0)),
+    "along": lambda m, x: m.out(torch.take_along_dim(m.q(x), x[..., :1].argsort(1), 1)),
+    "gated": lambda m, x: m.out(F.glu(torch.stack([m.q(x), m.k(x)], 1).flatten(0, 1), 0)),
+    "one_key_head": lambda m, x: m.out(one_key_head(m.q(x), m.k(x)[..., :4])),
     "branch": lambda m, x: m.out(torch.cond(x.sum() > 0, m.q, m.k, (x,))),
     "by_values": lambda m, x: by_values(m.q, m.out, x),
     "none": lambda m, x: m.out(F.silu(m.q(x)) * m.k(x)),

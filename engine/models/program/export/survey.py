@@ -448,7 +448,6 @@ WHY: dict[str, str] = {
     "dia": "its decoder takes rows of codes; the survey makes no such example",
     "kyutai_speech_to_text": "takes rows of codes; the survey makes no such example",
     "granite_speech5_ctc": "its blocks of frames cannot be traced for a dynamic length",
-    "perceiver": "the export was not done after 400 s",
     "sew-d": "does not run in transformers either: its backward needs a tensor that its forward overwrites",
     "videoprism": "takes videos; the survey makes no such example",
     "siglip2": "takes patches with their sizes; the survey makes no such example",

@@ -31,27 +31,46 @@ double ToleranceOf(at::ScalarType type) {
     case at::kFloat: return 1e-4;
     case at::kHalf: return 1e-2;
     case at::kBFloat16: return 4e-2;
-    default: return 0;
+    default: return at::isFloatingType(type) ? 0.3 : 0;  // of 8 bits
   }
 }
 
-// The largest difference and the largest value, of finite elements; an infinite difference where one is not finite.
-std::pair<double, double> Largest(const at::Tensor& a, const at::Tensor& b) {
+// The size of the values: the largest of those that are within a million of the smaller ones, so that a few numbers such
+// as the lowest of a dtype, which mask, do not hide a difference of the others.
+double ScaleOf(const double* values, int64_t count) {
+  constexpr double kWithin = 1e6;
+  std::vector<double> sizes;
+  for (int64_t i = 0; i < count; ++i) {
+    if (std::isfinite(values[i]) && values[i] != 0) sizes.push_back(std::abs(values[i]));
+  }
+  if (sizes.empty()) return 0;
+  const auto low = sizes.begin() + static_cast<std::ptrdiff_t>(sizes.size() / 16);
+  std::ranges::nth_element(sizes, low);
+  const double most = kWithin * *low;
+  double out = 0;
+  for (const double one : sizes) {
+    if (one <= most) out = std::max(out, one);
+  }
+  return out;
+}
+
+// The largest difference relative to the size of the values, or to the value itself where that is larger; infinite where
+// one of both is not finite.
+double LargestDifference(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor left = AsDoubles(a);
   const at::Tensor right = AsDoubles(b);
   const double* x = left.const_data_ptr<double>();
   const double* y = right.const_data_ptr<double>();
-  double difference = 0;
-  double value = 0;
+  double scale = -1;  // not computed yet
+  double out = 0;
   for (int64_t i = 0; i < left.numel(); ++i) {
-    if (std::isfinite(x[i]) && std::isfinite(y[i])) {
-      value = std::max(value, std::abs(x[i]));
-      difference = std::max(difference, std::abs(x[i] - y[i]));
-    } else if (x[i] != y[i] && !(std::isnan(x[i]) && std::isnan(y[i]))) {
-      difference = INFINITY;
-    }
+    if (x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]))) continue;
+    if (!std::isfinite(x[i]) || !std::isfinite(y[i])) return INFINITY;
+    if (scale < 0) scale = ScaleOf(x, left.numel());
+    constexpr double kLeast = 1e-5;  // terms of size 1 may add up to a zero that is none
+    out = std::max(out, std::abs(x[i] - y[i]) / std::max({scale, std::abs(x[i]), kLeast}));
   }
-  return {difference, value};
+  return out;
 }
 
 at::Tensor WithLacking(const at::Tensor& tensor, const at::Tensor& lacking) {
@@ -66,8 +85,19 @@ at::Tensor Sum(const std::vector<at::Tensor>& terms) {
   return out;
 }
 
+bool HaveSizes(const Spread::Shard& shard, const Draw& draw) {
+  const int64_t size = draw.full.size(shard.dim);
+  for (size_t rank = 0; rank < draw.local.size(); ++rank) {
+    if (static_cast<int64_t>(shard.of(rank).size()) != draw.local[rank].size(shard.dim)) return false;
+    if (std::ranges::any_of(shard.of(rank), [&](int64_t one) { return one < 0 || one >= size; })) return false;
+  }
+  return true;
+}
+
 bool AreSlices(const std::vector<Draw>& draws, const Spread& spread) {
   for (const Draw& draw : draws) {
+    const auto fits = [&](const Spread::Shard& shard) { return HaveSizes(shard, draw); };
+    if (!std::ranges::all_of(spread.shards, fits)) return false;
     for (size_t rank = 0; rank < draw.local.size(); ++rank) {
       if (!Near(SlicesOf(spread, draw.full, rank), draw.local[rank])) return false;
     }
@@ -191,19 +221,6 @@ std::optional<Elements> AmongSharing(const Elements& elements, int64_t size) {
   return out;
 }
 
-bool HaveSizes(const Spread::Shard& shard, const Draw& draw) {
-  const int64_t size = draw.full.size(shard.dim);
-  for (size_t rank = 0; rank < draw.local.size(); ++rank) {
-    if (static_cast<int64_t>(shard.of(rank).size()) != draw.local[rank].size(shard.dim)) return false;
-    if (std::ranges::any_of(shard.of(rank), [&](int64_t one) { return one < 0 || one >= size; })) return false;
-  }
-  return true;
-}
-
-std::shared_ptr<const Elements> Shared(Elements elements) {
-  return std::make_shared<const Elements>(std::move(elements));
-}
-
 // Two dims: those of an operand, or one of an operand and one that the ranks divide that share its elements.
 std::optional<Spread> FindTwo(const std::vector<Draw>& draws, const std::vector<const Spread*>& hints, int64_t first,
                               int64_t second) {
@@ -211,8 +228,8 @@ std::optional<Spread> FindTwo(const std::vector<Draw>& draws, const std::vector<
   const auto takes = [&](const Elements& of_first, const Elements& of_second) {
     Spread out;
     out.kind = Spread::Kind::kShard;
-    out.shards = {{first, Shared(of_first)}, {second, Shared(of_second)}};
-    const bool fits = HaveSizes(out.shards[0], draw) && HaveSizes(out.shards[1], draw) && AreSlices(draws, out);
+    out.shards = {Spread::Shard(first, of_first), Spread::Shard(second, of_second)};
+    const bool fits = AreSlices(draws, out);
     return fits ? std::optional(std::move(out)) : std::nullopt;
   };
   for (const Spread* hint : hints) {
@@ -256,21 +273,23 @@ std::vector<int64_t> UniformDims(const std::vector<Draw>& draws) {
 
 bool Near(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
-  const auto [difference, value] = Largest(a, b);
-  return difference <= ToleranceOf(a.scalar_type()) * value;
+  return LargestDifference(a, b) <= ToleranceOf(a.scalar_type());
 }
 
 std::optional<double> Difference(const at::Tensor& full, const at::Tensor& other) {
   if (full.sizes() != other.sizes()) return std::nullopt;
-  const auto [difference, value] = Largest(full, other);
-  return value > 0 ? difference / value : difference;
+  return LargestDifference(full, other);
 }
 
 std::optional<Spread> FindSpread(const std::vector<Draw>& draws, const std::vector<const Spread*>& hints) {
   const auto all = [&](const auto& holds) { return std::ranges::all_of(draws, holds); };
   std::vector<int64_t> uniform = UniformDims(draws);
   const auto with_uniform = [&](std::optional<Spread> found) {
-    if (found) found->uniform = std::move(uniform);
+    if (!found) return found;
+    found->uniform = std::move(uniform);
+    found->zero = !found->is_partial() && all([](const Draw& draw) {
+      return (draw.full.is_floating_point() || draw.full.is_complex()) && draw.full.eq(0).all().item<bool>();
+    });
     return found;
   };
   const auto is_full = [](const Draw& draw) {
@@ -280,9 +299,6 @@ std::optional<Spread> FindSpread(const std::vector<Draw>& draws, const std::vect
   };
   if (all(is_full)) {
     Spread out = Spread::Replicate();
-    out.zero = all([](const Draw& draw) {
-      return (draw.full.is_floating_point() || draw.full.is_complex()) && draw.full.eq(0).all().item<bool>();
-    });
     return with_uniform(std::move(out));
   }
   const auto is_partial = [](const Draw& draw) {
@@ -301,8 +317,8 @@ std::optional<Spread> FindSpread(const std::vector<Draw>& draws, const std::vect
   Spread out;
   out.kind = Spread::Kind::kShard;
   const auto takes = [&](Elements elements) {
-    out.shards = {{dims[0], Shared(std::move(elements))}};
-    return HaveSizes(out.shards[0], first) && AreSlices(draws, out);
+    out.shards = {Spread::Shard(dims[0], std::move(elements))};
+    return AreSlices(draws, out);
   };
   for (const Spread* hint : hints) {
     for (const Spread::Shard& shard : hint->shards) {

@@ -1,5 +1,6 @@
 #include "engine/models/program/trial/made_up.h"
 
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <set>
@@ -26,11 +27,13 @@ at::ScalarType TypeOf(const ProgramValue& value, bool wide) {
 
 at::Tensor DrawTensor(const std::vector<int64_t>& sizes, at::ScalarType type, const Drawing& drawing, uint64_t seed) {
   const at::Generator generator = at::detail::createCPUGenerator(seed);
-  at::Tensor out = at::empty(sizes, type);
-  if (at::isComplexType(type)) return out.normal_(0, 1, generator);
+  const bool small = at::isFloatingType(type) && c10::elementSize(type) == 1;
+  at::Tensor out = at::empty(sizes, small ? at::kFloat : type);
+  if (at::isComplexType(type)) return out.normal_(0, drawing.scale, generator);
   if (at::isFloatingType(type)) {
-    if (out.element_size() == 1) return out.zero_();
-    return drawing.floats == Floats::kNormal ? out.normal_(0, 1, generator) : out.uniform_(0.5, 1.5, generator);
+    out = drawing.floats == Floats::kPositive ? out.uniform_(0.5, 1.5, generator)
+                                              : out.normal_(0, drawing.scale, generator);
+    return small ? out.to(type) : out;
   }
   if (type == at::kBool) return out.random_(0, 2, generator);
   if (at::isIntegralType(type, /*includeBool=*/false))
@@ -55,12 +58,14 @@ at::Tensor DrawSpread(const ProgramValue& value, const Spread& spread, at::Scala
   return DrawTensor(sizes, type, drawing, seed).expand(value.sizes).clone(at::MemoryFormat::Contiguous);
 }
 
+uint64_t SeedOf(const Drawing& drawing) { return static_cast<uint64_t>(drawing.floats) + 1; }
+
 c10::IValue DrawNumber(const ProgramValue& value, const Drawing& drawing) {
   const bool first = drawing.floats == Floats::kNormal;
   switch (value.kind) {
     case ProgramValue::Kind::kInt: return std::min<int64_t>(drawing.below, first ? 3 : 2);
     case ProgramValue::Kind::kBool: return first;
-    default: return first ? -0.7 : 1.3;
+    default: return first ? -0.7 : 1.3 * drawing.scale;
   }
 }
 
@@ -83,11 +88,29 @@ std::vector<int64_t> BoundsOf(const Site& site) {
   return {sizes.begin(), sizes.end()};
 }
 
+std::vector<Drawing> DrawingsOf(const Site& site, bool wide) {
+  std::vector<Drawing> out;
+  out.push_back({.floats = Floats::kNormal, .wide = wide});
+  out.push_back({.floats = Floats::kPositive, .wide = wide});
+  constexpr double kMostScale = 1e6;
+  double scale = 1;
+  const auto take = [&](double one) {
+    if (std::abs(one) <= kMostScale) scale = std::max(scale, std::abs(one));
+  };
+  for (const double one : site.run->factors()) take(one);
+  for (const Spread& spread : site.spreads) {
+    if (!spread.constant.defined() || spread.constant.numel() == 0 || spread.constant.is_complex()) continue;
+    if (spread.constant.is_floating_point()) take(spread.constant.abs().max().item<double>());
+  }
+  if (scale > 1) out.push_back({.floats = Floats::kScaled, .scale = 2 * scale, .wide = wide});
+  return out;
+}
+
 at::Tensor DrawParameter(const Site& site, uint32_t value, at::ScalarType type, const Drawing& drawing) {
   const std::vector<int64_t>& sizes = site.program->values[value].sizes;
   TORCH_CHECK(sizes.size() == 1, "the parameter is no vector");
   constexpr uint64_t kParameters = 7'000'000;
-  return DrawTensor(sizes, type, drawing, kParameters + 2 * value + (drawing.floats == Floats::kNormal ? 1 : 0));
+  return DrawTensor(sizes, type, drawing, kParameters + 4 * value + SeedOf(drawing));
 }
 
 Operands DrawOperands(const Site& site, const Drawing& drawing) {
@@ -95,7 +118,7 @@ Operands DrawOperands(const Site& site, const Drawing& drawing) {
   out.local.resize(static_cast<size_t>(site.ranks));
   for (size_t i = 0; i < site.operands(); ++i) {
     const ProgramValue& value = site.value(i);
-    const uint64_t seed = 1000 * i + (drawing.floats == Floats::kNormal ? 1 : 2);
+    const uint64_t seed = 1000 * i + SeedOf(drawing);
     if (!site.IsTensor(i)) {
       const RankNumber& number = site.numbers[i];
       const bool known = number.kind == RankNumber::Kind::kKnown;

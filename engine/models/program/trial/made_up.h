@@ -13,8 +13,13 @@ namespace moonshard::trial {
 
 // How the operands of one draw are made up.
 struct Drawing {
-  enum class Floats : uint8_t { kNormal, kPositive };
+  enum class Floats : uint8_t {
+    kNormal,    // of mean 0 and deviation 1
+    kPositive,  // from 0.5 to 1.5
+    kScaled,    // of mean 0 and deviation `scale`
+  };
   Floats floats = Floats::kNormal;
+  double scale = 1;
   int64_t below = 2;  // integers are at least 0 and less than this
   bool wide = true;   // floats are float64, whatever they are in the program
 };
@@ -27,6 +32,10 @@ struct Operands {
 
 // The bounds of integers that are worth a try: the sizes of the operands' dims, largest first; {2} without integers.
 std::vector<int64_t> BoundsOf(const Site& site);
+
+// The draws of a site: normal, positive, and scaled to the largest number between 1 and 1e6 that the operator computes
+// with, if there is one: values on both sides of its thresholds.
+std::vector<Drawing> DrawingsOf(const Site& site, bool wide);
 
 // Draws the operands of the site; equal calls draw equal ones. A constant has its value, a zero tensor is zero. Throws
 // c10::Error for a parameter that is to be added later and is not along the last dim of the tensor that lacks it.

@@ -90,7 +90,12 @@ std::optional<NodeCall> NodeCall::Of(const ExportedProgram& program, const Progr
   for (size_t i = 0; i < formals.size(); ++i) {
     const Operand& operand = out.instruction_.operands[i];
     const bool writes = formals[i].alias_info() != nullptr && formals[i].alias_info()->isWrite();
-    if (writes && operand.kind == Operand::Kind::kRegister) out.writes_.push_back(out.reads_[operand.index]);
+    if (!writes) continue;
+    if (operand.kind == Operand::Kind::kRegister) out.writes_.push_back(out.reads_[operand.index]);
+    if (operand.kind != Operand::Kind::kList) continue;
+    for (const Operand& element : out.lists_[operand.index].elements) {
+      if (element.kind == Operand::Kind::kRegister) out.writes_.push_back(out.reads_[element.index]);
+    }
   }
   return out;
 }
@@ -101,6 +106,29 @@ bool NodeCall::is_random() const {
   const c10::ArrayRef<at::Tag> tags = instruction_.op->getTags();
   return std::ranges::find(tags, at::Tag::nondeterministic_seeded) != tags.end() || name.starts_with("aten::rand") ||
          name == "aten::rrelu" || name == "aten::rrelu_";
+}
+
+bool NodeCall::makes_memory() const {
+  const std::string& name = instruction_.op->schema().name();
+  return name.starts_with("aten::empty") || name.starts_with("aten::new_empty");
+}
+
+std::vector<double> NodeCall::factors() const {
+  std::vector<double> out;
+  for (const c10::IValue& one : constants_) {
+    if (one.isDouble()) out.push_back(one.toDouble());
+    if (one.isTensor() && one.toTensor().dim() == 0) out.push_back(one.toTensor().item().toDouble());
+  }
+  const std::vector<c10::Argument>& formals = instruction_.op->schema().arguments();
+  for (size_t i = 0; i < formals.size(); ++i) {
+    const c10::Type* type = formals[i].type().get();
+    if (type->kind() == c10::TypeKind::OptionalType) type = type->containedType(0).get();
+    const Operand& operand = instruction_.operands[i];
+    const bool number = type->kind() == c10::TypeKind::NumberType && operand.kind == Operand::Kind::kConstant;
+    if (number && constants_[operand.index].isInt())
+      out.push_back(static_cast<double>(constants_[operand.index].toInt()));
+  }
+  return out;
 }
 
 std::optional<size_t> NodeCall::groups_rows() const {

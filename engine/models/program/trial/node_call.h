@@ -23,6 +23,10 @@ class NodeCall {
   const std::vector<uint32_t>& reads() const { return reads_; }
   // Whether the results depend on a random number generator.
   bool is_random() const;
+  // Whether the results are memory without values.
+  bool makes_memory() const;
+  // The numbers of the graph that the operator computes with (a factor, a threshold).
+  std::vector<double> factors() const;
   // The index in reads() of the operand with the ends of groups of rows of the first operand (aten::_grouped_mm);
   // nullopt: none.
   std::optional<size_t> groups_rows() const;

@@ -68,11 +68,7 @@ std::optional<std::string> Site::Key() const {
     for (const int64_t size : value(i).sizes) out << " " << size;
     for (const int64_t dim : spread.uniform) out << "u" << dim;
     for (const Spread::Shard& shard : spread.shards) {
-      out << "d" << shard.dim;
-      for (const std::vector<int64_t>& own : *shard.elements) {
-        out << "r";
-        for (const int64_t one : own) out << " " << one;
-      }
+      out << "d" << shard.dim << "h" << shard.hash;
     }
   }
   return std::move(out).str();

@@ -47,7 +47,8 @@ struct Site {
   std::vector<Spread> spreads;
   std::vector<RankNumber> numbers;
   std::vector<bool> late;
-  bool looks_up = false;  // the rows of operand 0 are looked up by ids of the full table (nn::LookUpLocalRows)
+  bool has_writes = false;  // an operator of the program writes one of its operands
+  bool looks_up = false;    // the rows of operand 0 are looked up by ids of the full table (nn::LookUpLocalRows)
 
   size_t operands() const { return run->reads().size(); }
   const ProgramValue& value(size_t i) const { return program->values[run->reads()[i]]; }

@@ -1,7 +1,6 @@
 #include "engine/models/program/trial/spread.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <utility>
 
@@ -9,11 +8,20 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/hash.h>
 
 #include "engine/core/base/text.h"
 #include "engine/layout/shards.h"
 
 namespace moonshard::trial {
+
+Spread::Shard::Shard(int64_t of_dim, Elements of_ranks)
+    : dim(of_dim), elements(std::make_shared<const Elements>(std::move(of_ranks))) {
+  for (const std::vector<int64_t>& own : *elements) {
+    hash = c10::hash_combine(hash, own.size());
+    for (const int64_t one : own) hash = c10::hash_combine(hash, static_cast<size_t>(one));
+  }
+}
 
 bool Spread::Same(const Spread& other) const {
   return kind == other.kind && (!is_shard() || shards == other.shards) && lacks == other.lacks;
@@ -21,20 +29,16 @@ bool Spread::Same(const Spread& other) const {
 
 bool Spread::has_replicas() const {
   if (!is_shard()) return false;
-  std::map<std::vector<int64_t>, int> counts;
-  const size_t ranks = shards.front().elements->size();
-  for (size_t rank = 0; rank < ranks; ++rank) {
+  std::vector<std::pair<int64_t, int64_t>> all;
+  for (size_t rank = 0; rank < shards.front().elements->size(); ++rank) {
     for (const int64_t first : shards.front().of(rank)) {
-      if (shards.size() == 1) {
-        if (counts[{first}]++ > 0) return true;
-        continue;
-      }
-      for (const int64_t second : shards[1].of(rank)) {
-        if (counts[{first, second}]++ > 0) return true;
-      }
+      if (shards.size() == 1) all.emplace_back(first, 0);
+      for (size_t i = 0; shards.size() > 1 && i < shards[1].of(rank).size(); ++i)
+        all.emplace_back(first, shards[1].of(rank)[i]);
     }
   }
-  return false;
+  std::ranges::sort(all);
+  return std::ranges::adjacent_find(all) != all.end();
 }
 
 const Spread::Shard* Spread::Along(int64_t dim) const {
@@ -64,10 +68,9 @@ std::optional<Spread> SpreadUnder(const Layout& layout, const std::vector<int64_
   const auto dims = static_cast<int64_t>(sizes.size());
   Spread out;
   out.kind = Spread::Kind::kShard;
-  Spread::Shard& made = out.shards.emplace_back();
-  made.dim = layout.dim < 0 ? layout.dim + dims : layout.dim;
-  if (made.dim < 0 || made.dim >= dims) return std::nullopt;
-  const int64_t size = sizes[static_cast<size_t>(made.dim)];
+  const int64_t dim = layout.dim < 0 ? layout.dim + dims : layout.dim;
+  if (dim < 0 || dim >= dims) return std::nullopt;
+  const int64_t size = sizes[static_cast<size_t>(dim)];
   const Result<DimShards> shards = DimShards::Make(layout.has_equal_parts() ? layout.Sized(size) : layout, size, ranks);
   if (!shards.ok()) return std::nullopt;
   Elements elements;
@@ -81,7 +84,7 @@ std::optional<Spread> SpreadUnder(const Layout& layout, const std::vector<int64_
   }
   const auto is_whole = [&](const std::vector<int64_t>& own) { return static_cast<int64_t>(own.size()) == size; };
   if (std::ranges::all_of(elements, is_whole)) return Spread::Replicate();
-  made.elements = std::make_shared<const Elements>(std::move(elements));
+  out.shards.emplace_back(dim, std::move(elements));
   return out;
 }
 

@@ -29,17 +29,20 @@ struct Spread {
   struct Shard {
     int64_t dim = 0;
     std::shared_ptr<const Elements> elements;
+    size_t hash = 0;  // of the elements
 
+    Shard() = default;
+    Shard(int64_t of_dim, Elements of_ranks);
     const std::vector<int64_t>& of(size_t rank) const { return (*elements)[rank]; }
     bool operator==(const Shard& other) const {
-      return dim == other.dim && (elements == other.elements || *elements == *other.elements);
+      return dim == other.dim && hash == other.hash && (elements == other.elements || *elements == *other.elements);
     }
   };
   Kind kind = Kind::kUnknown;
   // Of kShard: one, or two in the order of their dims, of which a rank has the elements that are in both: the key heads
   // that ranks share, repeated for the query heads of each rank.
   std::vector<Shard> shards;
-  bool zero = false;            // of kReplicate: zeros, or memory without values; it may stand for a partial tensor too
+  bool zero = false;            // zeros, or memory without values; of kReplicate, it may stand for a partial tensor too
   at::Tensor constant;          // of kReplicate: the value, if no input or parameter of the program has a part in it
   std::vector<uint32_t> lacks;  // values of parameters that are added after a reduction, which the ranks' tensors lack
   // The dims along which all slices are equal (as of an expanded tensor), of size above 1, ascending.

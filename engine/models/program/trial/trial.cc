@@ -19,6 +19,7 @@
 #include "engine/graph/local_sizes.h"
 #include "engine/graph/node_uses.h"
 #include "engine/models/program/compile_program.h"
+#include "engine/models/program/trial/data_sizes.h"
 #include "engine/models/program/trial/gradient_tape.h"
 #include "engine/models/program/trial/node_call.h"
 #include "engine/models/program/trial/site.h"
@@ -37,6 +38,11 @@ using trial::Site;
 using trial::Spread;
 using trial::Tried;
 
+bool WritesOperand(const ProgramNode& node) {
+  if (node.kind != ProgramNode::Kind::kOperator) return false;
+  return (node.target.ends_with('_') && !node.target.ends_with("__")) || node.target.find("::__i") != std::string::npos;
+}
+
 class Walk {
  public:
   Walk(const ExportedProgram& program, const CompiledPlan& plan, bool with_loss)
@@ -45,6 +51,7 @@ class Walk {
         calls_(program::FindCalls(program)),
         late_(AddedAfterOf(program, plan)),
         ruled_(FindLocalValues(program, plan)),
+        layouts_(OutputLayouts(program, plan)),
         uses_(NodeUsesOf(program)),
         with_loss_(with_loss),
         ranks_(plan.mesh.size(MeshAxis::kTp)),
@@ -53,6 +60,8 @@ class Walk {
     numbers_.resize(program.values.size());
     memory_.resize(program.values.size());
     std::iota(memory_.begin(), memory_.end(), 0U);
+    next_memory_ = static_cast<uint32_t>(memory_.size());
+    has_writes_ = std::ranges::any_of(program.graph.nodes, WritesOperand);
     last_use_.resize(program.values.size(), -1);
     for (size_t i = 0; i < program.graph.nodes.size(); ++i) {
       for (const auto& [name, argument] : program.graph.nodes[i].inputs) NoteUse(argument, static_cast<int64_t>(i));
@@ -127,6 +136,11 @@ class Walk {
 
   // --- calls of modules
 
+  uint32_t LastNode(const CallNode& call) const {
+    const CallNode::Item& last = call.items.back();
+    return last.is_call ? LastNode(calls_.calls[last.index]) : last.index;
+  }
+
   void RunItems(const CallNode& call) {
     for (const CallNode::Item& item : call.items) {
       if (item.is_call) {
@@ -151,23 +165,34 @@ class Walk {
       const auto here = static_cast<int>(position);
       return route && route->inputs == input && (route->ids == here || route->weights == here);
     };
-    std::map<uint32_t, Spread> outside;
+    std::map<uint32_t, Spread> outside;  // of the arguments that are replaced
+    std::map<uint32_t, uint32_t> memory_outside;
+    std::set<uint32_t> met;
     std::vector<GradientTape::Crossing> crossings;
     for (const RecordedCall::Place& place : recorded.arguments) {
       if (std::ranges::find(call.inputs, place.value) == call.inputs.end() || !IsTensor(place.value)) continue;
       const Redistribution* declared = Declared(at, place.position, /*input=*/true);
       const bool routed = is_routed(place.position, true);
-      if ((declared == nullptr && !routed) || outside.contains(place.value)) continue;
-      outside.emplace(place.value, spreads_[place.value]);
-      if (declared != nullptr) Redistribute(place, *declared, at, /*input=*/true);
+      if ((declared == nullptr && !routed) || !met.insert(place.value).second) continue;
+      const Spread before = spreads_[place.value];
+      const bool replaced = (declared != nullptr && Redistribute(place, *declared, at, /*input=*/true)) || routed;
       if (routed) spreads_[place.value] = {};
-      crossings.push_back(
-          {place.value, place.position, declared, routed, outside.at(place.value), spreads_[place.value]});
+      if (replaced) {
+        outside.emplace(place.value, before);
+        memory_outside.emplace(place.value, memory_[place.value]);
+        const uint32_t inside = next_memory_++;
+        moved_.push_back({place.value, inside, memory_[place.value], LastNode(call)});
+        memory_[place.value] = inside;
+      }
+      crossings.push_back({place.value, place.position, declared, routed, before, spreads_[place.value]});
     }
     tape_.EnterCall(at, crossings);
     RunItems(call);
     tape_.LeaveCall(crossings);
-    for (auto& [value, spread] : outside) spreads_[value] = std::move(spread);
+    for (auto& [value, spread] : outside) {
+      spreads_[value] = std::move(spread);
+      memory_[value] = memory_outside.at(value);
+    }
     CheckLate(at, call, recorded);
     std::set<uint32_t> done;
     for (const RecordedCall::Place& place : recorded.results) {
@@ -177,30 +202,35 @@ class Walk {
       const bool routed = is_routed(place.position, false);
       if (declared == nullptr && !routed) continue;
       const Spread inside = spreads_[place.value];
-      if (declared != nullptr) Redistribute(place, *declared, at, /*input=*/false);
+      const bool replaced = (declared != nullptr && Redistribute(place, *declared, at, /*input=*/false)) || routed;
       if (routed) spreads_[place.value] = {};
+      if (replaced) {
+        const uint32_t moved = next_memory_++;
+        moved_.push_back({place.value, memory_[place.value], moved, LastNode(call)});
+        memory_[place.value] = moved;
+      }
       tape_.AddResult(at, {place.value, place.position, declared, routed, spreads_[place.value], inside});
     }
   }
 
-  // A tensor that is moved is another tensor; one that is not keeps its memory and what is known of it.
-  void Redistribute(const RecordedCall::Place& place, const Redistribution& redistribution, uint32_t module,
+  // Returns whether the tensor is replaced by another; one that is not keeps its memory and what is known of it.
+  bool Redistribute(const RecordedCall::Place& place, const Redistribution& redistribution, uint32_t module,
                     bool input) {
-    Spread& is = spreads_[place.value];
+    const Spread& is = spreads_[place.value];
     CompareWith(is, redistribution.from, place.value, place.position, module, input);
-    if (is.known() && redistribution.from[MeshAxis::kTp] == redistribution.to[MeshAxis::kTp]) return;
     const Layout& to = redistribution.to[MeshAxis::kTp];
     const Layout& from = redistribution.from[MeshAxis::kTp];
-    const bool same_value = is.known() && !from.is_shard() && !to.is_shard() && from.kind != LayoutKind::kPartial &&
-                            to.kind != LayoutKind::kPartial;
-    if (!same_value) SetUnder(place.value, redistribution.to, static_cast<int32_t>(module));
+    const auto moves = [](const Layout& one) { return one.is_shard() || one.kind == LayoutKind::kPartial; };
+    const bool replaced = from != to && (moves(from) || moves(to));
+    if (replaced || !is.known()) SetUnder(place.value, redistribution.to, static_cast<int32_t>(module));
+    return replaced;
   }
 
   void CompareWith(const Spread& is, const Placement& declared, uint32_t value, uint32_t position, uint32_t module,
                    bool input) {
     const Layout& layout = declared[MeshAxis::kTp];
     const std::optional<Spread> wanted = trial::SpreadUnder(layout, SizesOf(value), ranks_);
-    if (!is.known() || !wanted || (is.zero && !wanted->is_shard()) || is.Same(*wanted)) return;
+    if (!is.known() || !wanted || (is.zero && !is.is_shard() && !wanted->is_shard()) || is.Same(*wanted)) return;
     if (is.is_full() && wanted->is_full()) return;
     if (!is.lacks.empty()) return;  // CheckLate
     const std::string& path = plan_.tree->modules()[module].path;
@@ -272,6 +302,16 @@ class Walk {
                                       LineOf(is));
         d.required = "the sum over the ranks";
         d.help = "reduce the tensor at the output of a module: output = { partial, replicate }";
+        Report(std::move(d));
+      } else if (is.is_shard() && !layouts_[i]) {
+        Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                      "output " + std::to_string(i) +
+                                          " of the model leaves in shards that no layout "
+                                          "declares, so eval and verify cannot gather it",
+                                      LineOf(is));
+        d.severity = Severity::kWarning;
+        d.declared = is.ToText(SizesOf(output.value));
+        d.help = "gather the tensor at the module that makes it: output = replicate";
         Report(std::move(d));
       }
     }
@@ -525,7 +565,7 @@ class Walk {
         }
         begin += part.full;
       }
-      out.shards = {{static_cast<int64_t>(i), std::make_shared<const trial::Elements>(std::move(elements))}};
+      out.shards = {Spread::Shard(static_cast<int64_t>(i), std::move(elements))};
     }
     return out;
   }
@@ -539,6 +579,7 @@ class Walk {
       site.numbers.push_back(numbers_[value]);
       site.late.push_back(added != late_.end() && added->second.contains(value));
     }
+    site.has_writes = has_writes_;
     site.looks_up = node.target == "aten::embedding" && site.operands() == 2 &&
                     tables_.contains(site.run->reads()[0]) && site.spreads[0].Along(0) != nullptr;
     return site;
@@ -560,7 +601,8 @@ class Walk {
     bool known = true;
     bool full = true;  // every operand is full, every number that of the full model
     bool constant = true;
-    int64_t elements = 0;
+    bool empty = false;
+    int64_t elements = 0;  // of operands and results
     for (size_t i = 0; i < site.operands(); ++i) {
       const RankNumber& number = site.numbers[i];
       if (!site.IsTensor(i)) {
@@ -574,26 +616,39 @@ class Walk {
       full = full && spread.is_full() && !site.late[i];
       constant = constant && spread.constant.defined();
       const std::vector<int64_t>& sizes = site.value(i).sizes;
-      elements += std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+      const int64_t of_operand = std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+      empty = empty || of_operand == 0;
+      elements += of_operand;
     }
-    const bool large = elements > trial::kMostElements;
-    if (known && !large && !site.run->is_random()) {
+    for (const uint32_t made : node.outputs) {
+      if (made == ProgramNode::kNoValue || !IsTensor(made)) continue;
+      elements += std::accumulate(SizesOf(made).begin(), SizesOf(made).end(), int64_t{1}, std::multiplies<>());
+    }
+    const bool ruled = std::ranges::all_of(
+        node.outputs, [&](uint32_t made) { return made == ProgramNode::kNoValue || ruled_[made].known; });
+    const bool large = elements > (ruled ? trial::kMostElementsWithRule : trial::kMostElements);
+    if (known && !large && !empty && !site.run->is_random()) {
       std::shared_ptr<const Tried> held;
       const Tried& tried = Try(site, held);
       if (tried.kind == Tried::Kind::kFails && !full) {
         ++out_.tried;
         if (uses_[index] != NodeUse::kNothing) Refuse(index, call, site, tried.why);
         for (const uint32_t made : node.outputs) Forget(made);
+        for (const uint32_t written : site.run->writes()) ForgetMemory(written, index);
         return;
       }
       if (tried.kind == Tried::Kind::kHolds) {
         out_.tried += full ? 0 : 1;
         const bool shared = Take(index, call, site, tried, constant);
         tape_.AddOperator(index, call.module, site, held, shared);
+        CountUnknown(node, index);
         return;
       }
     }
-    if (known && full) {
+    for (const uint32_t written : site.run->writes()) {
+      if (ForgetMemory(written, index) && known) ++out_.unknown[node.target];
+    }
+    if (known && full && site.run->writes().empty()) {
       for (const uint32_t made : node.outputs) {
         if (made == ProgramNode::kNoValue) continue;
         spreads_[made] = Spread::Replicate();
@@ -608,10 +663,14 @@ class Walk {
     }
     tape_.AddUnknown(node);
     if (large) ++out_.large;
+    if (known) CountUnknown(node, index);
+  }
+
+  void CountUnknown(const ProgramNode& node, uint32_t index) {
     const bool unknown = std::ranges::any_of(node.outputs, [&](uint32_t made) {
       return made != ProgramNode::kNoValue && IsTensor(made) && !spreads_[made].known();
     });
-    if (known && unknown && uses_[index] != NodeUse::kNothing) ++out_.unknown[node.target];
+    if (unknown && uses_[index] != NodeUse::kNothing) ++out_.unknown[node.target];
   }
 
   void Forget(uint32_t value) {
@@ -638,14 +697,8 @@ class Walk {
       if (i < constants.size()) spreads_[made].constant = constants[i];
       if (i < tried.of.size() && tried.of[i]) Share(made, site.run->reads()[*tried.of[i]]);
     }
-    for (const uint32_t written : site.run->writes()) {
-      const auto at = std::ranges::find(site.run->reads(), written) - site.run->reads().begin();
-      // The result that has the memory of the operand.
-      for (size_t i = 0; i < node.outputs.size(); ++i) {
-        if (i >= tried.of.size() || tried.of[i] != static_cast<size_t>(at) || !site.MakesTensor(i)) continue;
-        shared = Write(index, call, site, written, tried.spreads[i]) || shared;
-        break;
-      }
+    for (size_t i = 0; i < site.run->writes().size(); ++i) {
+      shared = Write(index, call, site, site.run->writes()[i], tried.written[i]) || shared;
     }
     return shared;
   }
@@ -653,6 +706,7 @@ class Walk {
   // The values of results of operators on constants.
   std::vector<at::Tensor> ConstantsOf(const Site& site, const Tried& tried) {
     constexpr int64_t kMostConstant = 1 << 16;
+    if (site.run->makes_memory()) return {};
     std::vector<at::Tensor> out(site.node->outputs.size());
     try {
       const trial::Drawing drawing{.wide = false};
@@ -669,65 +723,135 @@ class Walk {
     return out;
   }
 
-  uint32_t MemoryOf(uint32_t value) const {
-    while (memory_[value] != value) value = memory_[value];
-    return value;
+  void Share(uint32_t made, uint32_t given) {
+    const uint32_t memory = memory_[given];
+    const uint32_t before = memory_[made];
+    if (memory == before) return;
+    // What has the memory of a result already, has it by an earlier operand.
+    std::ranges::replace(memory_, before, memory);
   }
 
-  void Share(uint32_t a, uint32_t b) {
-    const uint32_t left = MemoryOf(a);
-    const uint32_t right = MemoryOf(b);
-    memory_[std::max(left, right)] = std::min(left, right);
+  bool IsReadAfter(uint32_t value, uint32_t index) const { return last_use_[value] > static_cast<int64_t>(index); }
+
+  void RefuseWrite(uint32_t index, const CallNode& call, const Site& site, const Spread& now, uint32_t value) {
+    Refuse(index, call, site,
+           "it writes " + std::string(now.is_partial() ? "a partial tensor" : "a tensor of another layout") +
+               " into memory that value '" + program_.values[value].name + "' shares, which is read later");
   }
 
   // `written` holds `now`. Others that share its memory keep their layout if the layout of `written` stays, or if
   // nothing but zeros was in the memory. Returns whether there are others.
   bool Write(uint32_t index, const CallNode& call, const Site& site, uint32_t written, const Spread& now) {
+    const std::vector<uint32_t>& results = program_.graph.nodes[index].outputs;
     const Spread was = spreads_[written];
-    const uint32_t memory = MemoryOf(written);
     std::vector<uint32_t> others;
     bool all_zero = true;
     for (uint32_t value = 0; value < memory_.size(); ++value) {
-      if (!IsTensor(value) || MemoryOf(value) != memory) continue;
+      if (!IsTensor(value) || memory_[value] != memory_[written]) continue;
       spreads_[value].constant = at::Tensor();
-      if (std::ranges::find(program_.graph.nodes[index].outputs, value) != program_.graph.nodes[index].outputs.end())
-        continue;
+      if (std::ranges::find(results, value) != results.end()) continue;
       if (value != written) others.push_back(value);
       all_zero = all_zero && spreads_[value].zero;
     }
     spreads_[written] = now;
     spreads_[written].constant = at::Tensor();
-    const bool stays = was.Same(now) || now.zero;
+    const bool stays = was.known() && (was.Same(now) || now.zero);
     for (const uint32_t value : others) {
       Spread& other = spreads_[value];
       other.zero = other.zero && now.zero;
+      other.uniform.clear();
       if (stays) continue;
-      if (all_zero && now.is_partial()) {
+      if (all_zero && now.is_partial() && !other.is_shard()) {
         other = now;
+        other.uniform.clear();
         continue;
       }
-      if (last_use_[value] > static_cast<int64_t>(index) && other.known()) {
-        Refuse(index, call, site,
-               "it writes " + std::string(now.is_partial() ? "a partial tensor" : "a tensor of another layout") +
-                   " into memory that value '" + program_.values[value].name + "' shares, which is read later");
-      }
+      if (all_zero && TakesElements(other, now)) continue;
+      if (IsReadAfter(value, index) && other.known() && now.known()) RefuseWrite(index, call, site, now, value);
       other = {};
     }
+    CheckMoved(index, call, site, written);
     return !others.empty();
   }
+
+  // On one rank, what a redistribution replaces is one tensor with what replaces it, and so is all that has the memory of
+  // either: none of it may be read after the write.
+  void CheckMoved(uint32_t index, const CallNode& call, const Site& site, uint32_t written) {
+    std::set<uint32_t> joined = {memory_[written]};
+    for (size_t before = 0; before != joined.size();) {
+      before = joined.size();
+      for (const Moved& moved : moved_) {
+        if (joined.contains(moved.inside)) joined.insert(moved.outside);
+        if (joined.contains(moved.outside)) joined.insert(moved.inside);
+      }
+    }
+    if (joined.size() == 1) return;
+    for (uint32_t value = 0; value < memory_.size(); ++value) {
+      if (!IsTensor(value) || !joined.contains(memory_[value])) continue;
+      uint32_t behind = index;
+      bool far = memory_[value] != memory_[written];
+      // Inside of the call the value is the moved tensor; only what reads it behind the call reads the other.
+      for (const Moved& moved : moved_) {
+        if (far || moved.value != value || moved.inside != memory_[written]) continue;
+        far = true;
+        behind = std::max(index, moved.until);
+      }
+      if (!far || !IsReadAfter(value, behind)) continue;
+      Refuse(index, call, site,
+             "it writes memory that value '" + program_.values[value].name +
+                 "' shares, which is read later; but the plan redistributes the tensor, so the ranks write another");
+      spreads_[value] = {};
+    }
+  }
+
+  // Equal slices of zeros stand for any elements: those that were written.
+  static bool TakesElements(Spread& zeros, const Spread& now) {
+    if (!zeros.is_shard() || !now.is_shard() || zeros.shards.size() != 1 || now.shards.size() != 1) return false;
+    if (zeros.shards[0].dim != now.shards[0].dim) return false;
+    for (size_t rank = 0; rank < zeros.shards[0].elements->size(); ++rank) {
+      if (zeros.shards[0].of(rank).size() != now.shards[0].of(rank).size()) return false;
+    }
+    zeros.shards = now.shards;
+    zeros.origin = now.origin;
+    return true;
+  }
+
+  // Nothing is known any more of what has this memory. Returns whether it is read later.
+  bool ForgetMemory(uint32_t written, uint32_t index) {
+    const uint32_t memory = memory_[written];
+    bool read = false;
+    for (uint32_t value = 0; value < memory_.size(); ++value) {
+      if (!IsTensor(value) || memory_[value] != memory) continue;
+      read = read || (spreads_[value].known() && IsReadAfter(value, index));
+      spreads_[value] = {};
+    }
+    return read;
+  }
+
+  // A tensor that a redistribution replaces, and its memory on both sides of the boundary. On one rank it is one.
+  struct Moved {
+    uint32_t value = 0;
+    uint32_t inside = 0;
+    uint32_t outside = 0;
+    uint32_t until = 0;  // the last node of the call whose input it is
+  };
 
   const ExportedProgram& program_;
   const CompiledPlan& plan_;
   CallTree calls_;
   AddedAfter late_;
   std::vector<LocalValue> ruled_;
+  std::vector<std::optional<Layout>> layouts_;  // by output of the program
   std::vector<NodeUse> uses_;
   bool with_loss_ = true;
   int64_t ranks_ = 1;
   std::map<std::pair<std::string, int32_t>, const RecordedCall*> recorded_;
   std::vector<Spread> spreads_;      // by value
   std::vector<RankNumber> numbers_;  // likewise
-  std::vector<uint32_t> memory_;     // likewise: another value with the same memory, towards the first of them
+  std::vector<uint32_t> memory_;     // likewise: a number, equal for values with the same memory
+  uint32_t next_memory_ = 0;
+  std::vector<Moved> moved_;
+  bool has_writes_ = false;          // an operator writes one of its operands
   std::vector<int64_t> last_use_;    // likewise: the last node that reads it; outputs count as a node behind the last
   std::set<uint32_t> tables_;        // parameters whose rows are looked up locally
   std::set<uint32_t> reports_full_;  // parameters whose sizes the graph sees in full
@@ -743,7 +867,11 @@ class Walk {
 
 ProgramTrials TryOperators(const ExportedProgram& program, const CompiledPlan& plan, bool with_loss) {
   const c10::AutoGradMode no_gradients(false);
-  return Walk(program, plan, with_loss).Run();
+  const bool of_data =
+      std::ranges::any_of(program.values, [](const ProgramValue& value) { return !value.of_data.empty(); });
+  if (!of_data) return Walk(program, plan, with_loss).Run();
+  const ExportedProgram sized = trial::WithDataSizes(program);
+  return Walk(sized, plan, with_loss).Run();
 }
 
 }  // namespace moonshard

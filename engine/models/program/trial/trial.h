@@ -13,7 +13,7 @@
 // Each operator gets tensors of its own, of the sizes of the traced example, in two draws: one of floats of both signs,
 // one of positive floats. Integers are drawn below the largest size for which the full operator runs. What a graph
 // computes from no input and no parameter (positions, masks) has its value. Not tried: an operator on operands of
-// unknown layout, of more than kMostElements elements, or that cannot be run on made-up values; and one that draws
+// unknown layout, of too many elements (kMostElements), or that cannot be run on made-up values; and one that draws
 // random numbers. For the results of these, engine/graph tells the layout, if it has a rule. Not shown by a trial:
 // values that no draw has, sizes other than those of the example, and gradients.
 //
@@ -32,8 +32,10 @@
 namespace moonshard {
 
 namespace trial {
-inline constexpr int64_t kMostElements = int64_t{1} << 22;  // of the operands of an operator together
-}
+// Of the operands of an operator together: of one without a rule of engine/graph, and of one with.
+inline constexpr int64_t kMostElements = int64_t{1} << 22;
+inline constexpr int64_t kMostElementsWithRule = int64_t{1} << 20;
+}  // namespace trial
 
 // Tries the operators of `program`, whose module tree `plan` was compiled for. The other archives of the program are
 // not tried. Operators on equal operands of equal layouts, as in equal layers, are run once. Requires that FindSizeConflicts found nothing. Deterministic; uses one thread of LibTorch's generators of

@@ -24,29 +24,50 @@ std::string TextOf(const std::exception& error) {
 class Trial {
  public:
   Trial(const Site& site, bool wide) : site_(site), outputs_(site.node->outputs) {
-    for (const Drawing::Floats floats : {Drawing::Floats::kNormal, Drawing::Floats::kPositive}) {
+    for (Drawing drawing : DrawingsOf(site, wide)) {
       for (const int64_t below : BoundsOf(site)) {
-        if (Run({floats, below, wide})) break;
+        drawing.below = below;
+        if (Run(drawing)) break;
       }
       if (out_.kind == Tried::Kind::kFails) return;
     }
     if (full_.empty()) return;
     out_.kind = Tried::Kind::kHolds;
-    for (size_t i = 0; i < outputs_.size() && out_.kind == Tried::Kind::kHolds; ++i) {
-      out_.spreads.emplace_back();
-      out_.numbers.emplace_back();
-      if (outputs_[i] == ProgramNode::kNoValue) continue;
-      if (site.MakesTensor(i)) {
-        TakeTensor(i);
-      } else {
-        TakeNumber(i);
-      }
+    try {
+      TakeResults();
+    } catch (const std::exception&) {
+      out_ = {};  // values that cannot be compared
     }
   }
 
   Tried result() && { return std::move(out_); }
 
+  // Which operand's memory the results have in the dtypes of the program.
+  static Tried::Memory MemoryIn(const Site& site, Drawing drawing) {
+    drawing.wide = false;
+    try {
+      const Operands operands = DrawOperands(site, drawing);
+      return MemoryOf(CallOn(site, operands.full, -1), operands.full, site.node->outputs.size());
+    } catch (const std::exception&) {
+      return {};
+    }
+  }
+
  private:
+  void TakeResults() {
+    for (size_t i = 0; i < outputs_.size() && out_.kind == Tried::Kind::kHolds; ++i) {
+      out_.spreads.emplace_back();
+      out_.numbers.emplace_back();
+      if (outputs_[i] == ProgramNode::kNoValue) continue;
+      if (site_.MakesTensor(i)) {
+        TakeResult(i);
+      } else {
+        TakeNumber(i);
+      }
+    }
+    for (size_t i = 0; i < site_.run->writes().size() && out_.kind == Tried::Kind::kHolds; ++i) TakeWritten(i);
+  }
+
   // Returns false if the full operator does not run on the draw.
   bool Run(const Drawing& drawing) {
     Operands operands;
@@ -58,7 +79,7 @@ class Trial {
       return false;
     }
     if (made.size() < outputs_.size()) return false;
-    if (out_.of.empty()) out_.of = MemoryOf(made, operands.full);
+    if (out_.of.empty()) out_.of = MemoryOf(made, operands.full, outputs_.size());
     std::vector<std::vector<c10::IValue>> of_ranks;
     for (int64_t rank = 0; rank < site_.ranks; ++rank) {
       try {
@@ -69,6 +90,7 @@ class Trial {
       }
     }
     full_.push_back(std::move(made));
+    operands_.push_back(std::move(operands));
     local_.push_back(std::move(of_ranks));
     out_.drawings.push_back(drawing);
     return true;
@@ -80,10 +102,10 @@ class Trial {
   }
 
   // Which operand's memory a result has.
-  std::vector<std::optional<size_t>> MemoryOf(const std::vector<c10::IValue>& made,
-                                              const std::vector<c10::IValue>& given) const {
-    std::vector<std::optional<size_t>> out(outputs_.size());
-    for (size_t i = 0; i < outputs_.size(); ++i) {
+  static Tried::Memory MemoryOf(const std::vector<c10::IValue>& made, const std::vector<c10::IValue>& given,
+                                size_t results) {
+    Tried::Memory out(results);
+    for (size_t i = 0; i < results && i < made.size(); ++i) {
       if (!made[i].isTensor() || !made[i].toTensor().defined()) continue;
       for (size_t j = 0; j < given.size(); ++j) {
         if (given[j].isTensor() && made[i].toTensor().is_alias_of(given[j].toTensor())) out[i] = j;
@@ -120,27 +142,49 @@ class Trial {
     }
   }
 
-  void TakeTensor(size_t i) {
-    const std::vector<uint32_t> lacks = site_.Lacks();
+  void TakeResult(size_t i) {
     std::vector<Draw> draws;
     for (size_t draw = 0; draw < full_.size(); ++draw) {
       if (!full_[draw][i].isTensor() || !full_[draw][i].toTensor().defined()) return;
       Draw& one = draws.emplace_back();
       one.full = full_[draw][i].toTensor();
       for (const auto& rank : local_[draw]) one.local.push_back(rank[i].toTensor());
+    }
+    TakeTensor(std::move(draws), outputs_.size() > 1 ? "result " + std::to_string(i) : "its result",
+               out_.spreads.back());
+  }
+
+  void TakeWritten(size_t i) {
+    const auto j =
+        static_cast<size_t>(std::ranges::find(site_.run->reads(), site_.run->writes()[i]) - site_.run->reads().begin());
+    std::vector<Draw> draws;
+    for (const Operands& operands : operands_) {
+      Draw& one = draws.emplace_back();
+      one.full = operands.full[j].toTensor();
+      for (const auto& rank : operands.local) one.local.push_back(rank[j].toTensor());
+    }
+    TakeTensor(std::move(draws), "the tensor that it writes", out_.written.emplace_back());
+  }
+
+  void TakeTensor(std::vector<Draw> draws, const std::string& what, Spread& made) {
+    const std::vector<uint32_t> lacks = site_.Lacks();
+    for (size_t draw = 0; draw < draws.size(); ++draw) {
       for (const uint32_t parameter : lacks) {
         const at::Tensor added = DrawParameter(site_, parameter, at::kDouble, out_.drawings[draw]);
+        Draw& one = draws[draw];
         one.lacking = one.lacking.defined() ? one.lacking + added : added;
       }
     }
-    const std::string& target = site_.node->target;
-    if (target == "aten::empty" || target == "aten::empty_like" || target == "aten::new_empty") {
+    if (site_.run->makes_memory()) {
       for (Draw& draw : draws) {
         draw.full = at::zeros_like(draw.full);
         for (at::Tensor& own : draw.local) own = at::zeros_like(own);
       }
     }
-    if (std::ranges::all_of(draws, [](const Draw& draw) { return draw.full.numel() == 0; })) {
+    const std::vector<int64_t> sizes = draws.front().full.sizes().vec();
+    const bool sized = std::ranges::all_of(draws, [&](const Draw& draw) { return draw.full.sizes() == sizes; });
+    std::erase_if(draws, [](const Draw& draw) { return draw.full.numel() == 0; });
+    if (draws.empty()) {
       out_.kind = Tried::Kind::kNot;
       return;
     }
@@ -155,16 +199,32 @@ class Trial {
       for (Draw& draw : draws) draw.lacking = at::Tensor();
       found = FindSpread(draws, hints);
     }
+    // Elements that a mask selects: how many, and which, is another matter in each draw.
+    if (!found && !sized) return;
     if (!found) {
-      Fail(Mismatch(draws.front(), outputs_.size() > 1 ? "result " + std::to_string(i) : "its result"));
+      Fail(Mismatch(draws.front(), what));
       return;
     }
     if (takes) found->lacks = lacks;
-    if (!found->lacks.empty()) found->zero = false;
+    found->zero = found->zero && found->lacks.empty() && KeepsZeros();
     for (const Spread* hint : hints) {
       if (found->origin < 0 && (hint->is_shard() || hint->is_partial())) found->origin = hint->origin;
     }
-    out_.spreads.back() = *std::move(found);
+    made = *std::move(found);
+  }
+
+  // Whether zeros in all draws are zeros whatever the operands: what makes zeros, or computes them from zeros.
+  bool KeepsZeros() const {
+    bool tensors = false;
+    for (size_t j = 0; j < site_.operands(); ++j) {
+      tensors = tensors || site_.IsTensor(j);
+      if (site_.IsTensor(j) && site_.spreads[j].zero) return true;
+    }
+    const std::string& target = site_.node->target;
+    const std::vector<double> factors = site_.run->factors();
+    return !tensors || site_.run->makes_memory() || target == "aten::zeros_like" || target == "aten::new_zeros" ||
+           target == "aten::zero_" || target == "aten::fill_" || target == "aten::full_like" ||
+           target == "aten::new_full" || (target == "aten::mul" && std::ranges::find(factors, 0.0) != factors.end());
   }
 
   static std::string Mismatch(const Draw& draw, const std::string& what) {
@@ -189,6 +249,7 @@ class Trial {
 
   const Site& site_;
   const std::vector<uint32_t>& outputs_;
+  std::vector<Operands> operands_;                            // by draw, as the operator left them
   std::vector<std::vector<c10::IValue>> full_;                // by draw, by output
   std::vector<std::vector<std::vector<c10::IValue>>> local_;  // by draw, by rank, by output
   Tried out_;
@@ -210,8 +271,16 @@ std::vector<c10::IValue> CallOn(const Site& site, const std::vector<c10::IValue>
 }
 
 Tried TryNode(const Site& site) {
-  Tried wide = Trial(site, /*wide=*/true).result();
-  return wide.kind == Tried::Kind::kNot ? Trial(site, /*wide=*/false).result() : wide;
+  Tried out = Trial(site, /*wide=*/true).result();
+  if (out.kind == Tried::Kind::kNot) return Trial(site, /*wide=*/false).result();
+  // A cast to the dtype that a tensor has is the tensor itself, but not in a draw of another dtype.
+  if (out.kind == Tried::Kind::kHolds && site.has_writes) {
+    const Tried::Memory of = Trial::MemoryIn(site, out.drawings.front());
+    for (size_t i = 0; i < of.size() && i < out.of.size(); ++i) {
+      if (of[i]) out.of[i] = of[i];
+    }
+  }
+  return out;
 }
 
 }  // namespace moonshard::trial

@@ -18,15 +18,18 @@ struct Tried {
     kHolds,  // the ranks' results are the full one, slices of it, or terms of it
     kFails,
   };
+  using Memory = std::vector<std::optional<size_t>>;
   Kind kind = Kind::kNot;
-  std::string why;                        // of kFails: what differs
-  std::vector<Spread> spreads;            // of kHolds: parallel to the node's outputs
-  std::vector<RankNumber> numbers;        // likewise
-  std::vector<std::optional<size_t>> of;  // for each output: the index of the operand whose memory it has
-  std::vector<Drawing> drawings;          // that were run
+  std::string why;  // of kFails: what differs
+  // Of kHolds: parallel to the node's outputs. Unknown: elements that a mask selects, of which the ranks have others.
+  std::vector<Spread> spreads;
+  std::vector<RankNumber> numbers;  // likewise
+  std::vector<Spread> written;      // parallel to NodeCall::writes(): what the operands hold afterwards
+  Memory of;                        // for each output: the index of the operand whose memory it has
+  std::vector<Drawing> drawings;    // that were run
 };
 
-// Runs the operator in full and on every rank, on two draws of its operands: first in float64, then, if the operator
+// Runs the operator in full and on every rank, on each draw of its operands (DrawingsOf): first in float64, then, if the operator
 // refuses that, in the dtypes of the program. Every spread of the site must be known.
 Tried TryNode(const Site& site);
 
