@@ -1,6 +1,6 @@
 // AddedAfter: the parameters that modules add after their first output is redistributed, as a rowwise bias
-// (ModuleLayouts::after), as values of the program's graph. The operators of such a module compute without them.
-// Stage before: engine/io/exported_program and a compiled plan. Stages after: local_sizes.h, engine/models/program/trial.
+// (ModuleLayouts::after), as values of the program's graph. The operators of such a module compute without them. Stage
+// before: engine/io/exported_program and a compiled plan. Stages after: local_sizes.h, engine/models/program/trial.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,8 @@ enum class NodeUse : uint8_t {
   kOutputs,
 };
 
-// Returns the use of each node of the graph. A node that writes a tensor counts as used by the outputs, and so does what
-// a node reads that writes a tensor or chooses a branch.
+// Returns the use of each node of the graph. A node that writes a tensor counts as used by the outputs, and so does
+// what a node reads that writes a tensor or chooses a branch.
 std::vector<NodeUse> NodeUsesOf(const ExportedProgram& program);
 
 }  // namespace moonshard

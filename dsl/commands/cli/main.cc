@@ -75,8 +75,8 @@ std::optional<CompiledPlan> ResolveForRanks(const ModelOptions& model, bool head
   return plan.ok() ? std::optional<CompiledPlan>(std::move(plan).value()) : std::nullopt;
 }
 
-// check and suggest run the operators of an exported program too, which needs tensors. A build without LibTorch does the
-// rest here.
+// check and suggest run the operators of an exported program too, which needs tensors. A build without LibTorch does
+// the rest here.
 template <class V>
 int RunWithTrials(const V& verb, const std::vector<std::string>& arguments, int (*run)(const V&, TrialsOf)) {
   if (ProgramPathOf(verb.model).empty()) return run(verb, {});

@@ -35,8 +35,8 @@ double ToleranceOf(at::ScalarType type) {
   }
 }
 
-// The size of the values: the largest of those that are within a million of the smaller ones, so that a few numbers such
-// as the lowest of a dtype, which mask, do not hide a difference of the others.
+// The size of the values: the largest of those that are within a million of the smaller ones, so that a few numbers
+// such as the lowest of a dtype, which mask, do not hide a difference of the others.
 double ScaleOf(const double* values, int64_t count) {
   constexpr double kWithin = 1e6;
   std::vector<double> sizes;
@@ -54,8 +54,8 @@ double ScaleOf(const double* values, int64_t count) {
   return out;
 }
 
-// The largest difference relative to the size of the values, or to the value itself where that is larger; infinite where
-// one of both is not finite.
+// The largest difference relative to the size of the values, or to the value itself where that is larger; infinite
+// where one of both is not finite.
 double LargestDifference(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor left = AsDoubles(a);
   const at::Tensor right = AsDoubles(b);

@@ -774,8 +774,8 @@ class Walk {
     return !others.empty();
   }
 
-  // On one rank, what a redistribution replaces is one tensor with what replaces it, and so is all that has the memory of
-  // either: none of it may be read after the write.
+  // On one rank, what a redistribution replaces is one tensor with what replaces it, and so is all that has the memory
+  // of either: none of it may be read after the write.
   void CheckMoved(uint32_t index, const CallNode& call, const Site& site, uint32_t written) {
     std::set<uint32_t> joined = {memory_[written]};
     for (size_t before = 0; before != joined.size();) {

@@ -22,9 +22,9 @@ enum class GradientKind : uint8_t {
 GradientKind Sum(GradientKind a, GradientKind b, bool& mixed);
 
 // Runs the backward of the operator on the draws of its trial, in full and on every rank, with gradients of these kinds
-// for its results (parallel to the node's outputs; not kUnknown). Returns the kinds of the operands' gradients, parallel
-// to the operands. nullopt: the ranks have neither, or the gradients of the results are of both kinds. A gradient that
-// has no replicas to add up is kFull.
+// for its results (parallel to the node's outputs; not kUnknown). Returns the kinds of the operands' gradients,
+// parallel to the operands. nullopt: the ranks have neither, or the gradients of the results are of both kinds. A
+// gradient that has no replicas to add up is kFull.
 std::optional<std::vector<GradientKind>> TryGradients(const Site& site, const Tried& tried,
                                                       const std::vector<GradientKind>& kinds);
 

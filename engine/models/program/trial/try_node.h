@@ -29,8 +29,8 @@ struct Tried {
   std::vector<Drawing> drawings;    // that were run
 };
 
-// Runs the operator in full and on every rank, on each draw of its operands (DrawingsOf): first in float64, then, if the operator
-// refuses that, in the dtypes of the program. Every spread of the site must be known.
+// Runs the operator in full and on every rank, on each draw of its operands (DrawingsOf): first in float64, then, if
+// the operator refuses that, in the dtypes of the program. Every spread of the site must be known.
 Tried TryNode(const Site& site);
 
 // Calls the operator of the site; on a rank as the engine calls it there. `rank`: -1 for the full operator.
