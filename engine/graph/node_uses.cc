@@ -11,12 +11,6 @@ bool IsUsed(const ProgramNode& node, const std::vector<bool>& used) {
                              [&](uint32_t value) { return value != ProgramNode::kNoValue && used[value]; });
 }
 
-// Whether the operator writes an operand, by its name: "aten::add_", "aten::__ior__".
-bool Writes(const ProgramNode& node) {
-  if (node.kind != ProgramNode::Kind::kOperator) return false;
-  return (node.target.ends_with('_') && !node.target.ends_with("__")) || node.target.find("::__i") != std::string::npos;
-}
-
 // The values that these outputs of the program depend on.
 template <class Counts>
 std::vector<bool> UsedBy(const ExportedProgram& program, const Counts& counts) {
@@ -30,8 +24,8 @@ std::vector<bool> UsedBy(const ExportedProgram& program, const Counts& counts) {
   }
   for (size_t i = program.graph.nodes.size(); i-- > 0;) {
     const ProgramNode& node = program.graph.nodes[i];
-    const bool effect =
-        (node.kind != ProgramNode::Kind::kOperator && node.kind != ProgramNode::Kind::kArithmetic) || Writes(node);
+    const bool effect = (node.kind != ProgramNode::Kind::kOperator && node.kind != ProgramNode::Kind::kArithmetic) ||
+                        WritesOperand(node);
     if (!effect && !IsUsed(node, used)) continue;
     for (const auto& [name, argument] : node.inputs) use(argument, use);
   }
@@ -40,12 +34,17 @@ std::vector<bool> UsedBy(const ExportedProgram& program, const Counts& counts) {
 
 }  // namespace
 
+bool WritesOperand(const ProgramNode& node) {
+  if (node.kind != ProgramNode::Kind::kOperator) return false;
+  return (node.target.ends_with('_') && !node.target.ends_with("__")) || node.target.find("::__i") != std::string::npos;
+}
+
 std::vector<NodeUse> NodeUsesOf(const ExportedProgram& program) {
   const std::vector<bool> used = UsedBy(program, [](const ProgramOutput& /*output*/) { return true; });
   const std::vector<bool> beside = UsedBy(program, [](const ProgramOutput& output) { return output.name != "loss"; });
   std::vector<NodeUse> out;
   for (const ProgramNode& node : program.graph.nodes) {
-    const bool outputs = IsUsed(node, beside) || Writes(node);
+    const bool outputs = IsUsed(node, beside) || WritesOperand(node);
     out.push_back(outputs ? NodeUse::kOutputs : IsUsed(node, used) ? NodeUse::kLoss : NodeUse::kNothing);
   }
   return out;

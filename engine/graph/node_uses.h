@@ -15,6 +15,9 @@ enum class NodeUse : uint8_t {
   kOutputs,
 };
 
+// Whether the operator writes its first operand, by its name: "aten::add_", "aten::__ior__".
+bool WritesOperand(const ProgramNode& node);
+
 // Returns the use of each node of the graph. A node that writes a tensor counts as used by the outputs, and so does
 // what a node reads that writes a tensor or chooses a branch.
 std::vector<NodeUse> NodeUsesOf(const ExportedProgram& program);

@@ -427,9 +427,30 @@ std::string Summary(int64_t nodes, const std::map<std::string, int64_t>& unknown
   return out;
 }
 
+// The graph has no place for an adapter: it computes the module's own operators.
+void AddAdapters(const CompiledPlan& plan, Diagnostics& found) {
+  const auto& [path, section] = plan.adapted.front();
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                "the plan gives modules of an exported program adapters, which the program cannot "
+                                "compute: " +
+                                    Quote(path) +
+                                    (plan.adapted.size() > 1 ? " and " + std::to_string(plan.adapted.size() - 1) +
+                                                                   (plan.adapted.size() > 2 ? " others" : " other")
+                                                             : ""),
+                                plan.plan->adapters[static_cast<size_t>(section)].source);
+  d.path = path;
+  d.required = "a model in C++, or a program that was exported with its adapters";
+  d.help = "leave out the section lora; or export the model with its adapters (PEFT) as modules of its own";
+  found.push_back(std::move(d));
+}
+
 // Adds the findings of one archive's graph. Returns a summary: numbers of nodes and of unknown results.
 std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan, LossBy loss, const TrialsOf& trials,
                        Diagnostics& found) {
+  if (!plan.adapted.empty()) {
+    AddAdapters(plan, found);
+    return "not run: the plan has adapters";
+  }
   AddUnitsInBranches(program, plan, found);
   if (plan.mesh.size(MeshAxis::kTp) == 1) return "not run: tp has one rank";
   const SizeConflicts conflicts = FindSizeConflicts(program, plan);

@@ -147,6 +147,22 @@ TEST_CASE("a unit of fsdp that is called in a branch is an error") {
   CHECK(found(R"("norm")").compiled);
 }
 
+TEST_CASE("adapters of a program are an error, at the line of their section") {
+  const Resolution resolution = ResolveRules("fixed_sizes/none", R"(
+    at("{q,k}", colwise {}),
+    at("out", rowwise {}),
+    lora { at = "{q,out}", rank = 2 },
+  )");
+  INFO(ToText(resolution.diagnostics));
+  CHECK_FALSE(resolution.compiled);
+  REQUIRE(resolution.diagnostics.size() == 1);
+  const Diagnostic& found = resolution.diagnostics.front();
+  CHECK(found.finding == Finding::kNotSupported);
+  CHECK(found.message ==
+        "the plan gives modules of an exported program adapters, which the program cannot compute: 'out' and 1 other");
+  CHECK(found.where.line == 5);
+}
+
 // In whole models: one fault in one rule, one finding for all layers.
 TEST_CASE("faults in plans of models are found where they are") {
   struct Fault {

@@ -85,6 +85,31 @@ def filled_base(p):
     return p + view
 
 
+def cumulated(h):
+    h[:, :3].cumsum_(-1)
+    return h
+
+
+def masked_scores(q, k):
+    mask = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    return torch.tensordot(q, k, dims=([-1], [-1])).masked_fill(mask, torch.finfo(torch.float32).min).softmax(-1)
+
+
+def chosen_experts(m, x):
+    """Each of two experts computes the rows that are chosen for it."""
+    rows = x.flatten(0, 1)
+    made = torch.zeros_like(rows)
+    for chosen in (rows[:, 0] > 0, rows[:, 0] <= 0):
+        (at,) = torch.where(chosen)
+        made = made.index_add(0, at, m.out(F.silu(m.q(rows[at]))))
+    return made.view_as(x)
+
+
+def negative_in_place(z):
+    z[z < 0] = z[z < 0] * 0.1
+    return z
+
+
 def one_key_head(q, k):
     q = q.view(*q.shape[:2], -1, 4).transpose(1, 2)
     k = k[:, None].expand(-1, q.shape[1], -1, -1)
@@ -302,12 +327,19 @@ KINDS = {
     "written_sibling": lambda m, x: m.own(m.q(x), lambda y, w, b: written_sibling(F.linear(y, w, b))),
     "written_base": lambda m, x: m.own(m.q(x), lambda y, w, b: written_base(F.linear(y, w, b))),
     "filled_base": lambda m, x: m.own(m.q(x), lambda y, w, b: filled_base(F.linear(y, w, b))),
+    "written_unread": lambda m, x: m.out(cumulated(m.q(x) * 1)),
+    # Rows that are chosen by values, numbers that hide others, and thresholds far off
+    "chosen_rows": lambda m, x: x * m.q(x)[x[..., 0] > 0].mean(),
+    "masked_scores": lambda m, x: masked_scores(m.q(x)[0], m.k(x)[0]) @ x,
+    "clipped": lambda m, x: m.own(m.q(x) * 100, lambda y, w, b: F.linear(y, w).clip(-20.0, 20.0)),
     # Heads that ranks share, behind others
     "shared_heads_behind": lambda m, x: x * torch.cat([m.q(x), m.few(x)], -1).sum(-1, keepdim=True),
     # Harmless
     "axes": lambda m, x: m.out(m.q(x).swapaxes(-1, 1).mT.flip(1).swapaxes(0, 1).swapaxes(1, 0)),
     "along": lambda m, x: m.out(torch.take_along_dim(m.q(x), x[..., :1].argsort(1), 1)),
     "gated": lambda m, x: m.out(F.glu(torch.stack([m.q(x), m.k(x)], 1).flatten(0, 1), 0)),
+    "chosen_experts": chosen_experts,
+    "negative_in_place": lambda m, x: m.out(negative_in_place(m.q(x) * 1)),
     "one_key_head": lambda m, x: m.out(one_key_head(m.q(x), m.k(x)[..., :4])),
     "branch": lambda m, x: m.out(torch.cond(x.sum() > 0, m.q, m.k, (x,))),
     "by_values": lambda m, x: by_values(m.q, m.out, x),

@@ -1,7 +1,9 @@
 #include "engine/models/program/trial/data_sizes.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cstdlib>
 #include <functional>
 #include <vector>
 
@@ -79,6 +81,7 @@ class Parser {
     int64_t out = given[0];
     for (size_t i = 1; i < given.size(); ++i) {
       const int64_t one = given[i];
+      if (std::abs(one) > kMost || std::abs(out) > kMost) return std::nullopt;
       if (name == "Add") {
         out += one;
       } else if (name == "Mul") {
@@ -94,7 +97,7 @@ class Parser {
       } else if (name == "Pow" && one >= 0 && one <= 3) {
         const int64_t base = out;
         out = 1;
-        for (int64_t j = 0; j < one; ++j) out *= base;
+        for (int64_t j = 0; j < one && std::abs(out) <= kMost; ++j) out *= base;
       } else {
         return std::nullopt;
       }

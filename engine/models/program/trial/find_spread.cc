@@ -252,12 +252,16 @@ std::optional<Spread> FindTwo(const std::vector<Draw>& draws, const std::vector<
   return std::nullopt;
 }
 
-// The dims along which all slices of the full tensors are equal, where that is no chance: bools and small integers of
-// few elements may be.
+// The dims along which all slices of the full tensors are equal, where that is no chance: bools and integers of few
+// elements may be equal, and a condition that no draw meets is the same everywhere.
 std::vector<int64_t> UniformDims(const std::vector<Draw>& draws) {
   constexpr int64_t kLeastByChance = 12;
   std::vector<int64_t> out;
   const at::Tensor& first = draws.front().full;
+  const auto is_one_value = [](const Draw& draw) {
+    return draw.full.numel() == 0 || draw.full.eq(draw.full.reshape(-1)[0]).all().item<bool>();
+  };
+  if (!first.is_floating_point() && std::ranges::all_of(draws, is_one_value)) return out;
   for (int64_t dim = 0; dim < first.dim(); ++dim) {
     if (first.size(dim) < 2 || first.numel() == 0) continue;
     const bool chance = !first.is_floating_point() && first.numel() - first.numel() / first.size(dim) < kLeastByChance;

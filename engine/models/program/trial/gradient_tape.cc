@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/core/base/text.h"
+#include "engine/graph/node_uses.h"
 #include "engine/layout/dtype.h"
 
 namespace moonshard::trial {
@@ -43,9 +44,12 @@ GradientTape::GradientTape(const ExportedProgram& program, const CompiledPlan& p
       if (made != ProgramNode::kNoValue) needs_[made] = needs_[made] || IsFloat(made);
     }
     // A tensor that is written is read later with what was written.
-    const bool writes = node.target.ends_with('_') && !node.target.ends_with("__") && !node.inputs.empty();
-    if (writes && node.inputs[0].second.kind == ProgramArgument::Kind::kValue)
-      needs_[node.inputs[0].second.value] = true;
+    if (!WritesOperand(node) || node.inputs.empty()) continue;
+    const auto set = [&](const ProgramArgument& argument, const auto& self) -> void {
+      if (argument.kind == ProgramArgument::Kind::kValue) needs_[argument.value] = true;
+      for (const ProgramArgument& element : argument.elements) self(element, self);
+    };
+    set(node.inputs[0].second, set);
   }
 }
 
@@ -306,7 +310,7 @@ Diagnostics GradientTape::Check(const std::vector<Spread>& spreads) {
   for (uint32_t i = 0; i < program_.graph.outputs.size(); ++i) {
     const ProgramArgument& output = program_.graph.outputs[i];
     if (output.kind != ProgramArgument::Kind::kValue || !IsFloat(output.value)) continue;
-    Spread spread = spreads[output.value];
+    const Spread& spread = spreads[output.value];
     const ModuleLayouts* layouts = root < 0 ? nullptr : &plan_.LayoutsOf(static_cast<size_t>(root));
     GradientKind kind = spread.known() && !spread.has_replicas() ? GradientKind::kFull : GradientKind::kUnknown;
     if (layouts != nullptr && i < layouts->outputs.size() && layouts->outputs[i]) {

@@ -75,7 +75,7 @@ c10::IValue Listed(const std::vector<c10::IValue>& values, const Convert& conver
 }  // namespace
 
 std::optional<NodeCall> NodeCall::Of(const ExportedProgram& program, const ProgramNode& node) {
-  if (node.kind != ProgramNode::Kind::kOperator) return std::nullopt;
+  if (node.kind != ProgramNode::Kind::kOperator || node.target == "aten::from_file") return std::nullopt;
   Alone alone(program, node);
   const Result<program::CompiledProgram> compiled = program::CompileProgram(alone.program());
   if (!compiled.ok()) return std::nullopt;

@@ -15,8 +15,9 @@ namespace moonshard::trial {
 
 class NodeCall {
  public:
-  // Returns nullopt for a node without an operator of the dispatcher, such as a size or a check of the trace alone, and
-  // for one that does not compile (program::CompileProgram). Dropout is compiled as in evaluation mode.
+  // Returns nullopt for a node without an operator of the dispatcher, such as a size or a check of the trace alone, for
+  // one that does not compile (program::CompileProgram), and for one that reads a file. Dropout is compiled as in
+  // evaluation mode.
   static std::optional<NodeCall> Of(const ExportedProgram& program, const ProgramNode& node);
 
   // The values that the operator reads, each once, by first use.

@@ -38,9 +38,15 @@ using trial::Site;
 using trial::Spread;
 using trial::Tried;
 
-bool WritesOperand(const ProgramNode& node) {
-  if (node.kind != ProgramNode::Kind::kOperator) return false;
-  return (node.target.ends_with('_') && !node.target.ends_with("__")) || node.target.find("::__i") != std::string::npos;
+// The sizes are those that an archive claims.
+constexpr int64_t kUncountable = int64_t{1} << 50;
+
+int64_t ElementsOf(const std::vector<int64_t>& sizes) {
+  int64_t out = 1;
+  for (const int64_t size : sizes) {
+    if (__builtin_mul_overflow(out, size, &out)) return kUncountable;
+  }
+  return std::min(out, kUncountable);
 }
 
 class Walk {
@@ -616,13 +622,12 @@ class Walk {
       full = full && spread.is_full() && !site.late[i];
       constant = constant && spread.constant.defined();
       const std::vector<int64_t>& sizes = site.value(i).sizes;
-      const int64_t of_operand = std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
-      empty = empty || of_operand == 0;
-      elements += of_operand;
+      empty = empty || std::ranges::find(sizes, 0) != sizes.end();
+      elements = std::min(elements + ElementsOf(sizes), kUncountable);
     }
     for (const uint32_t made : node.outputs) {
       if (made == ProgramNode::kNoValue || !IsTensor(made)) continue;
-      elements += std::accumulate(SizesOf(made).begin(), SizesOf(made).end(), int64_t{1}, std::multiplies<>());
+      elements = std::min(elements + ElementsOf(SizesOf(made)), kUncountable);
     }
     const bool ruled = std::ranges::all_of(
         node.outputs, [&](uint32_t made) { return made == ProgramNode::kNoValue || ruled_[made].known; });

@@ -215,12 +215,19 @@ class Trial {
 
   // Whether zeros in all draws are zeros whatever the operands: what makes zeros, or computes them from zeros.
   bool KeepsZeros() const {
-    bool tensors = false;
-    for (size_t j = 0; j < site_.operands(); ++j) {
-      tensors = tensors || site_.IsTensor(j);
-      if (site_.IsTensor(j) && site_.spreads[j].zero) return true;
-    }
     const std::string& target = site_.node->target;
+    bool tensors = false;
+    bool all = true;
+    bool any = false;
+    for (size_t j = 0; j < site_.operands(); ++j) {
+      if (!site_.IsTensor(j)) continue;
+      tensors = true;
+      any = any || site_.spreads[j].zero;
+      const c10::IValue& one = operands_.front().full[j];
+      all = all && (site_.spreads[j].zero || !one.isTensor() || !one.toTensor().is_floating_point());
+    }
+    const bool product = target == "aten::mul" || target == "aten::matmul" || target == "aten::bmm";
+    if (tensors && any && (all || product)) return true;
     const std::vector<double> factors = site_.run->factors();
     return !tensors || site_.run->makes_memory() || target == "aten::zeros_like" || target == "aten::new_zeros" ||
            target == "aten::zero_" || target == "aten::fill_" || target == "aten::full_like" ||

@@ -6,6 +6,8 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -17,6 +19,7 @@
 
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/resolve_model/resolve_model.h"
+#include "engine/models/program/trial/data_sizes.h"
 #include "engine/models/program/trial/find_spread.h"
 #include "engine/models/program/trial/spread.h"
 #include "tests/support/paths.h"
@@ -79,6 +82,9 @@ TEST_CASE("operators that compute something else on ranks are found by running t
       {"weighted_loss", "tp=2", kColwise, of_node + "on rank 0 it fails: The size of tensor a (16) must match"},
       {"written_base", "tp=2", kColwise, of_node + "its result differs by "},
       {"filled_base", "tp=2", kColwise, of_node + "its result differs by "},
+      {"chosen_rows", "tp=2", kColwise, of_node + "its result differs by "},
+      {"masked_scores", "tp=2", kColwise, of_node + "its result differs by "},
+      {"clipped", "tp=2", kColwise, of_node + "its result differs by "},
       {"shared_heads_behind", "tp=4", kSummed + R"(at("few", colwise { heads = 2 }),)",
        of_node + "its result differs by "},
   };
@@ -108,7 +114,7 @@ TEST_CASE("a finding of a trial names the operands, and the line that shards the
 }
 
 TEST_CASE("operators without a rule are followed by running them") {
-  for (const char* program : {"axes", "along", "gated"}) {
+  for (const char* program : {"axes", "along", "gated", "chosen_experts"}) {
     DYNAMIC_SECTION(program) {
       const Resolution with = Resolve(program, "tp=2", kColwise);
       INFO(ToText(with.diagnostics));
@@ -120,6 +126,16 @@ TEST_CASE("operators without a rule are followed by running them") {
     }
   }
   CHECK_FALSE(Of(Resolve("axes", "tp=2", kColwise, /*tries=*/false), Finding::kNotSupported).empty());
+}
+
+TEST_CASE("elements that a sharded mask selects are not followed, which is a warning") {
+  const Resolution resolution = Resolve("negative_in_place", "tp=2", kColwise);
+  INFO(ToText(resolution.diagnostics));
+  CHECK(resolution.compiled);
+  const Diagnostics found = Of(resolution, Finding::kNotSupported);
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(found[0].message, Contains("the results of 'aten::index' on sharded or partial tensors (1 node)"));
+  CHECK(found[0].severity == Severity::kWarning);
 }
 
 TEST_CASE("a parameter whose gradient is a term on each rank must be shared") {
@@ -146,6 +162,25 @@ TEST_CASE("a parameter whose gradient is a term on each rank must be shared") {
       R"(at("k", style { name = "twice", params = { ["*"] = shared }, outputs = { { replicate, shared } } }),)");
   REQUIRE(twice.size() == 2);
   CHECK_THAT(twice[0].message, Contains("makes the full gradient on every rank of 'k.weight', which is shared"));
+}
+
+TEST_CASE("sizes that depend on data are computed from made-up ones") {
+  const std::map<std::string, int64_t, std::less<>> symbols = {{"u0", 3}, {"s1", 8}};
+  const auto value = [&](const char* text) { return trial::ValueOf(text, symbols); };
+  CHECK(value("Symbol('u0', integer=True)") == 3);
+  CHECK(value("Add(Integer(6), Mul(Integer(-1), Symbol('u0', integer=True)))") == 3);
+  CHECK(value("Max(Integer(1), FloorDiv(Symbol('s1', positive=True, integer=True), Integer(2)))") == 4);
+  CHECK(value("Mod(Symbol('s1', integer=True), Symbol('u0', integer=True))") == 2);
+  CHECK(value("Pow(Symbol('u0', integer=True), Integer(2))") == 9);
+  for (const char* text : {"", "Symbol('u1', integer=True)", "Add(Integer(6)", "Integer(x)", "sin(Integer(1))",
+                           "FloorDiv(Integer(1), Integer(0))", "Mul(Integer(9223372036854775807), Integer(2))",
+                           "Integer(1))", "Symbol(u0)", "Rational(1, 2)"}) {
+    INFO(text);
+    CHECK_FALSE(value(text));
+  }
+  std::string deep;
+  for (int i = 0; i < 100'000; ++i) deep += "Add(";
+  CHECK_FALSE(trial::ValueOf(deep, symbols));
 }
 
 // --- FindSpread
