@@ -42,6 +42,7 @@ TEST_CASE("a program whose sizes fit a plan computes the same numbers under it, 
   for (const auto& entry : std::filesystem::directory_iterator(kFixedSizes)) {
     if (entry.path().extension() != ".pt2") continue;
     const std::string name = entry.path().stem();
+    if (name == "turned") continue;  // its output is sharded: tests/engine/models/program/trial_test.cc
     at::manual_seed(3);
     const at::Tensor x = at::randn({2, 6, 8});
     const at::Tensor expected = Program::Open(entry.path())->forward(x).tensors().at(0).detach();

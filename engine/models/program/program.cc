@@ -15,6 +15,7 @@
 #include "engine/graph/program_checks.h"
 #include "engine/models/program/compile_program.h"
 #include "engine/models/program/trial/trial.h"
+#include "engine/plan/compile/compiled_plan.h"
 #include "engine/runtime/nn/defer_init.h"
 
 namespace moonshard {
@@ -308,7 +309,14 @@ Result<std::shared_ptr<Program>> Program::FromArchive(const ProgramArchive& arch
 WeightRecipes Program::recipes() const { return RecipesOf(*exported_); }
 
 std::vector<std::optional<Layout>> Program::OutputLayouts(const CompiledPlan& plan) const {
-  return moonshard::OutputLayouts(*exported_, plan);
+  std::vector<std::optional<Layout>> out = moonshard::OutputLayouts(*exported_, plan);
+  const bool known = std::ranges::all_of(out, [](const auto& one) { return one.has_value(); });
+  if (known || !exported_->others.empty() || plan.mesh.size(MeshAxis::kTp) == 1) return out;
+  const std::vector<std::optional<Layout>> tried = TryOperators(*exported_, plan, /*with_loss=*/true).outputs;
+  for (size_t i = 0; i < out.size() && i < tried.size(); ++i) {
+    if (!out[i]) out[i] = tried[i];
+  }
+  return out;
 }
 
 void Program::AddKnowledge(ModuleTree& tree) const {

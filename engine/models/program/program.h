@@ -112,7 +112,7 @@ class Program : public ProgramModule {
   // (NameRules::recipes).
   WeightRecipes recipes() const;
   // Returns the layout along tp in which each output leaves under a plan that was compiled for this program; nullopt
-  // where the graph does not tell it (engine/graph/local_sizes.h).
+  // where neither the rules (engine/graph/local_sizes.h) nor a trial (trial/trial.h) tell it.
   std::vector<std::optional<Layout>> OutputLayouts(const CompiledPlan& plan) const;
   void AddKnowledge(ModuleTree& tree) const override;
   // Returns one line about the compiled graph, for reports and tests: the numbers of nodes, modules and distinct calls,

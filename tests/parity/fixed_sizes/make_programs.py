@@ -340,6 +340,8 @@ KINDS = {
     "gated": lambda m, x: m.out(F.glu(torch.stack([m.q(x), m.k(x)], 1).flatten(0, 1), 0)),
     "chosen_experts": chosen_experts,
     "negative_in_place": lambda m, x: m.out(negative_in_place(m.q(x) * 1)),
+    # Its output is sharded
+    "turned": lambda m, x: m.q(x).rot90(2, (0, 1)),
     "one_key_head": lambda m, x: m.out(one_key_head(m.q(x), m.k(x)[..., :4])),
     "branch": lambda m, x: m.out(torch.cond(x.sum() > 0, m.q, m.k, (x,))),
     "by_values": lambda m, x: by_values(m.q, m.out, x),

@@ -292,12 +292,29 @@ class Walk {
     Report(std::move(d));
   }
 
+  // The layout that declares this spread.
+  std::optional<Layout> LayoutOf(const Spread& spread, const std::vector<int64_t>& sizes) const {
+    if (spread.is_full()) return Layout::Replicate();
+    if (spread.is_partial()) return Layout::Partial();
+    if (!spread.is_shard() || spread.shards.size() != 1) return std::nullopt;
+    const auto dim = static_cast<int>(spread.shards[0].dim);
+    constexpr int kMostParts = 8;
+    for (int parts = 1; parts <= kMostParts; ++parts) {
+      const Layout layout = parts == 1 ? Layout::Shard(dim) : Layout::PackedEqually(dim, parts);
+      const std::optional<Spread> made = trial::SpreadUnder(layout, sizes, ranks_);
+      if (made && made->Same(spread)) return layout.Sized(sizes[static_cast<size_t>(dim)]);
+    }
+    return std::nullopt;
+  }
+
   void CheckOutputs(uint32_t root) {
+    out_.outputs.resize(program_.graph.outputs.size());
     for (uint32_t i = 0; i < program_.graph.outputs.size(); ++i) {
       const ProgramArgument& output = program_.graph.outputs[i];
       if (output.kind != ProgramArgument::Kind::kValue || !IsTensor(output.value)) continue;
       CheckLateOf(root, output.value, i);
       const Spread& is = spreads_[output.value];
+      out_.outputs[i] = layouts_[i] ? layouts_[i] : LayoutOf(is, SizesOf(output.value));
       if (const Redistribution* declared = Declared(root, i, /*input=*/false)) {
         CompareWith(is, declared->from, output.value, i, root, /*input=*/false);
       } else if (is.is_partial()) {
@@ -309,7 +326,7 @@ class Walk {
         d.required = "the sum over the ranks";
         d.help = "reduce the tensor at the output of a module: output = { partial, replicate }";
         Report(std::move(d));
-      } else if (is.is_shard() && !layouts_[i]) {
+      } else if (is.is_shard() && !out_.outputs[i]) {
         Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
                                       "output " + std::to_string(i) +
                                           " of the model leaves in shards that no layout "
@@ -377,7 +394,9 @@ class Walk {
     d.declared = Join(operands, ", ");
     d.required = "operands of which every rank makes the full result, its shard of it, or a term of it";
     if (cause != nullptr) d.required += "; they are sharded" + Because(*cause);
-    d.help = "gather the tensor: output = replicate, or replicated {}, at the module that makes it";
+    d.help = "gather the tensor: output = replicate, or replicated {}, at " +
+             (cause == nullptr ? "the module that makes it"
+                               : Quote(plan_.tree->modules()[static_cast<size_t>(cause->origin)].path));
     Report(std::move(d));
   }
 

@@ -19,6 +19,8 @@
 
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/resolve_model/resolve_model.h"
+#include "engine/graph/local_sizes.h"
+#include "engine/models/program/program.h"
 #include "engine/models/program/trial/data_sizes.h"
 #include "engine/models/program/trial/find_spread.h"
 #include "engine/models/program/trial/spread.h"
@@ -69,7 +71,7 @@ TEST_CASE("operators that compute something else on ranks are found by running t
       {"gather_few", "tp=2", kColwise,
        "(aten::gather, make_programs.py:" + std::string("389) of the model") + of_node +
            "its result has sizes [2, 6, 16], and the [2, 6, 8] of a rank are neither a slice of it nor a term"},
-      {"scatter_few", "tp=2", kColwise, of_node + "its result differs by 1."},
+      {"scatter_few", "tp=2", kColwise, of_node + "its result differs by "},
       {"slice_scatter_first", "tp=4", kColwise, of_node + "its result differs by "},
       {"masked_scatter_elements", "tp=2", kColwise, of_node + "its result has sizes [2, 6, 16]"},
       {"expanded_square", "tp=2", kSummed, of_node + "its result has sizes [2, 6, 16, 16], and the [2, 6, 8, 8]"},
@@ -110,7 +112,7 @@ TEST_CASE("a finding of a trial names the operands, and the line that shards the
   CHECK(found[0].required ==
         "operands of which every rank makes the full result, its shard of it, or a term of it; they are sharded, "
         "because of the rule of 'q' (plan.lua:2)");
-  CHECK(found[0].help == "gather the tensor: output = replicate, or replicated {}, at the module that makes it");
+  CHECK(found[0].help == "gather the tensor: output = replicate, or replicated {}, at 'q'");
 }
 
 TEST_CASE("operators without a rule are followed by running them") {
@@ -126,6 +128,16 @@ TEST_CASE("operators without a rule are followed by running them") {
     }
   }
   CHECK_FALSE(Of(Resolve("axes", "tp=2", kColwise, /*tries=*/false), Finding::kNotSupported).empty());
+}
+
+TEST_CASE("the layout of an output is found where no rule tells it") {
+  const Resolution resolution = Resolve("turned", "tp=2", kColwise);
+  INFO(ToText(resolution.diagnostics));
+  REQUIRE(resolution.compiled);
+  CHECK(Of(resolution, Finding::kNotSupported).empty());
+  const auto program = Program::Open(SourcePath("tests/parity/fixed_sizes/turned.pt2"));
+  CHECK_FALSE(OutputLayouts(program->exported(), *resolution.compiled)[0]);
+  CHECK(program->OutputLayouts(*resolution.compiled)[0] == Layout::Shard(2));
 }
 
 TEST_CASE("elements that a sharded mask selects are not followed, which is a warning") {
