@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/core/base/text.h"
+#include "engine/graph/added_after.h"
 #include "engine/graph/node_uses.h"
 #include "engine/layout/dtype.h"
 
@@ -18,21 +19,36 @@ std::optional<GradientKind> KindUnder(const Layout& layout, const Spread& spread
     case LayoutKind::kShared: return layout.last > 0 ? std::nullopt : std::optional(GradientKind::kTerms);
     case LayoutKind::kShard: break;
   }
-  return spread.has_replicas() ? std::nullopt : std::optional(GradientKind::kFull);
+  // Of heads that ranks share, the redistribution decides who has which part.
+  const bool repeated = spread.has_replicas() || !spread.is_shard();
+  return repeated ? std::nullopt : std::optional(GradientKind::kFull);
 }
 
+constexpr const char* kOneKind =
+    "redistribute the tensor where sharded compute reads it: input = { replicate, shared } at a module, which sums the "
+    "terms in the backward";
+
 std::string TextOf(GradientKind kind) {
+  if (kind == GradientKind::kMixed) return "the sum of a full gradient and of a term, which is neither,";
   return kind == GradientKind::kTerms ? "a term of the gradient on each rank" : "the full gradient on every rank";
 }
 
 }  // namespace
 
-GradientTape::GradientTape(const ExportedProgram& program, const CompiledPlan& plan) : program_(program), plan_(plan) {
+GradientTape::GradientTape(const ExportedProgram& program, const CompiledPlan& plan)
+    : program_(program), plan_(plan), late_(AddedAfterOf(program, plan)) {
   needs_.resize(program.values.size());
   for (const ProgramTensor& tensor : program.tensors) {
     if (tensor.value >= 0) needs_[static_cast<size_t>(tensor.value)] = tensor.requires_grad;
   }
+  std::vector<bool> records;  // of the open regions, innermost last
   for (const ProgramNode& node : program.graph.nodes) {
+    if (node.kind == ProgramNode::Kind::kEnterGradMode || node.kind == ProgramNode::Kind::kEnterAutocast) {
+      const bool sets = node.kind == ProgramNode::Kind::kEnterGradMode && !node.inputs.empty();
+      records.push_back(sets ? node.inputs[0].second.integer != 0 : records.empty() || records.back());
+    }
+    if (node.kind == ProgramNode::Kind::kLeave && !records.empty()) records.pop_back();
+    if ((!records.empty() && !records.back()) || node.target == "aten::detach") continue;
     bool needs = false;
     const auto read = [&](const ProgramArgument& argument, const auto& self) -> void {
       if (argument.kind == ProgramArgument::Kind::kValue) needs = needs || needs_[argument.value];
@@ -116,20 +132,7 @@ void GradientTape::AddResult(uint32_t module, Crossing result) {
 GradientKind GradientTape::Take(uint32_t value) { return std::exchange(kinds_[value], GradientKind::kNone); }
 
 void GradientTape::Add(uint32_t value, GradientKind kind) {
-  if (!needs_[value]) return;
-  bool mixed = false;
-  kinds_[value] = Sum(kinds_[value], kind, mixed);
-  if (!mixed) return;
-  Diagnostic d = MakeDiagnostic(Finding::kWrongGradient,
-                                "the gradient of value '" + program_.values[value].name +
-                                    "' is a sum of gradients of which some are full on every rank and some are terms "
-                                    "of a sum over the ranks");
-  d.severity = Severity::kWarning;
-  d.required = "gradients of one kind";
-  d.help =
-      "redistribute the tensor where sharded compute reads it: input = { replicate, shared } at a module, which sums "
-      "the terms in the backward";
-  Report(std::move(d));
+  if (needs_[value]) kinds_[value] = Sum(kinds_[value], kind);
 }
 
 void GradientTape::RunOperator(const Event& event) {
@@ -143,12 +146,13 @@ void GradientTape::RunOperator(const Event& event) {
   for (const uint32_t written : site.run->writes()) {
     const auto at = static_cast<size_t>(std::ranges::find(site.run->reads(), written) - site.run->reads().begin());
     const GradientKind later = Take(written);
-    bool mixed = false;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (i < event.tried->of.size() && event.tried->of[i] == at) kinds[i] = Sum(kinds[i], later, mixed);
+      if (i < event.tried->of.size() && event.tried->of[i] == at) kinds[i] = Sum(kinds[i], later);
     }
   }
-  if (std::ranges::all_of(kinds, [](GradientKind one) { return one == GradientKind::kNone; })) return;
+  const bool none = std::ranges::all_of(kinds, [](GradientKind one) { return one == GradientKind::kNone; });
+  // What is read of other values with the same memory depends on the operands too.
+  if (none && !event.shares) return;
   const auto set_unknown = [&] {
     for (size_t i = 0; i < site.operands(); ++i) {
       if (IsFloat(site.run->reads()[i])) Add(site.run->reads()[i], GradientKind::kUnknown);
@@ -159,6 +163,9 @@ void GradientTape::RunOperator(const Event& event) {
     set_unknown();
     return;
   }
+  // What has a part in a mixed gradient has a mixed one.
+  const bool mixed = std::ranges::find(kinds, GradientKind::kMixed) != kinds.end();
+  std::ranges::replace(kinds, GradientKind::kMixed, GradientKind::kFull);
   std::optional<std::string> key = site.Key();
   if (key) {
     for (const GradientKind kind : kinds) *key += std::to_string(static_cast<int>(kind));
@@ -172,10 +179,13 @@ void GradientTape::RunOperator(const Event& event) {
     if (key) tried_.emplace(*key, of);
   }
   if (of) {
-    for (size_t i = 0; i < of->size(); ++i) Add(site.run->reads()[i], (*of)[i]);
+    for (size_t i = 0; i < of->size(); ++i) {
+      Add(site.run->reads()[i], mixed && (*of)[i] != GradientKind::kNone ? GradientKind::kMixed : (*of)[i]);
+    }
     return;
   }
   set_unknown();
+  if (mixed) return;
   Diagnostic d = MakeDiagnostic(
       Finding::kWrongGradient,
       "the backward of node '" + node.name + "' (" + node.target + (node.place.empty() ? "" : ", " + node.place) +
@@ -190,12 +200,11 @@ void GradientTape::RunOperator(const Event& event) {
 // Equal operands have gradients of the kind of the results'.
 void GradientTape::RunPlain(const Event& event) {
   GradientKind kind = GradientKind::kNone;
-  bool mixed = false;
   for (const uint32_t made : event.node->outputs) {
-    if (made != ProgramNode::kNoValue) kind = Sum(kind, Take(made), mixed);
+    if (made != ProgramNode::kNoValue) kind = Sum(kind, Take(made));
   }
   if (kind == GradientKind::kNone) return;
-  if (mixed || event.kind == Event::Kind::kUnknown) kind = GradientKind::kUnknown;
+  if (event.kind == Event::Kind::kUnknown) kind = GradientKind::kUnknown;
   const auto add = [&](const ProgramArgument& argument, const auto& self) -> void {
     if (argument.kind == ProgramArgument::Kind::kValue && IsFloat(argument.value)) Add(argument.value, kind);
     for (const ProgramArgument& element : argument.elements) self(element, self);
@@ -222,7 +231,7 @@ void GradientTape::RunEnter(const Event& event) {
   for (const Crossing& crossing : event.crossings) {
     const GradientKind inside = Take(crossing.value);
     kinds_[crossing.value] = behind.at(crossing.value);
-    if (inside == GradientKind::kNone) continue;
+    if (inside == GradientKind::kNone || !needs_[crossing.value]) continue;
     GradientKind outside = GradientKind::kUnknown;
     if (crossing.declared != nullptr && !crossing.routed) {
       const Layout& to = crossing.declared->to[MeshAxis::kTp];
@@ -238,6 +247,7 @@ void GradientTape::RunResult(const Event& event) {
   const Crossing& crossing = event.crossings.front();
   const GradientKind outside = Take(crossing.value);
   if (outside == GradientKind::kNone) return;
+  if (crossing.position == 0) AddLate(event.module, outside);
   GradientKind inside = GradientKind::kUnknown;
   if (crossing.declared != nullptr && !crossing.routed) {
     const Layout& to = crossing.declared->to[MeshAxis::kTp];
@@ -248,11 +258,21 @@ void GradientTape::RunResult(const Event& event) {
   kinds_[crossing.value] = inside;
 }
 
+// A parameter that is added to the redistributed result has the gradient of the result.
+void GradientTape::AddLate(uint32_t module, GradientKind result) {
+  const auto found = late_.find(module);
+  if (found == late_.end()) return;
+  for (const auto& [value, ref] : found->second) {
+    if (value < kinds_.size()) Add(value, result);
+  }
+}
+
 void GradientTape::CheckBoundary(const Crossing& crossing, const Layout& layout, const Spread& spread, GradientKind is,
                                  uint32_t module, bool input) {
   const std::optional<GradientKind> wanted = KindUnder(layout, spread);
   const bool moves = crossing.declared->from[MeshAxis::kTp] != crossing.declared->to[MeshAxis::kTp];
   if (!wanted || !moves || is == GradientKind::kUnknown || is == *wanted) return;
+  if (is == GradientKind::kNone) return;
   // Of a shard without replicas, both are the same.
   if (spread.is_shard() && !spread.has_replicas()) return;
   const std::string& path = plan_.tree->modules()[module].path;
@@ -265,7 +285,10 @@ void GradientTape::CheckBoundary(const Crossing& crossing, const Layout& layout,
   d.severity = Severity::kWarning;
   d.path = path;
   d.declared = layout.ToString();
-  d.required = is == GradientKind::kTerms ? "shared" : "replicate";
+  d.required = is == GradientKind::kTerms  ? "shared"
+               : is == GradientKind::kFull ? "replicate"
+                                           : "a gradient of one kind";
+  if (is == GradientKind::kMixed) d.help = kOneKind;
   Report(std::move(d));
 }
 
@@ -277,8 +300,12 @@ void GradientTape::CheckParameters() {
     const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
     const GradientKind is = kinds_[static_cast<size_t>(tensor.value)];
     const Layout& layout = layouts.params[ref.param][MeshAxis::kTp];
-    if (layout.is_shard() || is == GradientKind::kNone || is == GradientKind::kUnknown) continue;
-    const std::optional<GradientKind> wanted = KindUnder(layout, Spread::Replicate());
+    if (is == GradientKind::kNone || is == GradientKind::kUnknown) continue;
+    const std::optional<Spread> spread = SpreadUnder(layout, tensor.shape, plan_.mesh.size(MeshAxis::kTp));
+    if (!spread) continue;
+    // The terms of ranks that have the same shard are summed.
+    const bool repeated = layout.is_shard() && (spread->has_replicas() || !spread->is_shard());
+    const std::optional<GradientKind> wanted = repeated ? GradientKind::kTerms : KindUnder(layout, *spread);
     if (!wanted || is == *wanted || !plan_.Trains(ref)) continue;
     Diagnostic d = MakeDiagnostic(Finding::kWrongGradient,
                                   "training would go wrong: the backward makes " + TextOf(is) + " of '" + tensor.name +
@@ -287,10 +314,14 @@ void GradientTape::CheckParameters() {
     d.severity = Severity::kWarning;
     d.path = plan_.tree->modules()[ref.module].path;
     d.declared = layout.ToString() + ": " + TextOf(*wanted);
-    d.required = is == GradientKind::kTerms ? "shared: the terms are summed once per backward" : "replicate";
+    d.required = is == GradientKind::kMixed   ? "a gradient of one kind"
+                 : is == GradientKind::kTerms ? "shared: the terms are summed once per backward"
+                 : layout.is_shard()          ? "a term of the gradient on each of the ranks that have the same shard"
+                                              : "replicate";
     d.help = is == GradientKind::kTerms ? "sharded compute reads the parameter: declare it with params = { " +
                                               plan_.tree->At(ref).name + " = shared }"
-                                        : "declare the parameter replicate";
+             : layout.is_shard() ? "gather the result where every rank reads all of it: output = replicate"
+                                 : "declare the parameter replicate";
     Report(std::move(d));
   }
 }
@@ -307,7 +338,10 @@ void GradientTape::Report(Diagnostic diagnostic) {
 Diagnostics GradientTape::Check(const std::vector<Spread>& spreads) {
   kinds_.assign(program_.values.size(), GradientKind::kNone);
   const int64_t root = plan_.tree->Find("");
+  const bool has_loss = std::ranges::find(program_.outputs, "loss", &ProgramOutput::name) != program_.outputs.end();
   for (uint32_t i = 0; i < program_.graph.outputs.size(); ++i) {
+    // A step differentiates the loss, if the program has one.
+    if (has_loss && (i >= program_.outputs.size() || program_.outputs[i].name != "loss")) continue;
     const ProgramArgument& output = program_.graph.outputs[i];
     if (output.kind != ProgramArgument::Kind::kValue || !IsFloat(output.value)) continue;
     const Spread& spread = spreads[output.value];

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/core/base/diagnostic.h"
+#include "engine/graph/added_after.h"
 #include "engine/io/exported_program/exported_program.h"
 #include "engine/models/program/trial/site.h"
 #include "engine/models/program/trial/try_gradients.h"
@@ -77,6 +78,7 @@ class GradientTape {
   void RunJoin(const Event& event);
   void RunEnter(const Event& event);
   void RunResult(const Event& event);
+  void AddLate(uint32_t module, GradientKind result);
   void CheckParameters();
   void CheckBoundary(const Crossing& crossing, const Layout& layout, const Spread& spread, GradientKind is,
                      uint32_t module, bool input);
@@ -84,6 +86,7 @@ class GradientTape {
 
   const ExportedProgram& program_;
   const CompiledPlan& plan_;
+  AddedAfter late_;
   bool records_ = true;
   std::vector<Event> events_;
   std::vector<bool> needs_;                                // by value: a trained parameter has a part in it

@@ -648,6 +648,16 @@ class Walk {
       if (made == ProgramNode::kNoValue || !IsTensor(made)) continue;
       elements = std::min(elements + ElementsOf(SizesOf(made)), kUncountable);
     }
+    if (node.target == "aten::scaled_dot_product_attention" && site.operands() > 1) {
+      // The scores, of each query for each key.
+      const std::vector<int64_t>& query = site.value(0).sizes;
+      const std::vector<int64_t>& key = site.value(1).sizes;
+      if (query.size() > 1 && key.size() > 1) {
+        std::vector<int64_t> scores(query.begin(), query.end() - 1);
+        scores.push_back(key[key.size() - 2]);
+        elements = std::min(elements + ElementsOf(scores), kUncountable);
+      }
+    }
     const bool ruled = std::ranges::all_of(
         node.outputs, [&](uint32_t made) { return made == ProgramNode::kNoValue || ruled_[made].known; });
     const bool large = elements > (ruled ? trial::kMostElementsWithRule : trial::kMostElements);

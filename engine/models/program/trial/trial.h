@@ -15,7 +15,8 @@
 // computes from no input and no parameter (positions, masks) has its value. Not tried: an operator on operands of
 // unknown layout, of too many elements (kMostElements), or that cannot be run on made-up values; and one that draws
 // random numbers. For the results of these, engine/graph tells the layout, if it has a rule. Not shown by a trial:
-// values that no draw has, sizes other than those of the example, and gradients.
+// values that no draw has, and sizes other than those of the example. Gradients (gradient_tape.h) are not followed
+// through operators that were not tried, nor through writes to memory that other values have.
 //
 // Stage before: engine/io/exported_program and a compiled plan. Stage after: program_checks.h, which reports the
 // findings.

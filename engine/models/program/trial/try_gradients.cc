@@ -6,6 +6,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -71,13 +72,32 @@ at::Tensor Added(const Spread& spread, const at::Tensor& full, const std::vector
   return out;
 }
 
+// Of two dtypes of floats the one of fewer digits: what is cast to it on the way is rounded to it.
+at::ScalarType Narrower(at::ScalarType a, at::ScalarType b) {
+  const auto digits = [](at::ScalarType type) {
+    switch (c10::toRealValueType(type)) {
+      case at::kDouble: return 4;
+      case at::kFloat: return 3;
+      case at::kHalf: return 2;
+      case at::kBFloat16: return 1;
+      default: return 5;  // no float
+    }
+  };
+  return digits(a) <= digits(b) ? c10::toRealValueType(a) : c10::toRealValueType(b);
+}
+
 // The gradients of one operand in all draws.
 struct OfOperand {
   std::vector<at::Tensor> full;
   std::vector<std::vector<at::Tensor>> local;
 };
 
-std::optional<GradientKind> KindOf(const Spread& spread, const OfOperand& of) {
+// `type`: the dtype up to whose rounding gradients are equal.
+std::optional<GradientKind> KindOf(const Spread& spread, const OfOperand& of, at::ScalarType type) {
+  const auto near = [&](const at::Tensor& a, const at::Tensor& b) {
+    if (a.is_complex()) return Near(a, b);
+    return Near(a.to(type), b.to(type));
+  };
   bool none = true;
   bool full = true;
   bool terms = !spread.is_partial();
@@ -87,9 +107,9 @@ std::optional<GradientKind> KindOf(const Spread& spread, const OfOperand& of) {
     for (size_t rank = 0; rank < of.local[draw].size(); ++rank) {
       const at::Tensor own = spread.is_shard() ? SlicesOf(spread, whole, rank) : whole;
       none = none && of.local[draw][rank].eq(0).all().item<bool>();
-      full = full && Near(own, of.local[draw][rank]);
+      full = full && near(own, of.local[draw][rank]);
     }
-    terms = terms && Near(whole, Added(spread, whole, of.local[draw]));
+    terms = terms && near(whole, Added(spread, whole, of.local[draw]));
   }
   if (none) return GradientKind::kNone;
   if (full) return GradientKind::kFull;
@@ -98,17 +118,18 @@ std::optional<GradientKind> KindOf(const Spread& spread, const OfOperand& of) {
 
 }  // namespace
 
-GradientKind Sum(GradientKind a, GradientKind b, bool& mixed) {
-  if (a == GradientKind::kNone) return b;
-  if (b == GradientKind::kNone || a == b) return a;
-  mixed = a != GradientKind::kUnknown && b != GradientKind::kUnknown;
-  return GradientKind::kUnknown;
+GradientKind Sum(GradientKind a, GradientKind b) {
+  if (a == GradientKind::kNone || a == b) return b;
+  if (b == GradientKind::kNone) return a;
+  const bool unknown = a == GradientKind::kUnknown || b == GradientKind::kUnknown;
+  return unknown ? GradientKind::kUnknown : GradientKind::kMixed;
 }
 
 std::optional<std::vector<GradientKind>> TryGradients(const Site& site, const Tried& tried,
                                                       const std::vector<GradientKind>& kinds) {
   const c10::AutoGradMode gradients(true);
   std::vector<OfOperand> of(site.operands());
+  at::ScalarType type = at::kDouble;
   std::vector<GradientKind> out(site.operands(), GradientKind::kNone);
   const std::vector<GradientKind> unknown(site.operands(), GradientKind::kUnknown);
   try {
@@ -124,6 +145,7 @@ std::optional<std::vector<GradientKind>> TryGradients(const Site& site, const Tr
         if (kinds[i] == GradientKind::kNone || !made[i].isTensor() || !made[i].toTensor().defined()) continue;
         const at::Tensor& result = made[i].toTensor();
         if (!result.is_floating_point() && !result.is_complex()) continue;
+        type = Narrower(type, result.scalar_type());
         const Spread& spread = tried.spreads[i];
         if (!spread.known() || (spread.is_partial() && kinds[i] == GradientKind::kTerms)) return unknown;
         full[i] =
@@ -140,6 +162,8 @@ std::optional<std::vector<GradientKind>> TryGradients(const Site& site, const Tr
       }
       for (size_t i = 0; i < of.size(); ++i) {
         if (!whole[i].defined()) continue;
+        type = Narrower(type, whole[i].scalar_type());
+        if (!at::isfinite(whole[i]).all().item<bool>()) continue;  // a draw beyond the operator's range
         of[i].full.push_back(whole[i]);
         std::vector<at::Tensor>& own = of[i].local.emplace_back();
         for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
@@ -150,7 +174,7 @@ std::optional<std::vector<GradientKind>> TryGradients(const Site& site, const Tr
     }
     for (size_t i = 0; i < of.size(); ++i) {
       if (of[i].full.empty()) continue;
-      const std::optional<GradientKind> kind = KindOf(site.spreads[i], of[i]);
+      const std::optional<GradientKind> kind = KindOf(site.spreads[i], of[i], type);
       if (!kind) return std::nullopt;
       out[i] = *kind;
     }

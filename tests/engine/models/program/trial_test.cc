@@ -195,6 +195,31 @@ TEST_CASE("sizes that depend on data are computed from made-up ones") {
   CHECK_FALSE(trial::ValueOf(deep, symbols));
 }
 
+TEST_CASE("gradients of a shard that several ranks have are terms") {
+  const auto found = [](const std::string& rule) {
+    const Resolution resolution =
+        Resolve("none", "tp=2", "api = 1, at(\"q\", replicated {}), at(\"out\", replicated {}), " + rule);
+    INFO(ToText(resolution.diagnostics));
+    CHECK(resolution.compiled);
+    return Of(resolution, Finding::kWrongGradient);
+  };
+  // The one head of k is on both ranks, and full compute reads it: its gradient would be summed twice.
+  const Diagnostics twice = found(R"(at("k", colwise { heads = 1 }),)");
+  REQUIRE(twice.size() == 2);
+  CHECK_THAT(twice[0].message, Contains("makes the full gradient on every rank of 'k.weight', which is shard(0)"));
+  CHECK(found(R"(at("k", colwise { heads = 1, output = replicate }),)").empty());
+}
+
+TEST_CASE("a bias that is added after the reduction has the full gradient") {
+  const Resolution resolution = Resolve("none", "tp=2", R"(api = 1, at("{q,k}", colwise {}), at("out", style {
+    name = "late", params = { weight = shard(1), bias = shared }, after = { "bias" },
+    outputs = { { partial, replicate } } }),)");
+  INFO(ToText(resolution.diagnostics));
+  const Diagnostics found = Of(resolution, Finding::kWrongGradient);
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(found[0].message, Contains("makes the full gradient on every rank of 'out.bias', which is shared"));
+}
+
 // --- FindSpread
 
 class Random {
