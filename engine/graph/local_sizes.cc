@@ -13,6 +13,7 @@
 
 #include "engine/graph/added_after.h"
 #include "engine/graph/call_tree.h"
+#include "engine/graph/data_sizes.h"
 #include "engine/graph/node_uses.h"
 #include "engine/graph/plain_loss.h"
 #include "engine/graph/size_rules/dims.h"
@@ -252,9 +253,10 @@ class Walk {
     SetFull(value);
     ParamRef ref;
     tensors_[value].zero = tensor.is_zero && std::ranges::none_of(steps_.graph.nodes, [&](const ProgramNode& node) {
-                             return node.target.ends_with('_') && !node.inputs.empty() &&
-                                    node.inputs[0].second.kind == ProgramArgument::Kind::kValue &&
-                                    node.inputs[0].second.value == value;
+                             return std::ranges::any_of(WrittenInputs(node), [&](size_t i) {
+                               const ProgramArgument& written = node.inputs[i].second;
+                               return written.kind == ProgramArgument::Kind::kValue && written.value == value;
+                             });
                            });
     if (tensor.kind == ProgramTensor::Kind::kConstant || !plan_.tree->FindParameter(tensor.name, &ref)) return;
     const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
@@ -552,14 +554,19 @@ class Walk {
                                                       "aten::diagonal",
                                                       "aten::movedim"};
     const ProgramNode& node = steps_.graph.nodes[index];
+    const std::vector<size_t> writes = WrittenInputs(node);
+    if (!writes.empty() && writes.front() != 0) {
+      NoteGivenResults(node, writes);
+      return;
+    }
     if (node.inputs.empty() || node.inputs[0].second.kind != ProgramArgument::Kind::kValue) return;
     const uint32_t given = node.inputs[0].second.value;
-    const bool writes = node.target.ends_with('_') && !node.target.ends_with("__");
-    if (steps_.values[given].kind != ProgramValue::Kind::kTensor || (!writes && !kViews.contains(node.target))) return;
+    if (steps_.values[given].kind != ProgramValue::Kind::kTensor || (writes.empty() && !kViews.contains(node.target)))
+      return;
     for (const uint32_t made : node.outputs) {
       if (made != ProgramNode::kNoValue && made != given) base_[made] = given;
     }
-    if (!writes || node.outputs.empty() || node.outputs[0] == ProgramNode::kNoValue) return;
+    if (writes.empty() || node.outputs.empty() || node.outputs[0] == ProgramNode::kNoValue) return;
     const LocalTensor made = tensors_[node.outputs[0]];
     const uint32_t base = BaseOf(given);
     for (const uint32_t value : {given, base}) {
@@ -582,6 +589,25 @@ class Walk {
         behind.terms_origin = made.terms_origin;
       }
       behind.zero = behind.zero && made.known && made.zero;
+    }
+  }
+
+  // A tensor that an operator is given for a result is the result, and of what shows its memory nothing is known.
+  void NoteGivenResults(const ProgramNode& node, const std::vector<size_t>& writes) {
+    for (size_t i = 0; i < writes.size(); ++i) {
+      const ProgramArgument& written = node.inputs[writes[i]].second;
+      if (written.kind != ProgramArgument::Kind::kValue) continue;
+      const bool known = i < node.outputs.size() && node.outputs[i] != ProgramNode::kNoValue;
+      const LocalTensor made = known ? tensors_[node.outputs[i]] : LocalTensor();
+      const uint32_t base = BaseOf(written.value);
+      for (uint32_t value = 0; value < tensors_.size(); ++value) {
+        if (BaseOf(value) == base) tensors_[value] = {};
+      }
+      tensors_[written.value] = made;
+      if (known && node.outputs[i] != written.value) {
+        tensors_[node.outputs[i]] = made;
+        base_[node.outputs[i]] = written.value;
+      }
     }
   }
 
@@ -848,7 +874,9 @@ class Walk {
 
 }  // namespace
 
-SizeConflicts FindSizeConflicts(const ExportedProgram& steps, const CompiledPlan& plan) {
+SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan) {
+  const graph::DataSized sized(program);
+  const ExportedProgram& steps = sized.program();
   Walk walk(steps, plan);
   walk.Run();
   if (!walk.is_uneven()) return std::move(walk).conflicts();
@@ -860,13 +888,15 @@ SizeConflicts FindSizeConflicts(const ExportedProgram& steps, const CompiledPlan
 }
 
 std::vector<LocalValue> FindLocalValues(const ExportedProgram& program, const CompiledPlan& plan) {
-  Walk walk(program, plan);
+  const graph::DataSized sized(program);
+  Walk walk(sized.program(), plan);
   walk.Run();
   return walk.made();
 }
 
 std::vector<std::optional<Layout>> OutputLayouts(const ExportedProgram& program, const CompiledPlan& plan) {
-  Walk walk(program, plan);
+  const graph::DataSized sized(program);
+  Walk walk(sized.program(), plan);
   walk.Run();
   std::vector<std::optional<Layout>> out = walk.OutputLayouts();
   const auto agree_with = [&](const std::vector<std::optional<Layout>>& other) {
@@ -875,7 +905,7 @@ std::vector<std::optional<Layout>> OutputLayouts(const ExportedProgram& program,
     }
   };
   if (walk.is_uneven()) {
-    Walk last(program, plan, walk.last_rank());
+    Walk last(sized.program(), plan, walk.last_rank());
     last.Run();
     agree_with(last.OutputLayouts());
   }

@@ -1,10 +1,23 @@
 #include "engine/graph/node_uses.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <string_view>
 
 namespace moonshard {
 namespace {
+
+// Overloads whose last arguments are their results.
+bool IsGivenResults(const ProgramNode& node) {
+  static const std::set<std::string_view> kOthers = {
+      "L",          "Q",       "U",   "X",        "dim_max", "dim_min", "dim_values", "eigenvalues", "eigvals",
+      "grad_input", "inverse", "out", "out_mode", "output",  "result",  "sign",       "values",      "values_stable"};
+  const std::string& overload = node.overload;
+  if (node.target == "aten::geqrf" && overload == "a") return true;
+  return overload.ends_with("_out") || overload.starts_with("out_") || overload.starts_with("Out") ||
+         kOthers.contains(overload);
+}
 
 bool IsUsed(const ProgramNode& node, const std::vector<bool>& used) {
   return std::ranges::any_of(node.outputs,
@@ -34,9 +47,15 @@ std::vector<bool> UsedBy(const ExportedProgram& program, const Counts& counts) {
 
 }  // namespace
 
-bool WritesOperand(const ProgramNode& node) {
-  if (node.kind != ProgramNode::Kind::kOperator) return false;
-  return (node.target.ends_with('_') && !node.target.ends_with("__")) || node.target.find("::__i") != std::string::npos;
+std::vector<size_t> WrittenInputs(const ProgramNode& node) {
+  if (node.kind != ProgramNode::Kind::kOperator || node.inputs.empty()) return {};
+  if ((node.target.ends_with('_') && !node.target.ends_with("__")) || node.target.find("::__i") != std::string::npos)
+    return {0};
+  if (!IsGivenResults(node)) return {};
+  const size_t results = std::clamp<size_t>(node.outputs.size(), 1, node.inputs.size());
+  std::vector<size_t> out;
+  for (size_t i = node.inputs.size() - results; i < node.inputs.size(); ++i) out.push_back(i);
+  return out;
 }
 
 std::vector<NodeUse> NodeUsesOf(const ExportedProgram& program) {

@@ -2,6 +2,7 @@
 // Stage before: engine/io/exported_program. Stages after: local_sizes.h, engine/models/program/trial.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -15,8 +16,11 @@ enum class NodeUse : uint8_t {
   kOutputs,
 };
 
-// Whether the operator writes its first operand, by its name: "aten::add_", "aten::__ior__".
-bool WritesOperand(const ProgramNode& node);
+// The indices of the inputs that the operator writes, by its name: the first of "aten::add_" and "aten::__ior__", and of
+// an overload that is given its results ("aten::cumsum.out") the last ones, of which there are as many as results.
+// Running statistics, which the operator of a norm updates in training, do not count.
+std::vector<size_t> WrittenInputs(const ProgramNode& node);
+inline bool WritesOperand(const ProgramNode& node) { return !WrittenInputs(node).empty(); }
 
 // Returns the use of each node of the graph. A node that writes a tensor counts as used by the outputs, and so does
 // what a node reads that writes a tensor or chooses a branch.

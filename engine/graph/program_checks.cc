@@ -470,7 +470,10 @@ std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan,
   });
   AddUnchecked(made.unknown, found);
   return Summary(conflicts.nodes, made.unknown) + "; " + std::to_string(made.tried) + " tried on made-up tensors" +
-         (made.large == 0 ? "" : ", " + std::to_string(made.large) + " too large to try");
+         (made.large == 0 ? "" : ", " + std::to_string(made.large) + " too large to try") +
+         (made.unknown_gradients == 0
+              ? ""
+              : "; gradients of " + std::to_string(made.unknown_gradients) + " parameters not known");
 }
 
 }  // namespace

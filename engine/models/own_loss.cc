@@ -17,6 +17,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/accumulate.h>
 
+#include "engine/graph/node_uses.h"
 #include "engine/graph/plain_loss.h"
 #include "engine/models/causal_lm.h"
 #include "engine/models/program/compile_program.h"
@@ -217,7 +218,7 @@ void AddValues(const ProgramArgument& argument, std::set<uint32_t>& used) {
 
 // Checks of a value, which have no results: they go with the value that they check.
 bool IsCheck(const ProgramNode& node) {
-  return node.kind == ProgramNode::Kind::kOperator && !node.target.ends_with('_') &&
+  return node.kind == ProgramNode::Kind::kOperator && !WritesOperand(node) &&
          std::ranges::all_of(node.outputs, [](uint32_t value) { return value == ProgramNode::kNoValue; });
 }
 
@@ -274,7 +275,7 @@ std::optional<ExportedProgram> WithoutOwnLoss(const ExportedProgram& program) {
       continue;
     }
     const bool plain = node.kind == ProgramNode::Kind::kOperator || node.kind == ProgramNode::Kind::kArithmetic;
-    if (!plain || node.target.ends_with('_')) return std::nullopt;  // a branch, or an operator that changes a tensor
+    if (!plain || WritesOperand(node)) return std::nullopt;  // a branch, or an operator that changes a tensor
     gone.insert(node.outputs.begin(), node.outputs.end());
   }
   std::erase_if(out.graph.nodes, [&](const ProgramNode& node) {

@@ -116,6 +116,28 @@ def one_key_head(q, k):
     return F.scaled_dot_product_attention(q, k, k).transpose(1, 2).flatten(2)
 
 
+def cached(k):
+    cache = k.new_zeros(k.shape[0], 9, 4)
+    cache[:, 3:] = k
+    return cache
+
+
+def times_in_place(q, factor):
+    q.view(*q.shape[:2], -1, 4).mul_(factor[:, :, None])
+    return q
+
+
+def chosen_view(h):
+    return h.view(h.shape[0], -1, 4).softmax(-1).flatten(1)
+
+
+@torch.no_grad()
+def given_result(h, compute):
+    y = torch.zeros_like(h)
+    compute(h, y.view(*h.shape))
+    return y
+
+
 def heads(x, n):
     return x.view(*x.shape[:2], n, -1)
 
@@ -343,6 +365,13 @@ KINDS = {
     # Its output is sharded
     "turned": lambda m, x: m.q(x).rot90(2, (0, 1)),
     "one_key_head": lambda m, x: m.out(one_key_head(m.q(x), m.k(x)[..., :4])),
+    "key_cache": lambda m, x: m.out(one_key_head(m.q(x), cached(m.k(x)[..., :4]))),
+    "factor_written": lambda m, x: m.out(times_in_place(m.q(x) * 1, m.k(x)[..., :4])),
+    "too_large": lambda m, x: m.out(one_key_head(m.q(x), m.k(x)[..., :4])[:, :, None].expand(-1, -1, 70000, -1).mean(2)),
+    "clipped_factor": lambda m, x: m.out(m.q(x) * m.slopes.weight[:1].clamp(1e-3, 0.1)),
+    "chosen_view": lambda m, x: x + m.out(chosen_view(m.q(x[x[..., 0] > 0]))).mean(0),
+    "given_result": lambda m, x: m.out(given_result(m.q(x), lambda h, y: torch.cumsum(h, -1, out=y))),
+    "given_result_fits": lambda m, x: m.out(given_result(m.q(x), lambda h, y: torch.add(h, h, out=y))),
     "branch": lambda m, x: m.out(torch.cond(x.sum() > 0, m.q, m.k, (x,))),
     "by_values": lambda m, x: by_values(m.q, m.out, x),
     "none": lambda m, x: m.out(F.silu(m.q(x)) * m.k(x)),

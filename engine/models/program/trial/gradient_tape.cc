@@ -41,32 +41,6 @@ GradientTape::GradientTape(const ExportedProgram& program, const CompiledPlan& p
   for (const ProgramTensor& tensor : program.tensors) {
     if (tensor.value >= 0) needs_[static_cast<size_t>(tensor.value)] = tensor.requires_grad;
   }
-  std::vector<bool> records;  // of the open regions, innermost last
-  for (const ProgramNode& node : program.graph.nodes) {
-    if (node.kind == ProgramNode::Kind::kEnterGradMode || node.kind == ProgramNode::Kind::kEnterAutocast) {
-      const bool sets = node.kind == ProgramNode::Kind::kEnterGradMode && !node.inputs.empty();
-      records.push_back(sets ? node.inputs[0].second.integer != 0 : records.empty() || records.back());
-    }
-    if (node.kind == ProgramNode::Kind::kLeave && !records.empty()) records.pop_back();
-    if ((!records.empty() && !records.back()) || node.target == "aten::detach") continue;
-    bool needs = false;
-    const auto read = [&](const ProgramArgument& argument, const auto& self) -> void {
-      if (argument.kind == ProgramArgument::Kind::kValue) needs = needs || needs_[argument.value];
-      for (const ProgramArgument& element : argument.elements) self(element, self);
-    };
-    for (const auto& [name, argument] : node.inputs) read(argument, read);
-    if (!needs) continue;
-    for (const uint32_t made : node.outputs) {
-      if (made != ProgramNode::kNoValue) needs_[made] = needs_[made] || IsFloat(made);
-    }
-    // A tensor that is written is read later with what was written.
-    if (!WritesOperand(node) || node.inputs.empty()) continue;
-    const auto set = [&](const ProgramArgument& argument, const auto& self) -> void {
-      if (argument.kind == ProgramArgument::Kind::kValue) needs_[argument.value] = true;
-      for (const ProgramArgument& element : argument.elements) self(element, self);
-    };
-    set(node.inputs[0].second, set);
-  }
 }
 
 bool GradientTape::IsFloat(uint32_t value) const {
@@ -77,33 +51,59 @@ bool GradientTape::IsFloat(uint32_t value) const {
                      *dtype == DType::kI32 || *dtype == DType::kI64);
 }
 
+// A trained parameter has a part in what is computed from one, and in all that has the memory to which it is written.
+void GradientTape::Note(const ProgramNode& node, const std::vector<Memory>& written) {
+  bool needs = false;
+  const auto read = [&](const ProgramArgument& argument, const auto& self) -> void {
+    if (argument.kind == ProgramArgument::Kind::kValue) needs = needs || needs_[argument.value];
+    for (const ProgramArgument& element : argument.elements) self(element, self);
+  };
+  for (const auto& [name, argument] : node.inputs) read(argument, read);
+  if (!needs) return;
+  for (const uint32_t made : node.outputs) {
+    if (made != ProgramNode::kNoValue) needs_[made] = needs_[made] || IsFloat(made);
+  }
+  for (const Memory& memory : written) {
+    needs_[memory.written] = true;
+    for (const uint32_t other : memory.others) needs_[other] = true;
+  }
+}
+
 void GradientTape::AddOperator(uint32_t index, std::string module, Site site, std::shared_ptr<const Tried> tried,
-                               bool shares) {
-  if (!records_) return;
+                               std::vector<Memory> written) {
+  if (!records_ || site.node->target == "aten::detach") return;
+  Note(*site.node, written);
   Event& event = events_.emplace_back();
   event.index = index;
   event.path = std::move(module);
   event.site = std::move(site);
   event.tried = std::move(tried);
-  event.shares = shares;
+  event.written = std::move(written);
 }
 
-void GradientTape::AddFull(const ProgramNode& node) {
+void GradientTape::AddFull(const ProgramNode& node, const std::vector<Memory>& written) {
   if (!records_ || node.target == "aten::detach") return;
+  Note(node, written);
   Event& event = events_.emplace_back();
   event.kind = Event::Kind::kFull;
   event.node = &node;
+  event.written = written;
 }
 
-void GradientTape::AddUnknown(const ProgramNode& node) {
+void GradientTape::AddUnknown(const ProgramNode& node, std::map<uint32_t, Spread> spreads,
+                              const std::vector<Memory>& written) {
   if (!records_) return;
+  Note(node, written);
   Event& event = events_.emplace_back();
   event.kind = Event::Kind::kUnknown;
   event.node = &node;
+  event.spreads = std::move(spreads);
+  event.written = written;
 }
 
 void GradientTape::AddJoin(const ProgramNode& node) {
   if (!records_) return;
+  Note(node, {});
   Event& event = events_.emplace_back();
   event.kind = Event::Kind::kJoin;
   event.node = &node;
@@ -135,6 +135,18 @@ void GradientTape::Add(uint32_t value, GradientKind kind) {
   if (needs_[value]) kinds_[value] = Sum(kinds_[value], kind);
 }
 
+// What is read later of memory that an operator writes. The others keep theirs: elements that were not written have it
+// before the write too.
+GradientKind GradientTape::TakeWritten(const Memory& memory) {
+  GradientKind out = Take(memory.written);
+  for (const uint32_t other : memory.others) {
+    const GradientKind sum = Sum(out, kinds_[other]);
+    const bool mixed = out == GradientKind::kMixed || kinds_[other] == GradientKind::kMixed;
+    out = sum == GradientKind::kMixed && !mixed ? GradientKind::kUnknown : sum;
+  }
+  return out;
+}
+
 void GradientTape::RunOperator(const Event& event) {
   const Site& site = event.site;
   const ProgramNode& node = *site.node;
@@ -142,24 +154,27 @@ void GradientTape::RunOperator(const Event& event) {
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] != ProgramNode::kNoValue) kinds[i] = Take(node.outputs[i]);
   }
-  // What is read later of a tensor that the operator writes is its result.
-  for (const uint32_t written : site.run->writes()) {
-    const auto at = static_cast<size_t>(std::ranges::find(site.run->reads(), written) - site.run->reads().begin());
-    const GradientKind later = Take(written);
+  // What is read later of memory that the operator writes is its result, or, of a list, no result.
+  bool written_alone = false;
+  for (const Memory& memory : event.written) {
+    const auto at =
+        static_cast<size_t>(std::ranges::find(site.run->reads(), memory.written) - site.run->reads().begin());
+    const GradientKind later = TakeWritten(memory);
+    bool is_result = later == GradientKind::kNone;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
-      if (i < event.tried->of.size() && event.tried->of[i] == at) kinds[i] = Sum(kinds[i], later);
+      if (i >= event.tried->of.size() || event.tried->of[i] != at) continue;
+      kinds[i] = Sum(kinds[i], later);
+      is_result = true;
     }
+    written_alone = written_alone || !is_result;
   }
-  const bool none = std::ranges::all_of(kinds, [](GradientKind one) { return one == GradientKind::kNone; });
-  // What is read of other values with the same memory depends on the operands too.
-  if (none && !event.shares) return;
+  if (!written_alone && std::ranges::all_of(kinds, [](GradientKind one) { return one == GradientKind::kNone; })) return;
   const auto set_unknown = [&] {
     for (size_t i = 0; i < site.operands(); ++i) {
       if (IsFloat(site.run->reads()[i])) Add(site.run->reads()[i], GradientKind::kUnknown);
     }
   };
-  const bool unknown = std::ranges::find(kinds, GradientKind::kUnknown) != kinds.end();
-  if (unknown || event.shares) {
+  if (written_alone || std::ranges::find(kinds, GradientKind::kUnknown) != kinds.end()) {
     set_unknown();
     return;
   }
@@ -197,16 +212,25 @@ void GradientTape::RunOperator(const Event& event) {
   Report(std::move(d));
 }
 
-// Equal operands have gradients of the kind of the results'.
+// Equal operands have gradients of the kind of the results'. Of an operator that was not tried so has a shard whose
+// elements no other rank has: of it, a full gradient and a term are the same.
 void GradientTape::RunPlain(const Event& event) {
   GradientKind kind = GradientKind::kNone;
   for (const uint32_t made : event.node->outputs) {
     if (made != ProgramNode::kNoValue) kind = Sum(kind, Take(made));
   }
+  for (const Memory& memory : event.written) kind = Sum(kind, TakeWritten(memory));
   if (kind == GradientKind::kNone) return;
-  if (event.kind == Event::Kind::kUnknown) kind = GradientKind::kUnknown;
+  const auto kind_of = [&](uint32_t value) {
+    if (event.kind == Event::Kind::kFull || kind == GradientKind::kMixed) return kind;
+    const auto found = event.spreads.find(value);
+    const bool alone = found != event.spreads.end() && found->second.is_shard() && !found->second.has_replicas();
+    return alone && kind != GradientKind::kUnknown ? GradientKind::kFull : GradientKind::kUnknown;
+  };
   const auto add = [&](const ProgramArgument& argument, const auto& self) -> void {
-    if (argument.kind == ProgramArgument::Kind::kValue && IsFloat(argument.value)) Add(argument.value, kind);
+    if (argument.kind == ProgramArgument::Kind::kValue && IsFloat(argument.value)) {
+      Add(argument.value, kind_of(argument.value));
+    }
     for (const ProgramArgument& element : argument.elements) self(element, self);
   };
   for (const auto& [name, argument] : event.node->inputs) add(argument, add);
@@ -247,7 +271,7 @@ void GradientTape::RunResult(const Event& event) {
   const Crossing& crossing = event.crossings.front();
   const GradientKind outside = Take(crossing.value);
   if (outside == GradientKind::kNone) return;
-  if (crossing.position == 0) AddLate(event.module, outside);
+  if (crossing.position == 0) AddLate(event.module, outside, crossing);
   GradientKind inside = GradientKind::kUnknown;
   if (crossing.declared != nullptr && !crossing.routed) {
     const Layout& to = crossing.declared->to[MeshAxis::kTp];
@@ -258,10 +282,17 @@ void GradientTape::RunResult(const Event& event) {
   kinds_[crossing.value] = inside;
 }
 
-// A parameter that is added to the redistributed result has the gradient of the result.
-void GradientTape::AddLate(uint32_t module, GradientKind result) {
+// A parameter that is added to the redistributed result, along its last dim, has the gradient of the result; of a
+// result whose other elements are on the ranks (of its tokens), each rank has a term of it.
+void GradientTape::AddLate(uint32_t module, GradientKind result, const Crossing& crossing) {
+  const Spread& spread = crossing.outside;
   const auto found = late_.find(module);
   if (found == late_.end()) return;
+  if (spread.is_shard() && result != GradientKind::kNone && result != GradientKind::kMixed) {
+    const auto last = static_cast<int64_t>(program_.values[crossing.value].sizes.size()) - 1;
+    const bool alone = !spread.has_replicas() && spread.Along(last) == nullptr;
+    result = alone && result != GradientKind::kUnknown ? GradientKind::kTerms : GradientKind::kUnknown;
+  }
   for (const auto& [value, ref] : found->second) {
     if (value < kinds_.size()) Add(value, result);
   }
@@ -300,6 +331,7 @@ void GradientTape::CheckParameters() {
     const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
     const GradientKind is = kinds_[static_cast<size_t>(tensor.value)];
     const Layout& layout = layouts.params[ref.param][MeshAxis::kTp];
+    if (is == GradientKind::kUnknown && plan_.Trains(ref)) ++unknown_parameters_;
     if (is == GradientKind::kNone || is == GradientKind::kUnknown) continue;
     const std::optional<Spread> spread = SpreadUnder(layout, tensor.shape, plan_.mesh.size(MeshAxis::kTp));
     if (!spread) continue;

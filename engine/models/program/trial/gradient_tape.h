@@ -5,6 +5,10 @@
 // each rank has a term of the gradient, and the plan must say so where the tensor enters (`shared`), so that the terms
 // are summed. Found are parameters and boundaries whose gradients have the other kind than the plan declares, and
 // values whose gradient is the sum of both kinds.
+//
+// Values with the same memory are one tensor where an operator writes it: what is read of any of them after the write
+// depends on what was written. That elements of the memory may have gradients of different kinds is not followed; the
+// kind is then unknown.
 #pragma once
 
 #include <cstdint>
@@ -37,16 +41,23 @@ class GradientTape {
     Spread inside;
   };
 
+  // A value that an operator writes, and the others that have its memory then, without the operator's results.
+  struct Memory {
+    uint32_t written = 0;
+    std::vector<uint32_t> others;
+  };
+
   GradientTape(const ExportedProgram& program, const CompiledPlan& plan);
 
   // Forwards, in the order of the program.
   void SetRecording(bool records) { records_ = records; }
-  // `shares`: the operator writes memory that other values have.
-  void AddOperator(uint32_t index, std::string module, Site site, std::shared_ptr<const Tried> tried, bool shares);
+  // `written`: which memory the operator writes.
+  void AddOperator(uint32_t index, std::string module, Site site, std::shared_ptr<const Tried> tried,
+                   std::vector<Memory> written);
   // An operator of equal operands on every rank, which was not tried.
-  void AddFull(const ProgramNode& node);
-  // An operator of which nothing is known.
-  void AddUnknown(const ProgramNode& node);
+  void AddFull(const ProgramNode& node, const std::vector<Memory>& written);
+  // An operator that was not tried. `spreads`: of the values that it reads, as far as they are known.
+  void AddUnknown(const ProgramNode& node, std::map<uint32_t, Spread> spreads, const std::vector<Memory>& written);
   void AddJoin(const ProgramNode& node);
   void EnterCall(uint32_t module, std::vector<Crossing> arguments);
   void LeaveCall(std::vector<Crossing> arguments);
@@ -56,6 +67,9 @@ class GradientTape {
   // the values when the program ends.
   Diagnostics Check(const std::vector<Spread>& spreads);
 
+  // After Check: the number of trained parameters whose gradients have an unknown kind.
+  int64_t unknown_parameters() const { return unknown_parameters_; }
+
  private:
   struct Event {
     enum class Kind : uint8_t { kOperator, kFull, kUnknown, kJoin, kEnterCall, kLeaveCall, kResult };
@@ -64,21 +78,24 @@ class GradientTape {
     std::string path;    // of kOperator: the module that runs it
     Site site;           // of kOperator
     std::shared_ptr<const Tried> tried;
-    bool shares = false;
-    const ProgramNode* node = nullptr;  // of kFull, kUnknown, kJoin
+    std::vector<Memory> written;
+    const ProgramNode* node = nullptr;   // of kFull, kUnknown, kJoin
+    std::map<uint32_t, Spread> spreads;  // of kUnknown
     uint32_t module = 0;
     std::vector<Crossing> crossings;
   };
 
   bool IsFloat(uint32_t value) const;
+  void Note(const ProgramNode& node, const std::vector<Memory>& written);
   GradientKind Take(uint32_t value);
+  GradientKind TakeWritten(const Memory& memory);
   void Add(uint32_t value, GradientKind kind);
   void RunOperator(const Event& event);
   void RunPlain(const Event& event);
   void RunJoin(const Event& event);
   void RunEnter(const Event& event);
   void RunResult(const Event& event);
-  void AddLate(uint32_t module, GradientKind result);
+  void AddLate(uint32_t module, GradientKind result, const Crossing& crossing);
   void CheckParameters();
   void CheckBoundary(const Crossing& crossing, const Layout& layout, const Spread& spread, GradientKind is,
                      uint32_t module, bool input);
@@ -94,6 +111,7 @@ class GradientTape {
   std::vector<std::map<uint32_t, GradientKind>> outside_;  // of the calls that are open: the kinds of their arguments
   std::map<std::string, std::optional<std::vector<GradientKind>>> tried_;
   std::set<std::string> reported_;
+  int64_t unknown_parameters_ = 0;
   Diagnostics out_;
 };
 

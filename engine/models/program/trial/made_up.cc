@@ -58,7 +58,7 @@ at::Tensor DrawSpread(const ProgramValue& value, const Spread& spread, at::Scala
   return DrawTensor(sizes, type, drawing, seed).expand(value.sizes).clone(at::MemoryFormat::Contiguous);
 }
 
-uint64_t SeedOf(const Drawing& drawing) { return static_cast<uint64_t>(drawing.floats) + 1; }
+uint64_t SeedOf(const Drawing& drawing) { return static_cast<uint64_t>(drawing.floats) + 1 + 1'000'000 * drawing.seed; }
 
 c10::IValue DrawNumber(const ProgramValue& value, const Drawing& drawing) {
   const bool first = drawing.floats == Floats::kNormal;
@@ -103,6 +103,24 @@ std::vector<Drawing> DrawingsOf(const Site& site, bool wide) {
     if (spread.constant.is_floating_point()) take(spread.constant.abs().max().item<double>());
   }
   if (scale > 1) out.push_back({.floats = Floats::kScaled, .scale = 2 * scale, .wide = wide});
+  return out;
+}
+
+std::vector<Drawing> MoreDrawingsOf(const Site& site, const Drawing& like) {
+  std::set<double> scales;
+  for (const double one : site.run->factors()) {
+    if (one != 0 && std::isfinite(one)) scales.insert(std::abs(one));
+  }
+  std::vector<Drawing> out;
+  constexpr uint64_t kDraws = 6;  // of each scale
+  for (const double scale : scales) {
+    for (uint64_t seed = 1; seed <= kDraws; ++seed) {
+      Drawing& one = out.emplace_back(like);
+      one.floats = Floats::kScaled;
+      one.scale = scale;
+      one.seed = seed;
+    }
+  }
   return out;
 }
 

@@ -22,6 +22,7 @@ struct Drawing {
   double scale = 1;
   int64_t below = 2;  // integers are at least 0 and less than this
   bool wide = true;   // floats are float64, whatever they are in the program
+  uint64_t seed = 0;  // other numbers of the same kind
 };
 
 // What an operator reads, parallel to NodeCall::reads().
@@ -36,6 +37,10 @@ std::vector<int64_t> BoundsOf(const Site& site);
 // The draws of a site: normal, positive, and scaled to the largest number between 1 and 1e6 that the operator computes
 // with, if there is one: values on both sides of its thresholds.
 std::vector<Drawing> DrawingsOf(const Site& site, bool wide);
+
+// Further draws for operands of few elements, which may all lie where an operator is constant: normal, of the scales of
+// the numbers that the operator computes with.
+std::vector<Drawing> MoreDrawingsOf(const Site& site, const Drawing& like);
 
 // Draws the operands of the site; equal calls draw equal ones. A constant has its value, a zero tensor is zero. Throws
 // c10::Error for a parameter that is to be added later and is not along the last dim of the tensor that lacks it.

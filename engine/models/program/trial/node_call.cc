@@ -138,6 +138,17 @@ std::optional<size_t> NodeCall::groups_rows() const {
   return ends.kind == Operand::Kind::kRegister ? std::optional<size_t>(ends.index) : std::nullopt;
 }
 
+std::optional<size_t> NodeCall::may_view() const {
+  const c10::FunctionSchema& schema = instruction_.op->schema();
+  const auto annotated = [](const c10::Argument& one) { return one.alias_info() != nullptr; };
+  if (std::ranges::none_of(schema.returns(), annotated)) return std::nullopt;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const Operand& operand = instruction_.operands[i];
+    if (annotated(schema.arguments()[i]) && operand.kind == Operand::Kind::kRegister) return operand.index;
+  }
+  return std::nullopt;
+}
+
 c10::IValue NodeCall::Value(const Operand& operand, const std::vector<c10::IValue>& given) const {
   switch (operand.kind) {
     case Operand::Kind::kConstant: return constants_[operand.index];

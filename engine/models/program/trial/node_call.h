@@ -31,6 +31,8 @@ class NodeCall {
   // The index in reads() of the operand with the ends of groups of rows of the first operand (aten::_grouped_mm);
   // nullopt: none.
   std::optional<size_t> groups_rows() const;
+  // The index in reads() of the operand whose memory the results may have, by the operator's schema; nullopt: none.
+  std::optional<size_t> may_view() const;
   // The values among reads() that the operator writes.
   const std::vector<uint32_t>& writes() const { return writes_; }
 

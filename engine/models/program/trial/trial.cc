@@ -16,10 +16,10 @@
 #include "engine/core/base/text.h"
 #include "engine/graph/added_after.h"
 #include "engine/graph/call_tree.h"
+#include "engine/graph/data_sizes.h"
 #include "engine/graph/local_sizes.h"
 #include "engine/graph/node_uses.h"
 #include "engine/models/program/compile_program.h"
-#include "engine/models/program/trial/data_sizes.h"
 #include "engine/models/program/trial/gradient_tape.h"
 #include "engine/models/program/trial/node_call.h"
 #include "engine/models/program/trial/site.h"
@@ -97,6 +97,7 @@ class Walk {
     if (root >= 0) CheckOutputs(static_cast<uint32_t>(root));
     if (out_.errors.empty() && program_.trains) {
       for (Diagnostic& one : tape_.Check(spreads_)) out_.errors.push_back(std::move(one));
+      out_.unknown_gradients = tape_.unknown_parameters();
     }
     return std::move(out_);
   }
@@ -440,7 +441,7 @@ class Walk {
     std::optional<NodeCall> run = NodeCall::Of(program_, node);
     if (!run) {
       for (const uint32_t made : node.outputs) SetRuled(made);
-      tape_.AddUnknown(node);
+      tape_.AddUnknown(node, {}, {});
       return;
     }
     RunOperator(index, call, std::make_shared<const NodeCall>(*std::move(run)));
@@ -620,6 +621,24 @@ class Walk {
     return *held;
   }
 
+  // The number of products that a matrix product or a convolution adds up; 0 for other operators.
+  int64_t WorkOf(const ProgramNode& node) const {
+    const std::string& name = node.target;
+    const bool convolves = name.starts_with("aten::conv") && !name.starts_with("aten::conv_transpose");
+    const bool adds = name == "aten::addmm" || name == "aten::baddbmm";
+    if (!convolves && !adds && name != "aten::linear" && name != "aten::matmul" && name != "aten::mm" &&
+        name != "aten::bmm")
+      return 0;
+    const size_t factor = convolves || adds ? 1 : 0;  // the weight, or the first matrix
+    if (node.inputs.size() <= factor || node.inputs[factor].second.kind != ProgramArgument::Kind::kValue) return 0;
+    const std::vector<int64_t>& sizes = SizesOf(node.inputs[factor].second.value);
+    if (sizes.empty() || node.outputs.empty() || node.outputs[0] == ProgramNode::kNoValue) return 0;
+    const int64_t terms =
+        convolves ? ElementsOf({sizes.begin() + 1, sizes.end()}) : sizes.back();  // of one element of the result
+    int64_t out = 0;
+    return __builtin_mul_overflow(ElementsOf(SizesOf(node.outputs[0])), terms, &out) ? kUncountable : out;
+  }
+
   void RunOperator(uint32_t index, const CallNode& call, std::shared_ptr<const NodeCall> run) {
     const ProgramNode& node = program_.graph.nodes[index];
     const Site site = SiteOf(node, std::move(run), call);
@@ -648,6 +667,7 @@ class Walk {
       if (made == ProgramNode::kNoValue || !IsTensor(made)) continue;
       elements = std::min(elements + ElementsOf(SizesOf(made)), kUncountable);
     }
+    elements = std::max(elements, WorkOf(node) / trial::kProductsOfAnElement);
     if (node.target == "aten::scaled_dot_product_attention" && site.operands() > 1) {
       // The scores, of each query for each key.
       const std::vector<int64_t>& query = site.value(0).sizes;
@@ -673,29 +693,37 @@ class Walk {
       }
       if (tried.kind == Tried::Kind::kHolds) {
         out_.tried += full ? 0 : 1;
-        const bool shared = Take(index, call, site, tried, constant);
-        tape_.AddOperator(index, call.module, site, held, shared);
+        tape_.AddOperator(index, call.module, site, held, Take(index, call, site, tried, constant));
         CountUnknown(node, index);
         return;
       }
     }
-    for (const uint32_t written : site.run->writes()) {
-      if (ForgetMemory(written, index) && known) ++out_.unknown[node.target];
-    }
-    if (known && full && site.run->writes().empty()) {
+    ShareBySchema(site);
+    std::vector<GradientTape::Memory> memories;
+    if (known && full) {
       for (const uint32_t made : node.outputs) {
         if (made == ProgramNode::kNoValue) continue;
         spreads_[made] = Spread::Replicate();
         numbers_[made] = {RankNumber::Kind::kAgreed};
       }
-      tape_.AddFull(node);
+      for (const uint32_t written : site.run->writes())
+        memories.push_back({written, Write(index, call, site, written, Spread::Replicate())});
+      tape_.AddFull(node, memories);
       return;
+    }
+    std::map<uint32_t, Spread> spreads;
+    for (size_t i = 0; i < site.operands(); ++i) {
+      if (site.IsTensor(i)) spreads.emplace(site.run->reads()[i], site.spreads[i]);
+    }
+    for (const uint32_t written : site.run->writes()) {
+      memories.push_back({written, OthersOf(written, node)});
+      if (ForgetMemory(written, index) && known) ++out_.unknown[node.target];
     }
     for (const uint32_t made : node.outputs) {
       SetRuled(made);
       if (made != ProgramNode::kNoValue && spreads_[made].known()) spreads_[made].lacks = site.Lacks();
     }
-    tape_.AddUnknown(node);
+    tape_.AddUnknown(node, std::move(spreads), memories);
     if (large) ++out_.large;
     if (known) CountUnknown(node, index);
   }
@@ -713,13 +741,14 @@ class Walk {
     numbers_[value] = {};
   }
 
-  // Sets the results, and what is known of the tensors that share memory with what the operator writes. Returns whether
-  // it writes memory that other values have.
-  bool Take(uint32_t index, const CallNode& call, const Site& site, const Tried& tried, bool constant) {
+  // Sets the results, and what is known of the tensors that share memory with what the operator writes. Returns what it
+  // writes.
+  std::vector<GradientTape::Memory> Take(uint32_t index, const CallNode& call, const Site& site, const Tried& tried,
+                                         bool constant) {
     const ProgramNode& node = program_.graph.nodes[index];
     const std::vector<at::Tensor> constants =
         constant && site.run->writes().empty() ? ConstantsOf(site, tried) : std::vector<at::Tensor>();
-    bool shared = false;
+    std::vector<GradientTape::Memory> out;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const uint32_t made = node.outputs[i];
       if (made == ProgramNode::kNoValue) continue;
@@ -732,9 +761,10 @@ class Walk {
       if (i < tried.of.size() && tried.of[i]) Share(made, site.run->reads()[*tried.of[i]]);
     }
     for (size_t i = 0; i < site.run->writes().size(); ++i) {
-      shared = Write(index, call, site, site.run->writes()[i], tried.written[i]) || shared;
+      const uint32_t written = site.run->writes()[i];
+      out.push_back({written, Write(index, call, site, written, tried.written[i])});
     }
-    return shared;
+    return out;
   }
 
   // The values of results of operators on constants.
@@ -774,18 +804,15 @@ class Walk {
   }
 
   // `written` holds `now`. Others that share its memory keep their layout if the layout of `written` stays, or if
-  // nothing but zeros was in the memory. Returns whether there are others.
-  bool Write(uint32_t index, const CallNode& call, const Site& site, uint32_t written, const Spread& now) {
-    const std::vector<uint32_t>& results = program_.graph.nodes[index].outputs;
+  // nothing but zeros was in the memory. Returns the others.
+  std::vector<uint32_t> Write(uint32_t index, const CallNode& call, const Site& site, uint32_t written,
+                              const Spread& now) {
     const Spread was = spreads_[written];
-    std::vector<uint32_t> others;
-    bool all_zero = true;
+    std::vector<uint32_t> others = OthersOf(written, program_.graph.nodes[index]);
+    bool all_zero = was.zero;
+    for (const uint32_t value : others) all_zero = all_zero && spreads_[value].zero;
     for (uint32_t value = 0; value < memory_.size(); ++value) {
-      if (!IsTensor(value) || memory_[value] != memory_[written]) continue;
-      spreads_[value].constant = at::Tensor();
-      if (std::ranges::find(results, value) != results.end()) continue;
-      if (value != written) others.push_back(value);
-      all_zero = all_zero && spreads_[value].zero;
+      if (IsTensor(value) && memory_[value] == memory_[written]) spreads_[value].constant = at::Tensor();
     }
     spreads_[written] = now;
     spreads_[written].constant = at::Tensor();
@@ -805,7 +832,26 @@ class Walk {
       other = {};
     }
     CheckMoved(index, call, site, written);
-    return !others.empty();
+    return others;
+  }
+
+  // The values that have the memory of `written` too, without the results of the node that writes it.
+  std::vector<uint32_t> OthersOf(uint32_t written, const ProgramNode& node) const {
+    std::vector<uint32_t> out;
+    for (uint32_t value = 0; value < memory_.size(); ++value) {
+      if (value == written || !IsTensor(value) || memory_[value] != memory_[written]) continue;
+      if (std::ranges::find(node.outputs, value) == node.outputs.end()) out.push_back(value);
+    }
+    return out;
+  }
+
+  // A result of an operator that was not tried may be a view of an operand.
+  void ShareBySchema(const Site& site) {
+    for (size_t i = 0; has_writes_ && i < site.node->outputs.size(); ++i) {
+      const uint32_t made = site.node->outputs[i];
+      const std::optional<size_t> of = site.run->may_view();
+      if (made != ProgramNode::kNoValue && IsTensor(made) && of) Share(made, site.run->reads()[*of]);
+    }
   }
 
   // On one rank, what a redistribution replaces is one tensor with what replaces it, and so is all that has the memory
@@ -901,11 +947,8 @@ class Walk {
 
 ProgramTrials TryOperators(const ExportedProgram& program, const CompiledPlan& plan, bool with_loss) {
   const c10::AutoGradMode no_gradients(false);
-  const bool of_data =
-      std::ranges::any_of(program.values, [](const ProgramValue& value) { return !value.of_data.empty(); });
-  if (!of_data) return Walk(program, plan, with_loss).Run();
-  const ExportedProgram sized = trial::WithDataSizes(program);
-  return Walk(sized, plan, with_loss).Run();
+  const graph::DataSized sized(program);
+  return Walk(sized.program(), plan, with_loss).Run();
 }
 
 }  // namespace moonshard

@@ -35,7 +35,9 @@ namespace moonshard {
 namespace trial {
 // Of the operands of an operator together: of one without a rule of engine/graph, and of one with.
 inline constexpr int64_t kMostElements = int64_t{1} << 22;
-inline constexpr int64_t kMostElementsWithRule = int64_t{1} << 20;
+inline constexpr int64_t kMostElementsWithRule = int64_t{1} << 19;
+// Of a matrix product or a convolution, that take about as long as one element.
+inline constexpr int64_t kProductsOfAnElement = 256;
 }  // namespace trial
 
 // Tries the operators of `program`, whose module tree `plan` was compiled for. The other archives of the program are

@@ -132,46 +132,63 @@ std::optional<std::vector<GradientKind>> TryGradients(const Site& site, const Tr
   at::ScalarType type = at::kDouble;
   std::vector<GradientKind> out(site.operands(), GradientKind::kNone);
   const std::vector<GradientKind> unknown(site.operands(), GradientKind::kUnknown);
-  try {
-    for (const Drawing& drawing : tried.drawings) {
-      const Operands operands = DrawOperands(site, drawing);
-      const std::vector<c10::IValue> made = [&] {
-        const c10::AutoGradMode none(false);
-        return CallOn(site, DrawOperands(site, drawing).full, -1);
-      }();
-      std::vector<at::Tensor> full(kinds.size());
-      std::vector<std::vector<at::Tensor>> local(static_cast<size_t>(site.ranks), full);
-      for (size_t i = 0; i < kinds.size(); ++i) {
-        if (kinds[i] == GradientKind::kNone || !made[i].isTensor() || !made[i].toTensor().defined()) continue;
-        const at::Tensor& result = made[i].toTensor();
-        if (!result.is_floating_point() && !result.is_complex()) continue;
-        type = Narrower(type, result.scalar_type());
-        const Spread& spread = tried.spreads[i];
-        if (!spread.known() || (spread.is_partial() && kinds[i] == GradientKind::kTerms)) return unknown;
-        full[i] =
-            at::empty_like(result, at::MemoryFormat::Contiguous).normal_(0, 1, at::detail::createCPUGenerator(900 + i));
-        const std::vector<at::Tensor> of_ranks =
-            DrawGradients(spread, full[i], kinds[i] == GradientKind::kTerms, site.ranks);
-        for (size_t rank = 0; rank < of_ranks.size(); ++rank) local[rank][i] = of_ranks[rank];
-      }
-      const std::vector<at::Tensor> whole = Backward(site, operands.full, -1, full);
-      std::vector<std::vector<at::Tensor>> of_ranks;
-      for (int64_t rank = 0; rank < site.ranks; ++rank) {
-        of_ranks.push_back(
-            Backward(site, operands.local[static_cast<size_t>(rank)], rank, local[static_cast<size_t>(rank)]));
-      }
-      for (size_t i = 0; i < of.size(); ++i) {
-        if (!whole[i].defined()) continue;
-        type = Narrower(type, whole[i].scalar_type());
-        if (!at::isfinite(whole[i]).all().item<bool>()) continue;  // a draw beyond the operator's range
-        of[i].full.push_back(whole[i]);
-        std::vector<at::Tensor>& own = of[i].local.emplace_back();
-        for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-          own.push_back(of_ranks[rank][i].defined() ? of_ranks[rank][i]
-                                                    : at::zeros_like(operands.local[rank][i].toTensor()));
-        }
+  bool known = true;
+  const auto run = [&](const Drawing& drawing) {
+    const Operands operands = DrawOperands(site, drawing);
+    const std::vector<c10::IValue> made = [&] {
+      const c10::AutoGradMode none(false);
+      return CallOn(site, DrawOperands(site, drawing).full, -1);
+    }();
+    std::vector<at::Tensor> full(kinds.size());
+    std::vector<std::vector<at::Tensor>> local(static_cast<size_t>(site.ranks), full);
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      if (kinds[i] == GradientKind::kNone || !made[i].isTensor() || !made[i].toTensor().defined()) continue;
+      const at::Tensor& result = made[i].toTensor();
+      if (!result.is_floating_point() && !result.is_complex()) continue;
+      type = Narrower(type, result.scalar_type());
+      const Spread& spread = tried.spreads[i];
+      known = known && spread.known() && !(spread.is_partial() && kinds[i] == GradientKind::kTerms);
+      if (!known) return;
+      full[i] =
+          at::empty_like(result, at::MemoryFormat::Contiguous).normal_(0, 1, at::detail::createCPUGenerator(900 + i));
+      const std::vector<at::Tensor> of_ranks =
+          DrawGradients(spread, full[i], kinds[i] == GradientKind::kTerms, site.ranks);
+      for (size_t rank = 0; rank < of_ranks.size(); ++rank) local[rank][i] = of_ranks[rank];
+    }
+    const std::vector<at::Tensor> whole = Backward(site, operands.full, -1, full);
+    std::vector<std::vector<at::Tensor>> of_ranks;
+    for (int64_t rank = 0; rank < site.ranks; ++rank) {
+      of_ranks.push_back(
+          Backward(site, operands.local[static_cast<size_t>(rank)], rank, local[static_cast<size_t>(rank)]));
+    }
+    for (size_t i = 0; i < of.size(); ++i) {
+      if (!whole[i].defined()) continue;
+      type = Narrower(type, whole[i].scalar_type());
+      if (!at::isfinite(whole[i]).all().item<bool>()) continue;  // a draw beyond the operator's range
+      of[i].full.push_back(whole[i]);
+      std::vector<at::Tensor>& own = of[i].local.emplace_back();
+      for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+        own.push_back(of_ranks[rank][i].defined() ? of_ranks[rank][i]
+                                                  : at::zeros_like(operands.local[rank][i].toTensor()));
       }
     }
+  };
+  // Whether a gradient of few elements is zero in all draws: there the operator may be constant.
+  const auto is_flat = [&](size_t i) {
+    constexpr int64_t kFew = 64;
+    return !of[i].full.empty() && of[i].full.front().numel() <= kFew &&
+           std::ranges::all_of(of[i].full, [](const at::Tensor& one) { return one.eq(0).all().item<bool>(); });
+  };
+  try {
+    for (const Drawing& drawing : tried.drawings) run(drawing);
+    if (!tried.drawings.empty()) {
+      for (const Drawing& drawing : MoreDrawingsOf(site, tried.drawings.front())) {
+        bool flat = false;
+        for (size_t i = 0; i < of.size(); ++i) flat = flat || is_flat(i);
+        if (flat) run(drawing);
+      }
+    }
+    if (!known) return unknown;
     for (size_t i = 0; i < of.size(); ++i) {
       if (of[i].full.empty()) continue;
       const std::optional<GradientKind> kind = KindOf(site.spreads[i], of[i], type);

@@ -1,5 +1,5 @@
-// DataSizes: sizes for dims whose sizes depend on data, which the trace does not know. Internal to
-// engine/models/program/trial.
+// DataSizes: sizes for dims whose sizes depend on data, which the trace does not know.
+// Stage before: engine/io/exported_program. Stages after: local_sizes.h, engine/models/program/trial.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 #include "engine/io/exported_program/exported_program.h"
 
-namespace moonshard::trial {
+namespace moonshard::graph {
 
 // Returns the value of an expression of sympy as torch.export writes it: sums, products, minima, maxima, quotients
 // rounded down, remainders, and powers of Integer(n) and Symbol('s0', ...). nullopt: another expression, or a symbol
@@ -21,4 +21,15 @@ std::optional<int64_t> ValueOf(std::string_view expression, const std::map<std::
 // expression has no value, or one below 0, stays 0.
 ExportedProgram WithDataSizes(const ExportedProgram& program);
 
-}  // namespace moonshard::trial
+// A program with sizes for the dims that depend on data: `program` itself, if it has none. Refers to `program`.
+class DataSized {
+ public:
+  explicit DataSized(const ExportedProgram& program);
+  const ExportedProgram& program() const { return sized_ ? *sized_ : program_; }
+
+ private:
+  const ExportedProgram& program_;
+  std::optional<ExportedProgram> sized_;
+};
+
+}  // namespace moonshard::graph

@@ -1,4 +1,4 @@
-#include "engine/models/program/trial/data_sizes.h"
+#include "engine/graph/data_sizes.h"
 
 #include <algorithm>
 #include <cctype>
@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-namespace moonshard::trial {
+namespace moonshard::graph {
 namespace {
 
 constexpr int64_t kDataSize = 3;
@@ -133,4 +133,9 @@ ExportedProgram WithDataSizes(const ExportedProgram& program) {
   return out;
 }
 
-}  // namespace moonshard::trial
+DataSized::DataSized(const ExportedProgram& program) : program_(program) {
+  const auto of_data = [](const ProgramValue& value) { return !value.of_data.empty(); };
+  if (std::ranges::any_of(program.values, of_data)) sized_ = WithDataSizes(program);
+}
+
+}  // namespace moonshard::graph
