@@ -16,9 +16,9 @@ enum class NodeUse : uint8_t {
   kOutputs,
 };
 
-// The indices of the inputs that the operator writes, by its name: the first of "aten::add_" and "aten::__ior__", and of
-// an overload that is given its results ("aten::cumsum.out") the last ones, of which there are as many as results.
-// Running statistics, which the operator of a norm updates in training, do not count.
+// The indices of the inputs that the operator writes, by its name: the first of "aten::add_" and "aten::__ior__"; of an
+// overload that is given its results ("aten::cumsum.out") the last ones, of which there are as many as results. Running
+// statistics, which the operator of a norm updates in training, do not count.
 std::vector<size_t> WrittenInputs(const ProgramNode& node);
 inline bool WritesOperand(const ProgramNode& node) { return !WrittenInputs(node).empty(); }
 

@@ -35,7 +35,10 @@ at::Tensor DrawTensor(const std::vector<int64_t>& sizes, at::ScalarType type, co
                                               : out.normal_(0, drawing.scale, generator);
     return small ? out.to(type) : out;
   }
-  if (type == at::kBool) return out.random_(0, 2, generator);
+  // Few are true in one draw, so that a row of a shard may have none although the full row has one.
+  constexpr double kFew = 0.1;
+  if (type == at::kBool)
+    return drawing.floats == Floats::kPositive ? out.bernoulli_(kFew, generator) : out.random_(0, 2, generator);
   if (at::isIntegralType(type, /*includeBool=*/false))
     return out.random_(0, std::max<int64_t>(drawing.below, 1), generator);
   return out.zero_();
