@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "dsl/language/eval/load_plan.h"
+#include "engine/io/checkpoint/stored_adapter.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/models/causal_lm.h"
 #include "engine/plan/compile/cost.h"
@@ -53,7 +54,8 @@ const AdapterCase kCases[] = {
 struct Where {
   std::string mesh;
   bool sequence_parallel = false;
-  std::string section;  // of the plan besides
+  std::string section = {};  // of the plan besides
+  bool from_file = false;    // the sections are those of the adapter's files
 };
 
 // PEFT's name of a factor: "base_model.model.lm_head.lora_A.weight" for "lm_head.lora_A.default".
@@ -86,24 +88,16 @@ void RunCase(const AdapterCase& adapters, const Where& where, DeviceMesh& mesh) 
   of_plan.mesh = mesh.shape();
   of_plan.model = live.tree.get();
   of_plan.options["sequence_parallel"] = where.sequence_parallel;
-  const std::string text =
-      "return plan { extends \"" + adapters.plan + "\", " + adapters.sections + where.section + " }";
+  const StoredAdapter stored = ReadAdapter(folder.string()).ValueOrThrow();
+  const std::string text = "return plan { extends \"" + adapters.plan + "\", " +
+                           (where.from_file ? std::string() : adapters.sections) + where.section + " }";
+  Plan plan = EvaluatePlan(text, "lora.lua", of_plan).ValueOrThrow();
+  if (where.from_file) plan.adapters = stored.sections;
   ApplyOptions options;
   options.deferred_type = at::kDouble;
-  const auto applied =
-      ParallelizeModule(*model.module, EvaluatePlan(text, "lora.lua", of_plan).ValueOrThrow(), mesh, options);
+  const auto applied = ParallelizeModule(*model.module, plan, mesh, options);
   Expect(LoadCheckpoint(*applied, Checkpoint::Open(base.string()).ValueOrThrow()).empty(), "the checkpoint fits");
-
-  size_t set = 0;
-  for (const LiveParameter& parameter : applied->parameters()) {
-    if (!IsFactor(parameter.path)) continue;
-    const torch::NoGradGuard no_grad;
-    parameter.tensor.detach().copy_(
-        SliceShard(factors.at(NameOf(parameter.path)),
-                   LocalIntervals(parameter.shape, parameter.placement, mesh.shape(), mesh.rank())));
-    ++set;
-  }
-  Expect(set == factors.size(), "the plan has the factors of PEFT's file");
+  LoadAdapter(*applied, stored);
 
   const at::Tensor ids = inputs.at("input_ids");
   const at::Tensor logits = model.forward(ids, std::nullopt, std::nullopt);
@@ -147,6 +141,8 @@ TEST_CASE("adapters compute and learn as PEFT's do, on every mesh") {
       {"dp=2,tp=2", false, R"(fsdp { wrap = "model.layers.*", reshard = true }, recompute { "model.layers.*" },)"},
       {"dp_replicate=2,dp_shard=2", false, fsdp},
       {"dp=2,tp=2", false, "ddp {},"},
+      {"tp=1", false, "", true},
+      {"tp=4", true, "", true},
   };
   for (const AdapterCase& adapters : kCases) {
     for (const Where& where : places) {

@@ -12,6 +12,8 @@
 #include "engine/core/base/json.h"
 #include "engine/core/base/visible.h"
 #include "engine/io/checkpoint/convert.h"
+#include "engine/io/checkpoint/merge_adapter.h"
+#include "engine/io/checkpoint/stored_adapter.h"
 #include "engine/io/exported_program/program_weights.h"
 
 namespace moonshard {
@@ -131,6 +133,15 @@ int RunShard(const ShardVerb& verb) {
 }
 
 int RunMerge(const MergeVerb& verb) {
+  if (!verb.adapter.empty()) {
+    Diagnostics found;
+    const std::optional<Checkpoint> model = Checkpoint::Open(verb.sharded).Collect(found);
+    const std::optional<StoredAdapter> adapter = ReadAdapter(verb.adapter).Collect(found);
+    PrintFindings(found, verb.findings_output);
+    if (!model || !adapter) return kExitUsage;
+    return Convert("merge", verb.out, verb.replace, verb.json, verb.findings_output,
+                   [&](const ConvertOptions& options) { return MergeAdapter(*model, *adapter, verb.out, options); });
+  }
   return Convert("merge", verb.out, verb.replace, verb.json, verb.findings_output,
                  [&](const ConvertOptions& options) { return MergeSharded(verb.sharded, verb.out, options); });
 }

@@ -48,6 +48,12 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
   app.add_flag("--isolate", model.isolate, "evaluate the plan in a child process under limits: for an untrusted plan");
 }
 
+void AddAdapter(CLI::App& app, ModelOptions& model) {
+  app.add_option("--adapter", model.adapter,
+                 "directory with a LoRA adapter in the files of PEFT (adapter_config.json, adapter_model.safetensors); "
+                 "its modules, ranks and scales replace the plan's `lora` sections");
+}
+
 // --format and --color as given; ReadFindingsOutput interprets them.
 struct FindingsOutputWords {
   std::string format = "text";
@@ -161,6 +167,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   ExplainVerb explain;
   CLI::App* explain_app = app.add_subcommand("explain", "what a plan does to a model, without weights or ranks");
   AddModel(*explain_app, explain.model, plan_options);
+  AddAdapter(*explain_app, explain.model);
   AddFindingsOutput(*explain_app, findings_output);
   AddNumber(*explain_app, "--rank", explain.rank, "rank whose local shapes and bytes are printed (default 0)");
   explain_app->add_flag("--json", explain.json, "the versioned JSON form");
@@ -189,6 +196,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App* check_app =
       app.add_subcommand("check", "report all findings about a plan; exit code 1 if there are errors");
   AddModel(*check_app, check.model, plan_options);
+  AddAdapter(*check_app, check.model);
   AddFindingsOutput(*check_app, findings_output);
   check_app->add_flag("--strict", check.strict, "warnings count as errors");
   check_app->add_flag("--json", check_json, "the same as --format json");
@@ -197,6 +205,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App* eval_app =
       app.add_subcommand("eval", "run the reference architecture or the program, sharded: logits, loss, gradients");
   AddModel(*eval_app, eval.model, plan_options);
+  AddAdapter(*eval_app, eval.model);
   AddFindingsOutput(*eval_app, findings_output);
   eval_app
       ->add_option(
@@ -222,6 +231,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
                                             "run the reference architecture or the program, sharded and unsharded, and "
                                             "name the first module whose output or gradient differs");
   AddModel(*verify_app, verify.model, plan_options);
+  AddAdapter(*verify_app, verify.model);
   AddFindingsOutput(*verify_app, findings_output);
   verify_app->add_option("--input", verify.input, "as for eval; generated if not given");
   verify_app->add_option(
@@ -247,6 +257,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App* train_app = app.add_subcommand(
       "train", "train the reference architecture or the program, sharded; saves checkpoints and resumes from them");
   AddModel(*train_app, train.model, plan_options);
+  AddAdapter(*train_app, train.model);
   AddFindingsOutput(*train_app, findings_output);
   AddTrain(*train_app, train);
 
@@ -262,8 +273,14 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CLI::App* merge_app =
       app.add_subcommand("merge", "the inverse of shard: restores the model directory, byte for byte");
   merge_app
-      ->add_option("SHARDED", merge.sharded, "directory that shard wrote, or a step of a training run (its weights)")
+      ->add_option("SHARDED", merge.sharded,
+                   "directory that shard wrote, or a step of a training run (its weights); with --adapter, a model "
+                   "directory")
       ->required();
+  merge_app->add_option(
+      "--adapter", merge.adapter,
+      "directory with a LoRA adapter in the files of PEFT: OUT is the model directory with the adapter "
+      "added to its weights, each rounded once to its dtype");
   AddFindingsOutput(*merge_app, findings_output);
   AddConvert(*merge_app, merge.out, merge.replace, merge.json);
 

@@ -140,7 +140,8 @@ struct ShardVerb {
 
 struct MergeVerb {
   FindingsOutput findings_output;
-  std::string sharded;
+  std::string sharded;  // with `adapter`, a model directory
+  std::string adapter;
   std::string out;
   bool replace = false;
   bool json = false;

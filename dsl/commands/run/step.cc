@@ -514,10 +514,14 @@ void DrawFactors(const AppliedPlan& model) {
 
 Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder) {
   if (std::optional<Diagnostic> none = NoWeights(folder)) throw PlanError({*std::move(none)});
-  if (folder.is_program) return {};  // made with the archive's
-  NameRules names{.recipes = model.model.recipes};
-  if (folder.program) names.buffers = MissingBufferInit(*folder.program);
-  return LoadCheckpoint(*model.applied, folder.checkpoint, names);
+  Diagnostics warnings;
+  if (!folder.is_program) {  // else made with the archive's
+    NameRules names{.recipes = model.model.recipes};
+    if (folder.program) names.buffers = MissingBufferInit(*folder.program);
+    warnings = LoadCheckpoint(*model.applied, folder.checkpoint, names);
+  }
+  if (folder.adapter) LoadAdapter(*model.applied, *folder.adapter);
+  return warnings;
 }
 
 ModelFolder WithoutLossOfShards(const ModelOptions& options, ModelFolder folder) {
@@ -544,7 +548,7 @@ SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder
   LoadWeights(out.alone, folder);
   for (const ShardedModel* one : {&out.sharded, &out.alone}) {
     one->model.module->eval();
-    DrawFactors(*one->applied);
+    if (!folder.adapter) DrawFactors(*one->applied);
   }
   return out;
 }

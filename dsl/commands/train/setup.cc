@@ -240,7 +240,9 @@ void CheckExamples(const DeviceMesh& mesh, const CausalLm& net, const BatchLoss&
   ThrowTogether(mesh, "check the examples", found);
 }
 
-Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const CausalLm& net, AppliedPlan& model) {
+namespace {
+
+Diagnostics WeightsOfModel(const TrainVerb& verb, const ModelFolder& folder, const CausalLm& net, AppliedPlan& model) {
   if (!verb.init) {
     if (std::optional<Diagnostic> none = NoWeights(folder)) {
       none->help = "use --init SEED for new weights";
@@ -262,6 +264,14 @@ Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const
                RecordedBufferInit(program->exported()));
   }
   return {};
+}
+
+}  // namespace
+
+Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const CausalLm& net, AppliedPlan& model) {
+  Diagnostics warnings = WeightsOfModel(verb, folder, net, model);
+  if (folder.adapter) LoadAdapter(model, *folder.adapter);
+  return warnings;
 }
 
 AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model) {

@@ -98,6 +98,8 @@ std::optional<Diagnostic> ArchivesWithoutIndex(const std::string& path) {
   return d;
 }
 
+constexpr HeaderOptions kHeaders{.allow_header_only = true};
+
 // MODEL and --program are different programs: the weights of one would be those of another graph.
 Diagnostic TwoPrograms(const ModelOptions& options) {
   Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "MODEL and --program are two exported programs");
@@ -114,6 +116,11 @@ Result<ModelFolder> OpenModel(const ModelOptions& options, CheckpointUse use) {
   if (IsProgramPath(options.model) && !options.program.empty() && options.program != options.model) {
     diagnostics.push_back(TwoPrograms(options));
     return diagnostics;
+  }
+  if (!options.adapter.empty()) {
+    folder.adapter =
+        ReadAdapter(options.adapter, use == CheckpointUse::kHeaders ? kHeaders : HeaderOptions()).Collect(diagnostics);
+    if (!folder.adapter) return diagnostics;
   }
   const std::string program_path = ProgramPathOf(options);
   if (!program_path.empty()) {
@@ -215,7 +222,8 @@ PlanInputs InputsOf(const ModelOptions& options, const ModelConfig& config, cons
   return inputs;
 }
 
-Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std::shared_ptr<const ModuleTree> tree) {
+Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std::shared_ptr<const ModuleTree> tree,
+                        const std::vector<Adapter>& adapters) {
   const Clock::time_point begin = Clock::now();
   Resolution out;
   std::optional<Plan> plan = ChoosePlan(wanted, inputs).Collect(out.diagnostics);
@@ -224,6 +232,7 @@ Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std
   out.tree = std::move(tree);
   out.mesh = inputs.mesh;
   if (!plan) return out;
+  if (!adapters.empty()) plan->adapters = adapters;
   Resolution resolved = RunPasses(std::make_shared<const Plan>(std::move(*plan)), out.tree, out.mesh, inputs.config);
   PutBefore(out.diagnostics, std::move(out.passes), resolved);
   return resolved;
@@ -232,7 +241,13 @@ Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std
 Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,
                         std::shared_ptr<const ModuleTree> tree) {
   const PlanInputs inputs = InputsOf(options, config, mesh, *tree);
-  return ResolveModel(options.plan, inputs, std::move(tree));
+  if (options.adapter.empty()) return ResolveModel(options.plan, inputs, std::move(tree));
+  Resolution out;
+  out.mesh = mesh;
+  out.tree = tree;
+  const std::optional<StoredAdapter> adapter = ReadAdapter(options.adapter, kHeaders).Collect(out.diagnostics);
+  if (!adapter) return out;
+  return ResolveModel(options.plan, inputs, std::move(tree), adapter->sections);
 }
 
 Resolution ResolveDirectory(const ModelOptions& options, bool headers_only, TrialsOf trials) {

@@ -15,10 +15,12 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dsl/language/bind/plan_inputs.h"
 #include "engine/core/base/result.h"
 #include "engine/graph/program_checks.h"
+#include "engine/io/checkpoint/stored_adapter.h"
 #include "engine/io/config/config.h"
 #include "engine/io/exported_program/exported_program.h"
 #include "engine/io/safetensors/checkpoint.h"
@@ -34,7 +36,10 @@ struct ModelOptions {
   std::string plan;          // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen by ChoosePlan
   std::string mesh;          // "tp=2,dp=4"; "": one rank
   std::map<std::string, std::string> options;  // of the plan: --option k=v
-  bool isolate = false;                        // PlanInputs::isolate
+  // A directory with an adapter in the files of PEFT (stored_adapter.h), whose sections replace those of the plan; "":
+  // none.
+  std::string adapter = {};
+  bool isolate = false;  // PlanInputs::isolate
 };
 
 // The path of the exported program: `program`, or `model` if it is a program; "": none.
@@ -47,9 +52,10 @@ struct ModelFolder {
   MeshShape mesh;
   std::shared_ptr<const ExportedProgram> program = nullptr;  // runs in place of a reference model; null: none
   bool is_program = false;  // MODEL is the program: there is no directory, and the weights are those in the archive
+  std::optional<StoredAdapter> adapter = std::nullopt;
 };
 
-// Reads config.json, the checkpoint's headers, the mesh and the program. `headers_only` accepts safetensors files
+// Reads config.json, the checkpoint's headers, the mesh, the program and the adapter. `headers_only` accepts safetensors files
 // without data. If `options.model` is a program, the config is the one that the exporter recorded (empty if it recorded
 // none), and the checkpoint is empty. The errors of all files are returned together. Errors also: kFileNotFound:
 // `options.model` is no directory, or a directory with archives but without their index; kBadArgument: both
@@ -79,9 +85,11 @@ PlanInputs InputsOf(const ModelOptions& options, const ModelConfig& config, cons
 
 // Chooses the plan (dsl/planning/choose/choose_plan.h), evaluates it and runs the passes of engine/plan/resolve.
 // `wanted`: as ModelOptions::plan. `inputs.model` must be `tree.get()`. Stops after the first stage that has errors;
-// the result has all errors of that stage and the findings of the earlier stages. Its first pass is "evaluate". The
-// second form makes the inputs with InputsOf.
-Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std::shared_ptr<const ModuleTree> tree);
+// the result has all errors of that stage and the findings of the earlier stages. Its first pass is "evaluate".
+// `adapters`: sections in place of those of the plan; empty: those of the plan. The second form makes the inputs with
+// InputsOf, and reads the sections of `options.adapter`.
+Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std::shared_ptr<const ModuleTree> tree,
+                        const std::vector<Adapter>& adapters = {});
 Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,
                         std::shared_ptr<const ModuleTree> tree);
 

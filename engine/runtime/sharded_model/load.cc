@@ -14,6 +14,7 @@
 #include <c10/core/GradMode.h>
 #include <re2/re2.h>
 
+#include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
 #include "engine/io/safetensors/read_recipe.h"
 #include "engine/io/safetensors/reader.h"
@@ -382,6 +383,45 @@ Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, con
   for (const LoadMatch& match : matches) loaded.insert(match.parameter->path);
   FillMissingBuffers(model, names, loaded, "the checkpoint", checkpoint.path(), warnings);
   return warnings;
+}
+
+void LoadAdapter(AppliedPlan& model, const StoredAdapter& adapter) {
+  const c10::NoGradGuard no_grad;
+  const std::vector<StoredTensor>& stored = adapter.checkpoint.tensors();
+  std::map<std::string, std::string> left = adapter.stored_as;
+  std::vector<LoadMatch> matches;
+  Diagnostics errors;
+  const auto fail = [&](Finding finding, const std::string& message) -> Diagnostic& {
+    Diagnostic& d = errors.emplace_back(MakeDiagnostic(finding, message));
+    d.path = adapter.checkpoint.path();
+    return d;
+  };
+  for (const LiveParameter& parameter : model.parameters()) {
+    if (!model.plan().LayoutsOf(parameter.ref.module).factors || !model.plan().Trains(parameter.ref)) continue;
+    const auto name = adapter.stored_as.find(parameter.path);
+    if (name == adapter.stored_as.end()) {
+      fail(Finding::kMissingTensor, "the adapter has no tensor for '" + parameter.path + "'");
+      continue;
+    }
+    left.erase(parameter.path);
+    const auto found = std::ranges::find(stored, name->second, &StoredTensor::name);
+    Check(found != stored.end(), "a tensor of an adapter that is not in its file");
+    const std::optional<c10::ScalarType> type = ScalarTypeOf(found->dtype);
+    if (found->shape == parameter.shape && type && Converts(*type, parameter.tensor.scalar_type())) {
+      matches.push_back({&parameter, static_cast<size_t>(found - stored.begin()), false});
+      continue;
+    }
+    Diagnostic& d = fail(Finding::kTensorMismatch,
+                         "tensor '" + found->name + "' of the adapter does not fit '" + parameter.path + "'");
+    d.declared = std::string(ToString(found->dtype)) + " " + ShapeToString(found->shape);
+    d.required = NameOf(parameter.tensor.scalar_type()) + " " + ShapeToString(parameter.shape);
+  }
+  for (const auto& [factor, name] : left)
+    fail(Finding::kMissingTensor, "the plan has no factor '" + factor + "' for '" + name + "' of the adapter");
+  if (!errors.empty()) throw PlanError(std::move(errors));
+  ShardReader reader(adapter.checkpoint);
+  for (const LoadMatch& match : matches)
+    ReadInto(reader, stored[match.source], match, ShardOf(model, *match.parameter));
 }
 
 Diagnostics LoadFullState(AppliedPlan& model, const std::map<std::string, at::Tensor>& state, const NameRules& names) {

@@ -15,6 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/io/checkpoint/stored_adapter.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/io/safetensors/weight_recipe.h"
 #include "engine/runtime/apply/applied_plan.h"
@@ -54,6 +55,12 @@ struct NameRules {
 // parameter of two dims), kBadArgument (two tensors with the same name after `names.renamed`). Throws the errors of
 // ShardReader while it reads.
 Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, const NameRules& names = {});
+
+// Loads the factors of the adapter, of which each rank reads the bytes of its shards. The plan must have been made with
+// the sections of `adapter`; factors of other adapters stay as they are. Not collective. Throws PlanError before any
+// factor changes: kMissingTensor (a factor of the plan that `adapter` does not have, or the reverse), kTensorMismatch
+// (another shape, or a dtype that is not converted). Throws the errors of ShardReader while it reads.
+void LoadAdapter(AppliedPlan& model, const StoredAdapter& adapter);
 
 // As LoadCheckpoint, but from full tensors by path, on any device: the inverse of FullState (state.h). Every rank
 // passes the same tensors and copies its own shards out of them; ranks do not communicate. Warnings and errors are the

@@ -1,10 +1,14 @@
 // Training adapters: saved, resumed on another mesh, and merged into the base model and PEFT's files.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 
 #include "engine/io/safetensors/checkpoint.h"
+#include "engine/io/safetensors/reader.h"
 #include "tests/dsl/commands/train/runs.h"
 #include "tests/support/paths.h"
 
@@ -90,6 +94,87 @@ TEST_CASE("merging a step of adapters gives the base model, byte for byte, and P
                       {"base_model.model.model.layers.1.mlp.down_proj.lora_B.weight", {64, 2}},
                       {"base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight", {4, 64}},
                       {"base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight", {64, 4}}});
+}
+
+// The values of a tensor of float32 or float64 in a file.
+std::vector<double> ValuesIn(const std::string& path, const std::string& name) {
+  const Checkpoint file = Checkpoint::OpenFile(path).ValueOrThrow();
+  const StoredTensor* tensor = file.Find(name);
+  REQUIRE(tensor);
+  std::string bytes(tensor->bytes, '\0');
+  ShardReader reader(file);
+  REQUIRE_FALSE(reader.ReadFull(*tensor, bytes.data()));
+  const size_t size = tensor->dtype == DType::kF64 ? sizeof(double) : sizeof(float);
+  std::vector<double> out;
+  for (size_t at = 0; at < bytes.size(); at += size) {
+    float single = 0;
+    double wide = 0;
+    std::memcpy(size == sizeof(double) ? static_cast<void*>(&wide) : &single, bytes.data() + at, size);
+    out.push_back(size == sizeof(double) ? wide : single);
+  }
+  return out;
+}
+
+TEST_CASE("an adapter in PEFT's files is evaluated, trained, written again, and merged into the weights") {
+  const ScratchFolder folder;
+  const std::string adapter = SourcePath("tests/parity/adapters/all_linear");
+  const std::vector<double> expected = ValuesIn(adapter + "/expected.safetensors", "logits");
+  // The largest difference from PEFT's logits.
+  const auto difference = [&](const std::string& model, const Words& more) {
+    Words words = {"eval", model, "--input", kModel + "/inputs_1.safetensors", "--output", folder / "out.safetensors"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunExecutable(ExecutablePath(), words, {"OMP_NUM_THREADS=1"}, 120);
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    const std::vector<double> made = ValuesIn(folder / "out.safetensors", "logits");
+    REQUIRE(made.size() == expected.size());
+    double most = 0;
+    for (size_t i = 0; i < made.size(); ++i) most = std::max(most, std::abs(made[i] - expected[i]));
+    return most;
+  };
+  constexpr double kMost = 2e-4;
+  CHECK(difference(kModel, {}) > 0.1);
+  CHECK(difference(kModel, {"--adapter", adapter}) < kMost);
+  CHECK(difference(kModel, {"--adapter", adapter, "--mesh", "tp=2"}) < kMost);
+
+  const Outcome merged = RunExecutable(ExecutablePath(), {"merge", kModel, folder / "merged", "--adapter", adapter});
+  INFO(merged.ToText());
+  REQUIRE(merged.code == 0);
+  CHECK(difference(folder / "merged", {"--mesh", "tp=2"}) < kMost);
+
+  // A step that changes nothing: the factors are written as they were read, in the dtype of the run.
+  TrainHere(folder, "dp=2,tp=2", "log", "1",
+            {"--adapter", adapter, "--lr", "0", "--weight-decay", "0", "--dtype", "float64", "--save", folder / "run"});
+  const Outcome step = RunExecutable(ExecutablePath(), {"merge", folder / "run/step_00000001", folder / "model"});
+  INFO(step.ToText());
+  REQUIRE(step.code == 0);
+  const std::string again = folder / "model/adapter";
+  const Checkpoint read = Checkpoint::OpenFile(adapter + "/adapter_model.safetensors").ValueOrThrow();
+  CHECK(Checkpoint::OpenFile(again + "/adapter_model.safetensors").ValueOrThrow().tensors().size() ==
+        read.tensors().size());
+  for (const StoredTensor& tensor : read.tensors()) {
+    INFO(tensor.name);
+    CHECK(ValuesIn(again + "/adapter_model.safetensors", tensor.name) ==
+          ValuesIn(adapter + "/adapter_model.safetensors", tensor.name));
+  }
+  CHECK(difference(kModel, {"--adapter", again, "--mesh", "tp=4"}) < kMost);
+  TrainHere(folder, "tp=2", "more", "4", {"--adapter", again});
+  CHECK(Losses(folder / "more").back() < Losses(folder / "more").front());
+}
+
+TEST_CASE("an adapter of another model is refused by every verb, with what does not fit") {
+  const ScratchFolder folder;
+  const std::string adapter = SourcePath("tests/parity/adapters/packed");  // of a model with fused projections
+  for (const Words& words : {Words{"check", kModel, "--mesh", "tp=2"}, Words{"explain", kModel, "--mesh", "tp=2"},
+                             Words{"eval", kModel, "--mesh", "tp=2", "--output", folder / "out"},
+                             Words{"merge", kModel, folder / "merged"}}) {
+    Words all = words;
+    all.insert(all.end(), {"--adapter", adapter});
+    const Outcome done = RunExecutable(ExecutablePath(), all, {"OMP_NUM_THREADS=1"}, 120);
+    INFO(done.ToText());
+    CHECK(done.code == (words.front() == "check" ? 1 : 2));
+    CHECK_THAT(done.err, Contains("gate_up_proj"));
+  }
 }
 
 TEST_CASE("what does not go with adapters is refused") {

@@ -5,8 +5,11 @@
 #include <functional>
 
 #include "engine/io/checkpoint/convert.h"
+#include "engine/io/checkpoint/merge_adapter.h"
+#include "engine/io/checkpoint/stored_adapter.h"
 #include "engine/io/storage/staging.h"
 #include "tests/engine/io/checkpoint/faulty_storage.h"
+#include "tests/support/paths.h"
 
 namespace moonshard::test {
 namespace {
@@ -117,6 +120,20 @@ TEST_CASE("merge: stopped at every call") {
   StopEverywhere(work, wanted, false, Fault::kError, false);
   StopEverywhere(work, wanted, false, Fault::kCrash, true);
   StopEverywhere(work, wanted, true, Fault::kCrash, true);
+}
+
+TEST_CASE("merging an adapter: stopped at every call") {
+  const ScratchFolder scratch;
+  const Checkpoint model = Checkpoint::Open(SourcePath("tests/parity/llama_gqa")).ValueOrThrow();
+  const StoredAdapter adapter = ReadAdapter(SourcePath("tests/parity/adapters/rslora")).ValueOrThrow();
+  const Work work = [&](const std::string& out, const ConvertOptions& options) {
+    return MergeAdapter(model, adapter, out, options);
+  };
+  MergeAdapter(model, adapter, scratch / "merged").ValueOrThrow();
+  const Content wanted = ContentOf(scratch / "merged");
+  StopEverywhere(work, wanted, false, Fault::kCrash, false);
+  StopEverywhere(work, wanted, false, Fault::kError, false);
+  StopEverywhere(work, wanted, false, Fault::kCrash, true);
 }
 
 TEST_CASE("a staging directory of another plan is not resumed") {

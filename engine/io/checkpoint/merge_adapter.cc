@@ -1,0 +1,279 @@
+// The header of every file is that of the source, since no tensor changes its dtype or shape; then its tensors follow in
+// the order of their bytes, chunk by chunk (chunks.h). A chunk of an adapted weight gets its elements of B A added while
+// it is in memory.
+#include "engine/io/checkpoint/merge_adapter.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/core/base/float_bits.h"
+#include "engine/core/base/hash.h"
+#include "engine/core/base/text.h"
+#include "engine/io/checkpoint/chunks.h"
+#include "engine/io/checkpoint/conversion.h"
+#include "engine/io/checkpoint/convert_files.h"
+#include "engine/io/checkpoint/model_files.h"
+#include "engine/io/config/config.h"
+#include "engine/io/safetensors/reader.h"
+
+namespace moonshard {
+namespace {
+
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
+template <class T>
+T Load(const char* from) {
+  T out;
+  std::memcpy(&out, from, sizeof(T));
+  return out;
+}
+
+double ElementOf(const char* from, DType dtype) {
+  switch (dtype) {
+    case DType::kF64: return Load<double>(from);
+    case DType::kF32: return Load<float>(from);
+    case DType::kBF16: return FromBits(Load<uint16_t>(from), kBFloat16);
+    default: return FromBits(Load<uint16_t>(from), kFloat16);
+  }
+}
+
+void Store(double value, DType dtype, char* to) {
+  const auto put = [&](auto rounded) { std::memcpy(to, &rounded, sizeof(rounded)); };
+  switch (dtype) {
+    case DType::kF64: put(value); return;
+    case DType::kF32: put(static_cast<float>(value)); return;
+    case DType::kBF16: put(ToBits(value, kBFloat16)); return;
+    default: put(ToBits(value, kFloat16)); return;
+  }
+}
+
+// What is added to one weight.
+struct Term {
+  const StoredTensor* a = nullptr;
+  const StoredTensor* b = nullptr;
+  double scale = 1;
+};
+
+class AdapterMerger : public Conversion {
+ public:
+  AdapterMerger(const Checkpoint& source, const StoredAdapter& adapter, const std::string& out,
+                const ConvertOptions& options)
+      : Conversion(out, options), source_(source), adapter_(adapter), inputs_(PathsOf(source)) {}
+
+  Result<ConvertSummary> Run() {
+    if (Failure nested = RefuseNested(source_.path(), out())) return *nested;
+    std::optional<ModelFiles> files = ListModelFiles(source_.path(), source_).Collect(found_);
+    ListTerms();
+    for (const CheckpointFile& file : source_.files()) {
+      std::optional<Header> header = ReadHeader(file.path).Collect(found_);
+      if (header) headers_.push_back(*std::move(header));
+      summary_.source_bytes += file.bytes;
+    }
+    if (!files || HasErrors(found_)) return found_;
+    files_ = *std::move(files);
+    for (const KeptFile& file : files_.kept) summary_.source_bytes += file.bytes;
+    summary_.written_bytes = summary_.source_bytes;
+    summary_.tensors = static_cast<int64_t>(source_.tensors().size());
+    return WriteThroughStaging(Work());
+  }
+
+ private:
+  static std::vector<std::string> PathsOf(const Checkpoint& checkpoint) {
+    std::vector<std::string> out;
+    for (const CheckpointFile& file : checkpoint.files()) out.push_back(file.path);
+    return out;
+  }
+
+  // --- what is added to what
+
+  void ListTerms() {
+    Diagnostics unread;
+    const std::optional<ModelConfig> config = ModelConfig::Read(source_.path()).Collect(unread);
+    const bool tied = config && config->tie_word_embeddings().value_or(false);
+    for (const auto& [module, index] : adapter_.section_of) {
+      const Adapter& section = adapter_.sections[index];
+      const auto factor = [&](const char* which) {
+        return adapter_.checkpoint.Find(adapter_.stored_as.at(module + which + section.name));
+      };
+      AddTerm(module, {factor(".lora_A."), factor(".lora_B."), section.scale()}, tied);
+    }
+  }
+
+  void AddTerm(const std::string& module, const Term& term, bool tied) {
+    const std::string name = module + ".weight";
+    const StoredTensor* weight = source_.Find(name);
+    if (weight == nullptr) {
+      Diagnostic& d = Add(Finding::kMissingTensor, "the model has no tensor '" + name + "' for the adapter", name);
+      std::vector<std::string> names;
+      for (const StoredTensor& tensor : source_.tensors()) names.push_back(tensor.name);
+      d.help = DidYouMean(name, names, 0);
+      return;
+    }
+    if (tied && (module == "lm_head" || module.ends_with(".lm_head"))) {
+      Add(Finding::kNotSupported,
+          "the adapter changes '" + name +
+              "', which the config ties to the embedding: a model that reads the directory "
+              "would not use it",
+          name)
+          .help = "set tie_word_embeddings to false in the config.json of the model";
+      return;
+    }
+    const std::vector<int64_t> shape = {term.b->shape[0], term.a->shape[1]};
+    if (weight->shape != shape) {
+      Diagnostic& d = Add(Finding::kTensorMismatch, "the adapter does not fit '" + name + "'", name);
+      d.declared = "lora_A " + ShapeToString(term.a->shape) + ", lora_B " + ShapeToString(term.b->shape);
+      d.required = "factors of " + ShapeToString(weight->shape);
+    }
+    for (const StoredTensor* tensor : {weight, term.a, term.b}) {
+      if (IsFloat(tensor->dtype)) continue;
+      Diagnostic& d = Add(Finding::kNotSupported, "an adapter cannot be added to '" + name + "'", name);
+      d.declared = "'" + tensor->name + "' " + std::string(ToString(tensor->dtype));
+      d.required = "float32, float64, bfloat16 or float16";
+    }
+    terms_[name] = term;
+  }
+
+  Diagnostic& Add(Finding finding, std::string message, const std::string& path) {
+    Diagnostic& d = found_.emplace_back(MakeDiagnostic(finding, std::move(message)));
+    d.path = path;
+    return d;
+  }
+
+  // --- writing
+
+  // Times and inodes stand for the contents, as in ShardModel.
+  std::string Work() const {
+    const auto stamp = [](const std::string& path) {
+      struct stat status = {};
+      if (::stat(path.c_str(), &status) != 0) return std::string("?");
+      return std::to_string(status.st_size) + " " + std::to_string(status.st_ino) + " " +
+             std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
+    };
+    std::string work = "merge adapter " + adapter_.checkpoint.path() + " " + stamp(adapter_.checkpoint.path()) + "\n";
+    for (const Adapter& section : adapter_.sections) work += ToText(section) + "\n";
+    for (const CheckpointFile& file : source_.files()) work += file.path + " " + stamp(file.path) + "\n";
+    for (const KeptFile& file : files_.kept) work += file.name + " " + stamp(source_.path() + "/" + file.name) + "\n";
+    return work;
+  }
+
+  // The content is not compared: that would compute it.
+  bool IsThere() override { return false; }
+
+  Failure Write() override {
+    if (Failure failed = MakeDirectories(files_.folders)) return failed;
+    std::vector<std::string> names;
+    for (const KeptFile& file : files_.kept) {
+      names.push_back(file.name);
+      const Result<uint64_t> hash = CopyTo(file.name, source_.path() + "/" + file.name, file.bytes);
+      if (!hash.ok()) return hash.diagnostics().front();
+      Report(file.bytes);
+    }
+    std::vector<std::vector<const StoredTensor*>> of_file(source_.files().size());
+    for (const StoredTensor& tensor : source_.tensors()) of_file[tensor.file].push_back(&tensor);
+    for (size_t file = 0; file < source_.files().size(); ++file) {
+      std::ranges::sort(of_file[file], {}, &StoredTensor::begin);
+      names.push_back(std::filesystem::relative(source_.files()[file].path, source_.path()).string());
+      if (Failure failed = WriteFile(file, names.back(), of_file[file])) return failed;
+    }
+    return staging().Commit(names);
+  }
+
+  Failure WriteFile(size_t file, const std::string& name, const std::vector<const StoredTensor*>& tensors) {
+    if (Failure failed = MakeDirectoriesFor(storage(), staging().directory(), name)) return failed;
+    OutputFiles output(storage(), {staging().PathOf(name)});
+    if (Failure failed = output.Truncate(0, source_.files()[file].bytes)) return failed;
+    std::vector<char> head(headers_[file].data_begin);
+    if (Failure failed = inputs_.Read(file, 0, head.data(), head.size())) return failed;
+    if (Failure failed = output.Write(0, 0, head.data(), head.size())) return failed;
+    for (const StoredTensor* tensor : tensors) {
+      if (Failure failed = WriteTensor(*tensor, output)) return failed;
+    }
+    return std::nullopt;
+  }
+
+  Failure WriteTensor(const StoredTensor& tensor, OutputFiles& output) {
+    const std::vector<uint64_t>* noted = staging().Recorded(tensor.name);
+    if (noted && noted->size() == 1 && HasHash(output.path(0), tensor.begin, tensor.bytes, noted->front())) {
+      summary_.resumed_bytes += tensor.bytes;
+      Report(tensor.bytes);
+      return std::nullopt;
+    }
+    const auto found = terms_.find(tensor.name);
+    if (found != terms_.end()) {
+      if (Failure failed = ReadTerm(found->second)) return failed;
+    }
+    Hasher full;
+    ChunkWalk walk(tensor.shape, tensor.dtype);
+    for (Chunk chunk; walk.Next(chunk);) {
+      buffer_.resize(std::max<size_t>(buffer_.size(), chunk.bytes));
+      if (Failure failed = inputs_.Read(tensor.file, tensor.begin + chunk.begin, buffer_.data(), chunk.bytes))
+        return failed;
+      if (found != terms_.end()) AddTo(chunk, tensor.dtype, found->second.scale);
+      full.Add(buffer_.data(), chunk.bytes);
+      if (Failure failed = output.Write(0, tensor.begin + chunk.begin, buffer_.data(), chunk.bytes)) return failed;
+      Report(chunk.bytes);
+    }
+    return staging().Record(tensor.name, {full.Value()});
+  }
+
+  Failure ReadTerm(const Term& term) {
+    ShardReader reader(adapter_.checkpoint);
+    for (const auto& [tensor, values] : {std::pair(term.a, &a_), std::pair(term.b, &b_)}) {
+      std::vector<char> bytes(tensor->bytes);
+      if (std::optional<Diagnostic> failed = reader.ReadFull(*tensor, bytes.data())) return failed;
+      const size_t size = static_cast<size_t>(BitsOf(tensor->dtype) / 8);
+      values->resize(bytes.size() / size);
+      for (size_t i = 0; i < values->size(); ++i) (*values)[i] = ElementOf(bytes.data() + i * size, tensor->dtype);
+    }
+    rank_ = static_cast<size_t>(term.a->shape[0]);
+    columns_ = static_cast<size_t>(term.a->shape[1]);
+    return std::nullopt;
+  }
+
+  // Adds scale B A to the elements of the chunk: rows first[0]..., columns first[1]... of the weight.
+  void AddTo(const Chunk& chunk, DType dtype, double scale) {
+    const auto size = static_cast<size_t>(BitsOf(dtype) / 8);
+    const auto length = static_cast<size_t>(chunk.lengths[1]);
+    const auto first = static_cast<size_t>(chunk.first[1]);
+    std::vector<double> row(length);
+    char* at = buffer_.data();
+    for (int64_t i = 0; i < chunk.lengths[0]; ++i) {
+      std::ranges::fill(row, 0.0);
+      for (size_t k = 0; k < rank_; ++k) {
+        const double factor = b_[static_cast<size_t>(chunk.first[0] + i) * rank_ + k];
+        const double* a = a_.data() + k * columns_ + first;
+        for (size_t j = 0; j < length; ++j) row[j] += factor * a[j];
+      }
+      for (size_t j = 0; j < length; ++j, at += size) Store(ElementOf(at, dtype) + scale * row[j], dtype, at);
+    }
+  }
+
+  const Checkpoint& source_;
+  const StoredAdapter& adapter_;
+  InputFiles inputs_;
+  ModelFiles files_;
+  std::vector<Header> headers_;
+  std::map<std::string, Term> terms_;  // by weight
+  std::vector<double> a_;              // of the tensor that is written
+  std::vector<double> b_;
+  size_t rank_ = 0;
+  size_t columns_ = 0;
+};
+
+}  // namespace
+
+Result<ConvertSummary> MergeAdapter(const Checkpoint& source, const StoredAdapter& adapter, const std::string& out,
+                                    const ConvertOptions& options) {
+  return AdapterMerger(source, adapter, out, options).Run();
+}
+
+}  // namespace moonshard
