@@ -444,6 +444,15 @@ void AddAdapters(const CompiledPlan& plan, Diagnostics& found) {
   found.push_back(std::move(d));
 }
 
+// The operators between the modules have sizes of the sequence in them, which cp would shard.
+void AddContext(const CompiledPlan& plan, Diagnostics& found) {
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported, "an exported program cannot be run with its sequence sharded on cp");
+  d.declared = "cp=" + std::to_string(plan.mesh.size(MeshAxis::kCp)) + " and a plan that shards the sequence on cp";
+  d.required = "a model in C++, or a mesh without cp";
+  found.push_back(std::move(d));
+}
+
 // Adds the findings of one archive's graph. Returns a summary: numbers of nodes and of unknown results.
 std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan, LossBy loss, const TrialsOf& trials,
                        Diagnostics& found) {
@@ -452,6 +461,10 @@ std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan,
     return "not run: the plan has adapters";
   }
   AddUnitsInBranches(program, plan, found);
+  if (plan.context_parallel) {
+    AddContext(plan, found);
+    return "not run: the plan shards the sequence on cp";
+  }
   if (plan.mesh.size(MeshAxis::kTp) == 1) return "not run: tp has one rank";
   const SizeConflicts conflicts = FindSizeConflicts(program, plan);
   for (Diagnostic& one : ToDiagnostics(conflicts, program, plan, loss)) found.push_back(std::move(one));

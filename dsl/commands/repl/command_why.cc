@@ -95,7 +95,7 @@ Table RedistributionsTable(const CompiledPlan& plan, uint32_t module) {
       if (!redistributions[i]) continue;
       const Redistribution& redistribution = *redistributions[i];
       JsonValue sharers;
-      if (input && MovingAxis(redistribution, plan.mesh)) {
+      if (input && !MovingAxes(redistribution, plan.mesh).empty()) {
         if (const int64_t count = SharersOf(plan, module, i); count > 1) {
           sharers = std::to_string(count - 1) + (count == 2 ? " sibling" : " siblings");
         }
@@ -103,7 +103,9 @@ Table RedistributionsTable(const CompiledPlan& plan, uint32_t module) {
       table.rows.push_back({std::string(side) + (redistributions.size() > 1 ? " " + std::to_string(i) : ""),
                             redistribution.from.ToText(), redistribution.to.ToText(),
                             CollectiveText(redistribution, plan.mesh, Direction::kForward),
-                            CollectiveText(redistribution, plan.mesh, Direction::kBackward), sharers});
+                            CollectiveText(redistribution, plan.mesh, Direction::kBackward,
+                                           !input || layouts.HasGradient(static_cast<int64_t>(i))),
+                            sharers});
     }
   };
   add("input", layouts.inputs, true);

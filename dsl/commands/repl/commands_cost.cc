@@ -120,7 +120,8 @@ std::string Collectives(const ModuleLayouts& layouts, const MeshShape& mesh, Dir
   for (const auto* redistributions : {&layouts.inputs, &layouts.outputs}) {
     for (const std::optional<Redistribution>& move : *redistributions) {
       if (!move) continue;
-      const std::string kind = CollectiveText(*move, mesh, direction);
+      const bool ids = layouts.looks_up && &move == layouts.inputs.data();
+      const std::string kind = CollectiveText(*move, mesh, direction, !ids);
       if (!kind.empty()) texts.push_back(kind);
     }
   }

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -41,33 +42,63 @@ double CappedDifference(const at::Tensor& got, const at::Tensor& expected, doubl
   return relative < kNothingToCompare ? relative : kNothingToCompare;  // not a number is not smaller
 }
 
-// What this rank should have of `full` if its tensor has `shape`: all of it, or its shard of the one dim in which the
-// two differ, with the layout `declared` if that shards this dim, else of heads or as torch.chunk shards. Undefined if
-// no shard has that shape.
-at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const std::optional<Layout>& declared,
-                         int64_t ranks, int64_t rank) {
-  if (full.sizes() == shape) return full;
-  if (full.dim() != static_cast<int64_t>(shape.size())) return {};
-  int64_t cut = -1;
-  for (int64_t dim = 0; dim < full.dim(); ++dim) {
-    if (full.size(dim) == shape[static_cast<size_t>(dim)]) continue;
-    if (cut >= 0) return {};
-    cut = dim;
-  }
+// One axis of the mesh, as ExpectedShard needs it.
+struct VerifiedAxis {
+  Layout declared;
+  int64_t ranks = 1;
+  int64_t rank = 0;
+};
+
+// The shard of dim `cut` of `full` along one axis, with the declared layout if that shards this dim, else as equal
+// shards of heads if `local` elements are such, else as torch.chunk shards.
+at::Tensor ShardAlong(const at::Tensor& full, int64_t cut, int64_t local, const VerifiedAxis& axis) {
   Layout layout = Layout::Shard(static_cast<int>(cut));
   const int64_t size = full.size(cut);
-  const int64_t local = shape[static_cast<size_t>(cut)];
-  if (declared && declared->is_shard() && (declared->dim + full.dim()) % full.dim() == cut) {
-    layout = *declared;
-  } else if (local > 0 && size % local == 0 && ranks % (size / local) == 0) {
+  if (axis.declared.is_shard() && (axis.declared.dim + full.dim()) % full.dim() == cut) {
+    layout = axis.declared;
+  } else if (local > 0 && size % local == 0 && axis.ranks % (size / local) == 0) {
     layout.heads = size / local;  // equal shards; of fewer heads than ranks, each on several
   }
-  const Result<DimShards> shards = DimShards::Make(layout, size, ranks);
-  if (!shards.ok() || shards.value().length(rank) != local) return {};
+  const Result<DimShards> shards = DimShards::Make(layout, size, axis.ranks);
+  if (!shards.ok()) return {};
   std::vector<std::vector<Interval>> dims;
   for (int64_t dim = 0; dim < full.dim(); ++dim) dims.push_back({{0, full.size(dim)}});
-  dims[static_cast<size_t>(cut)] = shards.value().of(rank);
+  dims[static_cast<size_t>(cut)] = shards.value().of(axis.rank);
   return SliceShard(full, dims);
+}
+
+// What this rank should have of `full` if its tensor has `shape`: all of it, or its shard of the dims in which the two
+// differ, along tp, along cp, or along both: the sequence, dim 1 of at most three, along cp first, other dims along tp
+// first. An axis shards one dim alone. Undefined if no shard has that shape.
+at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const VerifiedAxis& tp,
+                         const VerifiedAxis& cp) {
+  if (full.dim() != static_cast<int64_t>(shape.size())) return {};
+  at::Tensor out = full;
+  std::set<const VerifiedAxis*> used;
+  for (int64_t cut = 0; cut < full.dim(); ++cut) {
+    const int64_t local = shape[static_cast<size_t>(cut)];
+    if (out.size(cut) == local) continue;
+    std::vector<const VerifiedAxis*> axes = {&tp, &cp};
+    if (cut == 1 && full.dim() <= 3) std::ranges::reverse(axes);
+    std::erase_if(axes, [&](const VerifiedAxis* axis) { return axis->ranks == 1 || used.contains(axis); });
+    at::Tensor found;
+    for (size_t count = 1; count <= axes.size() && !found.defined(); ++count) {
+      for (size_t first = 0; first + count <= axes.size() && !found.defined(); ++first) {
+        at::Tensor shard = out;
+        for (size_t i = first; i < first + count && shard.defined(); ++i) {
+          // Of several axes each takes its share; what is left for the last one is the local size.
+          const bool last = i + 1 == first + count;
+          shard = ShardAlong(shard, cut, last ? local : -1, *axes[i]);
+        }
+        if (!shard.defined() || shard.size(cut) != local) continue;
+        found = shard;
+        used.insert(axes.begin() + static_cast<int64_t>(first), axes.begin() + static_cast<int64_t>(first + count));
+      }
+    }
+    if (!found.defined()) return {};
+    out = found;
+  }
+  return out;
 }
 
 // The first tensor that leaves each call of the forward, in the order in which the calls end. Not of calls that a
@@ -110,10 +141,11 @@ class Comparison {
   // `module`: whose rule is to blame. Collective: the worst rank counts.
   void Add(const std::string& what, const std::string& module, const at::Tensor& got, const at::Tensor& expected) {
     double difference = CappedDifference(got, expected, least_scale_);
-    if (applied_.plan().mesh.size(MeshAxis::kTp) > 1) {
+    for (MeshAxis axis : {MeshAxis::kTp, MeshAxis::kCp}) {
+      if (applied_.plan().mesh.size(axis) == 1 || !applied_.has_group(axis)) continue;
       const CollectiveLabel label("verify " + what);
       const auto scaled = static_cast<int64_t>(difference * 1e12);
-      const std::vector<int64_t> all = applied_.group(MeshAxis::kTp).ExchangeNumbers(scaled, label);
+      const std::vector<int64_t> all = applied_.group(axis).ExchangeNumbers(scaled, label);
       difference = static_cast<double>(*std::ranges::max_element(all)) * 1e-12;
     }
     ++count_;
@@ -178,11 +210,15 @@ void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Output
     const auto& [path, output] = got[i];
     Check(path == expected[i].first, "the two runs called modules in another order");
     const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(plan.tree->Find(path)));
-    std::optional<Layout> declared;
-    if (!layouts.outputs.empty() && layouts.outputs[0]) declared = layouts.outputs[0]->to[MeshAxis::kTp];
-    const at::Tensor shard = ExpectedShard(expected[i].second.to(output.device()), output.sizes(), declared,
-                                           plan.mesh.size(MeshAxis::kTp), applied.mesh().coordinate(MeshAxis::kTp));
-    const bool terms = declared && declared->kind == LayoutKind::kPartial && plan.mesh.size(MeshAxis::kTp) > 1;
+    const auto on = [&](MeshAxis axis) {
+      VerifiedAxis out{Layout(), plan.mesh.size(axis), applied.mesh().coordinate(axis)};
+      if (!layouts.outputs.empty() && layouts.outputs[0]) out.declared = layouts.outputs[0]->to[axis];
+      return out;
+    };
+    const VerifiedAxis tp = on(MeshAxis::kTp);
+    const at::Tensor shard =
+        ExpectedShard(expected[i].second.to(output.device()), output.sizes(), tp, on(MeshAxis::kCp));
+    const bool terms = tp.declared.kind == LayoutKind::kPartial && tp.ranks > 1;
     comparison.Add("the output of '" + path + "'", path, terms ? SumOfTerms(applied, output, path) : output, shard);
   }
 }

@@ -46,6 +46,10 @@ Diagnostic NotInChunks(const CausalLm& net, const std::string& message, const st
 Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& model) {
   if (net.head == nullptr)
     return NotInChunks(net, "the logits of this model are not the output of a single Linear", "no --loss-chunk");
+  if (model.plan().context_parallel) {
+    return NotInChunks(net, "--loss-chunk computes the logits of hidden states that cp shards along the sequence",
+                       "a mesh without cp, or no --loss-chunk");
+  }
   const auto adapts = [&](const auto& adapted) { return adapted.first == net.head_path; };
   if (std::ranges::any_of(model.plan().adapted, adapts)) {
     return NotInChunks(net,

@@ -51,12 +51,18 @@ class TrainingRun {
     CheckExamples(mesh_, lm_.net, loss_, data_, held_out_ ? &*held_out_ : nullptr);
     Agree(mesh_, "the training run",
           Describe(verb_) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : ""));
-    at::manual_seed(verb_.seed + static_cast<uint64_t>(data_.place()));  // ranks that share their rows draw alike
+    at::manual_seed(verb_.seed + static_cast<uint64_t>(DrawPlace()));
     if (const std::optional<int64_t> resumed = saves_.Resume()) {
       step_ = *resumed;
     } else {
       report_.Warn(FirstWeights(verb_, folder_, lm_.net, model_));
     }
+  }
+
+  // Ranks that share their rows draw alike; those of cp have other tokens of them where the plan shards the sequence.
+  int64_t DrawPlace() const {
+    if (!model_.plan().context_parallel) return data_.place();
+    return data_.place() * mesh_.shape().size(MeshAxis::kCp) + mesh_.coordinate(MeshAxis::kCp);
   }
 
   int Go() {

@@ -306,8 +306,23 @@ struct TypeScope::State final : CallObserver {
   bool loss_checked = false;
 };
 
+namespace {
+
+// A dim that two axes shard has no type on either of them, so that a proof would not mean anything.
+AppliedPlan& WithoutContext(AppliedPlan& applied) {
+  if (!applied.plan().context_parallel) return applied;
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported, "the types of a plan that shards the sequence on cp cannot be checked");
+  d.declared = "cp=" + std::to_string(applied.plan().mesh.size(MeshAxis::kCp));
+  d.required = "a mesh without cp";
+  d.help = "verify compares the numbers of such a plan with those of an unsharded run";
+  throw PlanError({std::move(d)});
+}
+
+}  // namespace
+
 TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
-    : state_(std::make_unique<State>(applied, options)) {}
+    : state_(std::make_unique<State>(WithoutContext(applied), options)) {}
 
 // Finish closes first and checks then: gradients are read by the checker and by no operator, and what the host runs
 // after the step must not be recorded as a part of it. A scope that an exception leaves closes here, without a proof.

@@ -67,7 +67,8 @@ Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions
                       c10::Device device = c10::Device(c10::kCPU));
 
 // Use on one thread. An AppliedPlan has at most one open scope, and must outlive the scope. The constructor throws
-// PlanError (kBadArgument) if an operator_like of the plan refers to an operator without a rule.
+// PlanError: kBadArgument if an operator_like of the plan refers to an operator without a rule; kNotSupported if the
+// plan shards the sequence on cp.
 class TypeScope {
  public:
   explicit TypeScope(AppliedPlan& applied, const TypeOptions& options = {});

@@ -8,6 +8,7 @@
 #include "engine/plan/compile/adapters.h"
 #include "engine/plan/compile/checks.h"
 #include "engine/plan/compile/compiled_plan.h"
+#include "engine/plan/compile/context_parallel.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/mesh_axes.h"
 #include "engine/plan/compile/precision.h"
@@ -23,8 +24,8 @@ constexpr int32_t kFallback = -2;
 //   parameter rules   override single parameters of a module, which gets layouts of its own
 //   adapters          the layouts of low-rank factors, from those of the weights that they adapt (adapters.h)
 //   checks            of one module (weight and redistributions), of siblings (unclaimed, fused), of ties
-//   precision, then   dtypes first, since a unit gathers in the dtype that is used; then data parallelism, which puts
-//                     its own axes on placements and needs all others final
+//   precision, then   dtypes first, since a unit gathers in the dtype that is used; then the parameters' layouts on cp
+//                     (context_parallel.h) and on the data-parallel axes, which need all others final
 //   steps             what runs around every call, from everything above (module_steps.h)
 // Errors of all passes are collected; only data parallelism and the steps need a plan without errors. Layouts are made
 // once for all modules that are alike under a rule, so the work depends on the number of kinds of modules and not on
@@ -58,6 +59,7 @@ class Compiler {
     CheckWeightAndRedistributions(out_, diagnostics_);
     CheckTies();
     CompilePrecision(matched_, out_, diagnostics_);
+    CompileContext(out_, diagnostics_);
     if (!HasErrors(diagnostics_)) CompileDataParallel(matched_, out_, diagnostics_);
     CompileRecompute();
     CheckAxes(out_, diagnostics_);

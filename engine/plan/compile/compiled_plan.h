@@ -38,10 +38,13 @@ struct ModuleLayouts {
   std::string missing;        // the part of the style that the engine cannot run; "": none
   int64_t in_features = -1;   // full size of the first argument's last dim; -1 if the kind does not determine it
   int64_t out_features = -1;  // full size of the result's last dim; -1 likewise
+  bool looks_up = false;      // the first argument is ids, which have no gradient
   bool factors = false;       // the parameters are factors of adapters (Module::adapts)
 
   // Whether calls must be intercepted.
   bool needs_calls() const;
+  // Whether the argument at this position has a gradient, as far as the module's kind tells.
+  bool HasGradient(int64_t position) const { return !looks_up || position != 0; }
   bool operator==(const ModuleLayouts&) const = default;
 };
 
@@ -88,6 +91,7 @@ struct CompiledPlan {
   std::vector<int32_t> recompute_section;  // parallel to recomputed: index into plan->recompute
   std::vector<std::string> kept_results;   // paths of modules whose results recomputation keeps, sorted
   std::vector<ModuleDType> kept_dtypes;    // sorted by path
+  bool context_parallel = false;           // the sequence is sharded on cp, and every parameter is shared on cp
   // CompileSteps fills in the members from here to sharded_dims.
   std::vector<ModuleSteps> steps;       // distinct ones
   std::vector<uint32_t> steps_of;       // per module of the tree: index into steps

@@ -23,6 +23,7 @@
 #include <tuple>
 
 #include "engine/layout/redistributions.h"
+#include "engine/layout/shards.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
@@ -36,9 +37,14 @@ int64_t Product(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-bool CutsSequence(const std::optional<Redistribution>& move) {
-  if (!move) return false;
-  return move->from[MeshAxis::kTp] == Layout::Shard(1) || move->to[MeshAxis::kTp] == Layout::Shard(1);
+bool CutsSequence(const std::optional<Redistribution>& move, MeshAxis axis) {
+  return move && (move->from[axis] == Layout::Shard(1) || move->to[axis] == Layout::Shard(1));
+}
+
+// The size that `layout` leaves of a dim of `size` elements on the rank with this coordinate.
+int64_t LocalSize(const Layout& layout, int64_t size, int64_t ranks, int64_t coordinate) {
+  const Result<DimShards> shards = DimShards::Make(layout, size, ranks);
+  return shards.ok() ? shards.value().length(coordinate) : size / ranks;
 }
 
 std::vector<int64_t> BytesOnRank(const CompiledPlan& plan, const ModuleLayouts& layouts, int64_t rank) {
@@ -56,8 +62,7 @@ std::vector<int64_t> BytesOnRank(const CompiledPlan& plan, const ModuleLayouts& 
 // collectives count again, and its backward ones do not.
 class Counter {
  public:
-  Counter(const CompiledPlan& plan, int64_t rank, Tokens tokens)
-      : plan_(plan), rank_(rank), tokens_(tokens.batch * tokens.sequence) {}
+  Counter(const CompiledPlan& plan, int64_t rank, Tokens tokens) : plan_(plan), rank_(rank), tokens_(tokens) {}
 
   std::vector<PlannedCollective> Count() {
     for (size_t m = 0; m < plan_.tree->modules().size(); ++m) {
@@ -98,6 +103,27 @@ class Counter {
     return runs;
   }
 
+  // Elements of an activation [batch, sequence, features] on this rank. The layout on `full` does not count: the
+  // collectives of that axis have the full tensor on one side. Of axes that shard one dim the outermost shards the
+  // sequence first, and the innermost the features first: tp shards the features of a weight before any other axis
+  // does.
+  int64_t ElementsOf(const Placement& placement, int64_t features, std::optional<MeshAxis> full) const {
+    int64_t batch = tokens_.batch;
+    int64_t sequence = tokens_.sequence;
+    const auto shrink = [&](MeshAxis axis, int64_t& size) {
+      size = LocalSize(placement[axis], size, plan_.mesh.size(axis), plan_.mesh.Coordinate(rank_, axis));
+    };
+    for (MeshAxis axis : kMeshAxes) {
+      if (axis == full || !placement[axis].is_shard()) continue;
+      if (ShardsSequence(placement[axis])) shrink(axis, sequence);
+      if (placement[axis].dim == 0) shrink(axis, batch);
+    }
+    for (MeshAxis axis : std::views::reverse(kMeshAxes)) {
+      if (axis != full && ShardsFeatures(placement[axis])) shrink(axis, features);
+    }
+    return batch * sequence * features;
+  }
+
   void Add(PlannedCollective::Of of, size_t module, const std::vector<std::optional<Redistribution>>& redistributions,
            const ModuleStep& step, int64_t features, int64_t runs) {
     const Redistribution& move = *redistributions[static_cast<size_t>(step.position)];
@@ -105,15 +131,24 @@ class Counter {
     const std::optional<RedistributionRow> row = RowOf(move.from[step.axis], to);
     Check(row.has_value(), "a compiled redistribution without a row");
     if (to.is_shared_last()) features = to.last;
-    const int64_t bytes = features < 0 ? 0 : BytesOf(DTypeOf(module), tokens_ * features);
+    const bool gradient = of == PlannedCollective::Of::kOutput || plan_.LayoutsOf(module).HasGradient(step.position);
     for (Direction direction : {Direction::kForward, Direction::kBackward}) {
       const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);
-      if (!kind) continue;
+      if (!kind || (direction == Direction::kBackward && !gradient)) continue;
+      // Of several axes the earlier ones have their new layouts, and the later ones their old layouts.
+      Placement now = move.from;
+      for (MeshAxis axis : MovingAxes(move, plan_.mesh)) {
+        if (axis == step.axis) break;
+        now[axis] = move.to[axis];
+      }
+      // An all-to-all sends a shard, exchanged for shards of the others: of the old layout forward, of the new one
+      // backward. The other collectives are counted by the full tensor.
+      const bool exchanges = *kind == CollectiveKind::kAllToAll;
+      if (exchanges && direction == Direction::kBackward) now[step.axis] = to;
+      const int64_t elements =
+          features < 0 ? 0 : ElementsOf(now, features, exchanges ? std::nullopt : std::optional(step.axis));
       for (int64_t run = 0; run < (direction == Direction::kForward ? runs : 1); ++run) {
-        // An all-to-all sends a shard, exchanged for shards of the others. The other collectives are counted by the
-        // full tensor.
-        const int64_t sent = *kind == CollectiveKind::kAllToAll ? bytes / plan_.mesh.size(step.axis) : bytes;
-        out_.push_back({of, direction, *kind, sent, static_cast<int64_t>(module), -1});
+        out_.push_back({of, direction, *kind, BytesOf(DTypeOf(module), elements), static_cast<int64_t>(module), -1});
       }
     }
   }
@@ -172,7 +207,7 @@ class Counter {
       std::optional<std::vector<Sum>>& sums = known[plan_.steps_of[m]];
       if (!sums) sums = SumsOf(plan_.StepsOf(m));
       for (const Sum& sum : *sums) {
-        if (in_buckets_ && sum.group.axis != MeshAxis::kTp) continue;
+        if (in_buckets_ && IsDataAxis(sum.group.axis)) continue;
         if (!repeats.contains({m, sum.param})) bytes[{sum.group, sum.dtype}] += sum.bytes;
       }
     }
@@ -212,34 +247,41 @@ class Counter {
 
   const CompiledPlan& plan_;
   int64_t rank_;
-  int64_t tokens_;
+  Tokens tokens_;
   bool in_buckets_ = false;  // gradients are summed over the data-parallel ranks in buckets
   std::vector<PlannedCollective> out_;
 };
 
 }  // namespace
 
-std::optional<MeshAxis> MovingAxis(const std::optional<Redistribution>& move, const MeshShape& mesh) {
-  if (!move) return std::nullopt;
+std::vector<MeshAxis> MovingAxes(const std::optional<Redistribution>& move, const MeshShape& mesh) {
+  std::vector<MeshAxis> out;
+  if (!move) return out;
   for (MeshAxis axis : kMeshAxes) {
-    if (mesh.size(axis) > 1 && move->from[axis] != move->to[axis]) return axis;
+    if (mesh.size(axis) > 1 && move->from[axis] != move->to[axis]) out.push_back(axis);
   }
-  return std::nullopt;
+  if (out.size() < 2) return out;
+  const auto shards = std::ranges::stable_partition(out, [&](MeshAxis axis) { return !move->from[axis].is_shard(); });
+  std::ranges::reverse(shards);
+  return out;
 }
 
-std::string CollectiveText(const Redistribution& redistribution, const MeshShape& mesh, Direction direction) {
-  const std::optional<MeshAxis> axis = MovingAxis(redistribution, mesh);
-  if (!axis) return "";
-  const std::optional<RedistributionRow> row = RowOf(redistribution.from[*axis], redistribution.to[*axis]);
-  Check(row.has_value(), "a compiled redistribution without a row");
-  const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction);
-  return kind ? ToString(*kind) : "";
+std::string CollectiveText(const Redistribution& redistribution, const MeshShape& mesh, Direction direction,
+                           bool gradient) {
+  std::vector<std::string> kinds;
+  if (direction == Direction::kBackward && !gradient) return "";
+  for (MeshAxis axis : MovingAxes(redistribution, mesh)) {
+    const std::optional<RedistributionRow> row = RowOf(redistribution.from[axis], redistribution.to[axis]);
+    Check(row.has_value(), "a compiled redistribution without a row");
+    if (const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction)) kinds.emplace_back(ToString(*kind));
+  }
+  return Join(kinds, " and ");
 }
 
-std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh) {
+std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh, bool gradient) {
   std::vector<std::string> collectives;
   for (Direction direction : {Direction::kForward, Direction::kBackward}) {
-    const std::string kind = CollectiveText(redistribution, mesh, direction);
+    const std::string kind = CollectiveText(redistribution, mesh, direction, gradient);
     if (!kind.empty()) collectives.push_back(kind + " " + ToString(direction));
   }
   return Join(collectives, ", ");
@@ -249,15 +291,19 @@ std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t r
   return Counter(plan, rank, tokens).Count();
 }
 
-// The smallest input that the plan accepts: a sequence in shards needs a token for each tp rank. The count of
-// collectives does not depend on the tokens, only their bytes do.
+// The smallest input that the plan accepts: a sequence in shards needs a token for each rank of the axes that shard it.
+// The count of collectives does not depend on the tokens, only their bytes do.
 Tokens FewestTokens(const CompiledPlan& plan) {
-  const auto cuts = [](const ModuleLayouts& layouts) {
-    return std::ranges::any_of(layouts.inputs, CutsSequence) || std::ranges::any_of(layouts.outputs, CutsSequence);
-  };
-  // Steps that no module has do not count.
-  const bool cuts_sequence = std::ranges::any_of(plan.layouts_of, [&](uint32_t s) { return cuts(plan.layouts[s]); });
-  return {1, cuts_sequence ? plan.mesh.size(MeshAxis::kTp) : 1};
+  int64_t sequence = 1;
+  for (MeshAxis axis : {MeshAxis::kCp, MeshAxis::kTp}) {
+    const auto cuts = [&](const std::optional<Redistribution>& move) { return CutsSequence(move, axis); };
+    // Steps that no module has do not count.
+    const bool cuts_sequence = std::ranges::any_of(plan.layouts_of, [&](uint32_t s) {
+      return std::ranges::any_of(plan.layouts[s].inputs, cuts) || std::ranges::any_of(plan.layouts[s].outputs, cuts);
+    });
+    if (cuts_sequence) sequence *= plan.mesh.size(axis);
+  }
+  return {1, sequence};
 }
 
 PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens> tokens) {

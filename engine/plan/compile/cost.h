@@ -20,7 +20,7 @@ struct PlanTotals {
   CollectiveCounts collectives;   // of this rank, in forward and backward of one training step
 };
 
-// Batch size and sequence length of the full input of a tensor-parallel group.
+// Batch size and sequence length of the full input of the ranks of cp and tp that share a batch.
 struct Tokens {
   int64_t batch = 1;
   int64_t sequence = 1;
@@ -48,18 +48,23 @@ struct PlannedCollective {
 // Returns every collective of one training step that rank `rank` takes part in; their sums are PlanTotals::collectives.
 std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t rank, Tokens tokens);
 
-// Returns the smallest input that the plan accepts: one sequence, with one token for each rank of tp if the plan shards
-// the sequence, else with one token.
+// Returns the smallest input that the plan accepts: one sequence, with one token for each rank of the axes (cp, tp)
+// along which the plan shards the sequence; with one token if no axis does.
 Tokens FewestTokens(const CompiledPlan& plan);
 
-// Returns the mesh axis of more than one rank on which a compiled redistribution changes the layout; nullopt if there
-// is none.
-std::optional<MeshAxis> MovingAxis(const std::optional<Redistribution>& move, const MeshShape& mesh);
+// Returns the mesh axes of more than one rank on which a compiled redistribution changes the layout, in the order in
+// which the changes run; empty if there is none. Each axis is one step. What is not a shard yet comes first, from the
+// outermost axis in, so that an inner axis shards what an outer axis left; shards come last, from the innermost axis
+// out, so that they are gathered in the reverse order.
+std::vector<MeshAxis> MovingAxes(const std::optional<Redistribution>& move, const MeshShape& mesh);
 
 // Returns the collective of a compiled redistribution on this mesh in one direction: "all_reduce"; "" if there is none.
-std::string CollectiveText(const Redistribution& redistribution, const MeshShape& mesh, Direction direction);
+// The collectives of several axes are joined by " and ", in the order of the forward. `gradient`: whether the tensor
+// has a gradient; without one nothing runs in the backward.
+std::string CollectiveText(const Redistribution& redistribution, const MeshShape& mesh, Direction direction,
+                           bool gradient = true);
 // Returns the collectives of both directions: "all_reduce forward, reduce_scatter backward"; "" if neither
 // communicates.
-std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh);
+std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh, bool gradient = true);
 
 }  // namespace moonshard

@@ -43,9 +43,9 @@ struct Open {
 
 }  // namespace
 
-// Axes from the innermost out: sums over tp come first, while gradients are still full along the data-parallel axes or
-// on the shards that fsdp leaves. A plain shard on a data-parallel axis adds no term, since fsdp's reduce-scatter has
-// summed it. On tp=4:
+// Axes from the innermost out: sums over tp and cp come first, while gradients are still full along the data-parallel
+// axes or on the shards that fsdp leaves. A plain shard on a data-parallel axis adds no term, since fsdp's
+// reduce-scatter has summed it. On tp=4:
 //
 //   norm.weight       shared                                   one term: all of it, over 4 ranks
 //   k_proj.weight     shard(0,heads=2)                         one term: all of the shard, over 2 neighbours
@@ -80,11 +80,15 @@ Interval ElementsOf(const PlannedSum& sum, const std::vector<int64_t>& shape, co
 
 bool SumsOverData(const CompiledPlan& plan) { return plan.plan->data_parallel && plan.mesh.data_ranks() > 1; }
 
+bool SumsOverRanks(const CompiledPlan& plan) {
+  return plan.mesh.size(MeshAxis::kTp) > 1 || plan.context_parallel || SumsOverData(plan);
+}
+
 // Buckets are filled in the reverse order of the tree: a backward makes the gradients of the last layers first, so a
 // bucket of neighbours is ready early and its all-reduce runs beside the rest of the backward. One bucket is open for
 // each kind of parameter at a time: of one dtype, since an all-reduce has one; and apart where gradients are summed
-// over tp first, since that happens when the backward ends, and a bucket that waited for one such parameter would hold
-// up all others. What a bucket holds must not depend on the rank: bytes are those of rank 0's shards.
+// over tp or cp first, since that happens when the backward ends, and a bucket that waited for one such parameter would
+// hold up all others. What a bucket holds must not depend on the rank: bytes are those of rank 0's shards.
 std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
   std::vector<GradientBucket> out;
   if (!SumsOverData(plan) || plan.plan->data_parallel->shards) return out;
@@ -98,24 +102,24 @@ std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
       if (!plan.Trains({m, p}) || repeats.contains({m, p})) continue;
       const Placement& placement = plan.LayoutsOf(m).params[p];
       const std::vector<GradientTerm> terms = GradientTermsOf(signature[p].shape, placement, plan.mesh, 0);
-      const bool after_tp =
-          std::ranges::any_of(terms, [](const GradientTerm& term) { return term.group.axis == MeshAxis::kTp; });
+      const bool at_end =
+          std::ranges::any_of(terms, [](const GradientTerm& term) { return !IsDataAxis(term.group.axis); });
       int64_t elements = 1;
       for (int64_t size : LocalShape(signature[p].shape, placement, plan.mesh, 0)) elements *= size;
       const int64_t bytes = BytesOf(signature[p].dtype, elements);
-      Open& of_kind = open[{after_tp, signature[p].dtype}];
+      Open& of_kind = open[{at_end, signature[p].dtype}];
       if (most > 0 && !of_kind.bucket.params.empty() && of_kind.bytes + bytes > most) {
         out.push_back(std::exchange(of_kind, {}).bucket);
       }
-      of_kind.bucket.after_tp = after_tp;
+      of_kind.bucket.at_end = at_end;
       of_kind.bucket.dtype = signature[p].dtype;
       of_kind.bucket.params.push_back({m, p});
       of_kind.bytes += bytes;
     }
   }
   for (auto& [kind, last] : open) out.push_back(std::move(last.bucket));
-  // What waits for tp is begun when the backward has ended: after all others.
-  std::ranges::stable_partition(out, [](const GradientBucket& bucket) { return !bucket.after_tp; });
+  // What waits for tp or cp is begun when the backward has ended: after all others.
+  std::ranges::stable_partition(out, [](const GradientBucket& bucket) { return !bucket.at_end; });
   return out;
 }
 

@@ -39,6 +39,9 @@ Interval ElementsOf(const PlannedSum& sum, const std::vector<int64_t>& shape, co
 // Whether gradients are summed over data-parallel ranks, so that every backward of the model takes part in the sums.
 bool SumsOverData(const CompiledPlan& plan);
 
+// Whether gradients may be summed over ranks of any axis.
+bool SumsOverRanks(const CompiledPlan& plan);
+
 // Returns the buckets of a plan with ddp over more than one rank; empty for other plans. Every parameter is in one
 // bucket; a tied tensor once, buffers not at all. Parameters are in the reverse order of the tree, which is about the
 // order in which a backward computes their gradients. All parameters of a bucket have one dtype. A bucket is closed

@@ -46,11 +46,12 @@ Diagnostic Unused(const CompiledPlan& plan, MeshAxis axis) {
     d = MakeDiagnostic(Finding::kUnusedAxis, "nothing in the plan uses mesh axis '" + name + "'");
     d.required = "a layout on that axis, or size 1";
   } else {
+    const bool context = axis == MeshAxis::kCp;
     d = MakeDiagnostic(Finding::kNotSupported,
-                       axis == MeshAxis::kPp
-                           ? "pipeline parallelism is not supported, and nothing in the plan uses mesh axis 'pp'"
-                           : "context parallelism is not supported, and nothing in the plan uses mesh axis 'cp'");
-    d.required = "size 1, or a layout on that axis (`on`)";
+                       context ? "nothing in the plan uses mesh axis 'cp': each of its ranks would compute the same"
+                               : "pipeline parallelism is not supported, and nothing in the plan uses mesh axis 'pp'");
+    d.required = context ? "size 1; a plan with transformer.stream { context = \"ulysses\" }; or a layout on cp (`on`)"
+                         : "size 1, or a layout on that axis (`on`)";
   }
   d.declared = name + "=" + std::to_string(plan.mesh.size(axis));
   return d;

@@ -9,7 +9,7 @@ namespace moonshard {
 
 // Reports each axis of more than one rank that no layout and no section of the plan uses: kUnusedAxis (a warning), or
 // kNotSupported for pp and cp. A plan can declare layouts on pp and cp (`on`); without such layouts the axis has no
-// use, since there is no pipeline or context parallelism.
+// use: there is no pipeline parallelism, and no context parallelism without shards of the sequence on cp.
 void CheckAxes(const CompiledPlan& plan, Diagnostics& diagnostics);
 
 // Returns the warnings of CheckAxes about dp_shard and dp_replicate: the plan does not reduce gradients over ranks that

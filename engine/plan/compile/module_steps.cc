@@ -78,12 +78,12 @@ class ProgramCompiler {
         modules_(plan.tree->modules()),
         tp_(plan.mesh.size(MeshAxis::kTp) > 1),
         siblings_(plan),
-        everywhere_(tp_ || SumsOverData(plan) || !HasHookableRoot(plan)),
+        everywhere_(SumsOverRanks(plan) || !HasHookableRoot(plan)),
         changes_dtype_(ChangesDType(plan)) {}
 
   void Run() {
     plan_.steps.clear();
-    plan_.sums_gradients = tp_ || SumsOverData(plan_);
+    plan_.sums_gradients = SumsOverRanks(plan_);
     MarkSections();
     known_.assign(plan_.layouts.size(), {});
     brief_.assign(plan_.layouts.size(), {});
@@ -135,9 +135,7 @@ class ProgramCompiler {
     }
   }
 
-  bool LooksUp(uint32_t m) const {
-    return modules_[m].kind == "Embedding" || plan_.LayoutsOf(m).lookup == Lookup::kMasked;
-  }
+  bool LooksUp(uint32_t m) const { return plan_.LayoutsOf(m).looks_up; }
 
   StepsKey KeyOf(uint32_t m) {
     StepsKey key;
@@ -279,20 +277,22 @@ class ProgramCompiler {
     if (inside || after) out.leave.push_back(Draw(StepKind::kDrawAfter, after.value_or(DrawFrom::kAsBefore)));
     size_t moving = 0;
     for (size_t i = 0; i < layouts.inputs.size(); ++i) {
-      const std::optional<MeshAxis> axis = MovingAxis(layouts.inputs[i], plan_.mesh);
-      if (!axis) continue;
+      const std::vector<MeshAxis> axes = MovingAxes(layouts.inputs[i], plan_.mesh);
+      if (axes.empty()) continue;
+      Check(axes.size() == 1, "an input changes its layout on several axes");
       const StepsKey::Shared& shared = moving == 0 ? key.shared : key.more[moving - 1];
-      out.enter.push_back(Redistribute(StepKind::kRedistributeInput, i, *axis, shared));
+      out.enter.push_back(Redistribute(StepKind::kRedistributeInput, i, axes.front(), shared));
       ++moving;
     }
     for (size_t i = 0; i < layouts.outputs.size(); ++i) {
-      const std::optional<MeshAxis> axis = MovingAxis(layouts.outputs[i], plan_.mesh);
-      if (axis) out.leave.push_back(Redistribute(StepKind::kRedistributeOutput, i, *axis, {}));
+      for (MeshAxis axis : MovingAxes(layouts.outputs[i], plan_.mesh)) {
+        out.leave.push_back(Redistribute(StepKind::kRedistributeOutput, i, axis, {}));
+      }
     }
     if (!layouts.after.empty()) {
       out.leave.push_back(Step(StepKind::kAddParameters));
       const std::optional<Redistribution> first = layouts.outputs.empty() ? std::nullopt : layouts.outputs[0];
-      out.leave.back().in_forward = !MovingAxis(first, plan_.mesh);
+      out.leave.back().in_forward = MovingAxes(first, plan_.mesh).empty();
       out.leave.back().moves_on_tp = first && first->from[MeshAxis::kTp] != first->to[MeshAxis::kTp];
     }
     if (layouts.route && tp_) {
@@ -308,17 +308,23 @@ class ProgramCompiler {
     if (out.empty() && !key.root && !(everywhere_ && out.planned)) return;
     out.enter.push_back(Step(StepKind::kOutermostCall));
     out.leave.push_back(Step(StepKind::kFinishCall));
-    if (!tp_) return;
-    out.enter.back().compares = true;
-    // An input that is declared to arrive as a shard has a size of each rank's own in that dim; one that arrives
-    // replicated is equal in all dims, and in its values.
+    if (plan_.context_parallel) out.compared.push_back(ComparedOn(MeshAxis::kCp, layouts));
+    if (tp_) out.compared.push_back(ComparedOn(MeshAxis::kTp, layouts));
+  }
+
+  // An input that is declared to arrive as a shard has a size of each rank's own in that dim; one that arrives
+  // replicated is equal in all dims, and in its values. A rule that names no layout on cp leaves that axis as it is, so
+  // that on cp only an input that the rule redistributes is known to be replicated.
+  static InputComparison ComparedOn(MeshAxis axis, const ModuleLayouts& layouts) {
+    InputComparison out{axis, {}};
     for (const std::optional<Redistribution>& input : layouts.inputs) {
       ArrivingInput& arriving = out.arriving.emplace_back();
       if (!input) continue;
-      const Layout& from = input->from[MeshAxis::kTp];
-      arriving.replicated = from == Layout::Replicate();
+      const Layout& from = input->from[axis];
+      arriving.replicated = from == Layout::Replicate() && (axis == MeshAxis::kTp || input->to[axis] != from);
       if (from.is_shard()) arriving.shard_dim = from.dim;
     }
+    return out;
   }
 
   // What sections of the plan ask for: recompute, precision and keep_dtype, fsdp.

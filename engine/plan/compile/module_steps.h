@@ -106,8 +106,7 @@ struct ModuleStep {
   std::string shared_with;
   std::string dtype;  // torch's name; "" of kCastResults: the dtype of the first floating-point argument
   DrawFrom stream = DrawFrom::kCommon;
-  bool keeps = false;     // of kReshardUnit: the unit stays full until its backward ends
-  bool compares = false;  // of kOutermostCall: the ranks of tp compare the inputs
+  bool keeps = false;  // of kReshardUnit: the unit stays full until its backward ends
   // Of kAddParameters: the first result is not redistributed on this mesh, so the forward adds them itself, with the
   // rounding of the model without a plan. `moves_on_tp`: it is redistributed where tp has several ranks
   // (DeviceMesh::as_if_tp).
@@ -134,11 +133,18 @@ struct PlannedSum {
   bool operator==(const PlannedSum&) const = default;
 };
 
-// The declared layout in which the model's code passes an argument, for the comparison of inputs between ranks of tp.
+// The declared layout on an axis in which the model's code passes an argument.
 struct ArrivingInput {
   std::optional<int> shard_dim;  // ranks may differ in the size of this tensor dim; negative counts from the last
   bool replicated = false;       // equal on every rank, values included
   bool operator==(const ArrivingInput&) const = default;
+};
+
+// The ranks of an axis compare the inputs of a call that no other call encloses.
+struct InputComparison {
+  MeshAxis axis = MeshAxis::kTp;
+  std::vector<ArrivingInput> arriving;  // by argument position
+  bool operator==(const InputComparison&) const = default;
 };
 
 // The steps around the calls of all modules with equal steps.
@@ -147,12 +153,12 @@ struct ModuleSteps {
   // Whether the module is the root, is claimed, or encloses a module whose calls must be intercepted. Observers of a
   // step watch these modules.
   bool planned = false;
-  std::string dtype;                    // of parameters while they are used; "": as they are stored
-  std::vector<ModuleStep> enter;        // in order
-  std::vector<ModuleStep> leave;        // in order
-  std::vector<PlannedSum> sums;         // by parameter; the sums of one parameter in the order in which they run
-  std::vector<ArrivingInput> arriving;  // by argument position, where the inputs are compared
-  bool local_rows = false;              // looks up ids in this rank's rows of `weight`
+  std::string dtype;                      // of parameters while they are used; "": as they are stored
+  std::vector<ModuleStep> enter;          // in order
+  std::vector<ModuleStep> leave;          // in order
+  std::vector<PlannedSum> sums;           // by parameter; the sums of one parameter in the order in which they run
+  std::vector<InputComparison> compared;  // of a module with the step kOutermostCall, outermost axis first
+  bool local_rows = false;                // looks up ids in this rank's rows of `weight`
   // The model's code reads sizes of activations from the sizes of parameters. Around a module that gathers its output,
   // or looks up ids of the full table, activations are full, so the module reports the full shape of a parameter
   // although it holds a shard.
@@ -163,10 +169,10 @@ struct ModuleSteps {
 };
 
 // Parameters whose gradients ddp sums in one all-reduce. The all-reduce starts when the backward has computed all of
-// the gradients; with `after_tp`, when the backward ends, since the gradients are summed over tp first.
+// the gradients; with `at_end`, when the backward ends, since the gradients are summed over tp or cp first.
 struct GradientBucket {
   std::vector<ParamRef> params;
-  bool after_tp = false;
+  bool at_end = false;
   DType dtype = DType::kF32;
 };
 

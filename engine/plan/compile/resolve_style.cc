@@ -21,6 +21,7 @@
 #include "engine/layout/shards.h"
 #include "engine/plan/compile/block_scales.h"
 #include "engine/plan/compile/checks.h"
+#include "engine/plan/compile/context_parallel.h"
 
 namespace moonshard {
 namespace {
@@ -175,11 +176,13 @@ void ResolveRedistribution(const Style& style, const Landing& landing, const cha
                            int64_t features, std::optional<Redistribution>& move, Diagnostics& diagnostics) {
   if (!move) return;
   int moving = 0;
+  bool exchanges = false;  // one dim for another
   for (MeshAxis axis : kMeshAxes) {
     const Layout& from = move->from[axis];
     const Layout& to = move->to[axis];
     if (from == to) continue;
     ++moving;
+    exchanges = exchanges || (from.is_shard() && to.is_shard());
     if (from.has_equal_parts() || to.has_equal_parts()) {
       Diagnostic d = At(landing, Finding::kPackedDoesNotFit,
                         "the sizes of the parts in " + std::string(what) + " " + std::to_string(position) +
@@ -205,11 +208,16 @@ void ResolveRedistribution(const Style& style, const Landing& landing, const cha
     d.required = from.ToText() + " can be redistributed to: " + TargetsOf(from);
     diagnostics.push_back(std::move(d));
   }
-  if (moving > 1) {
-    Diagnostic d =
-        At(landing, Finding::kNotSupported, "a redistribution changes the layout on more than one mesh axis");
+  // An output runs one step for each axis. Siblings share the redistribution of an input, which is one step.
+  const bool input = what == std::string_view("input");
+  if (moving > 1 && (input || exchanges)) {
+    Diagnostic d = At(landing, Finding::kNotSupported,
+                      "the redistribution of " + std::string(what) + " " + std::to_string(position) +
+                          " changes the layout on more than one mesh axis");
     d.declared = move->from.ToText() + " -> " + move->to.ToText();
-    d.required = "a change on one axis";
+    d.required = input
+                     ? "a change on one axis"
+                     : "a change on one axis; or on several axes, none of them from a shard to a shard of another dim";
     diagnostics.push_back(std::move(d));
   }
 }
@@ -359,6 +367,7 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
 }
 
 void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleLayouts& layouts) {
+  layouts.looks_up = module.kind == "Embedding";
   const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
   if (weight == signature.end()) return;
   if ((module.kind == "Linear" || module.kind == "NormHead") && weight->shape.size() == 2) {
@@ -383,6 +392,7 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
   layouts.inputs = style.inputs;
   layouts.outputs = style.outputs;
   layouts.lookup = style.lookup;
+  layouts.looks_up = layouts.looks_up || style.lookup == Lookup::kMasked;
   layouts.missing = style.missing;
   ResolveParams(style, landing, mesh, layouts, diagnostics);
   for (size_t i = 0; i < layouts.inputs.size(); ++i) {
@@ -390,6 +400,7 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
     FillEqualParts(features, landing, "input " + std::to_string(i), diagnostics.size() > before, layouts.inputs[i],
                    diagnostics);
     ResolveRedistribution(style, landing, "input", i, features, layouts.inputs[i], diagnostics);
+    FitContextHeads(landing, mesh, "input", i, features, layouts.inputs[i], diagnostics);
   }
   for (size_t i = 0; i < layouts.outputs.size(); ++i) {
     FillOutputHeads(style.heads, layouts.outputs[i]);
@@ -397,6 +408,7 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
     FillEqualParts(features, landing, "output " + std::to_string(i), diagnostics.size() > before, layouts.outputs[i],
                    diagnostics);
     ResolveRedistribution(style, landing, "output", i, features, layouts.outputs[i], diagnostics);
+    FitContextHeads(landing, mesh, "output", i, features, layouts.outputs[i], diagnostics);
   }
   if (diagnostics.size() == before) CheckReplicasInSums(style, landing, mesh, layouts, diagnostics);
   ResolveLookup(style, landing, layouts, diagnostics);

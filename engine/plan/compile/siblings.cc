@@ -50,9 +50,7 @@ const Siblings::Group* Siblings::Of(uint32_t module, size_t n) const {
 void Siblings::FindMoving() {
   std::unordered_map<std::string, uint32_t> numbers;
   moving_.resize(plan_.layouts.size());
-  const auto moves = [&](const std::optional<Redistribution>& move) {
-    return MovingAxis(move, plan_.mesh).has_value();
-  };
+  const auto moves = [&](const std::optional<Redistribution>& move) { return !MovingAxes(move, plan_.mesh).empty(); };
   for (size_t s = 0; s < plan_.layouts.size(); ++s) {
     const ModuleLayouts& layouts = plan_.layouts[s];
     needs_calls_.push_back(layouts.needs_calls());

@@ -33,11 +33,18 @@ std::string OfOutput(const ModuleStep& step, const ModuleSteps& steps, const Com
 
 std::string InputCollectives(const ModuleStep& step, const ModuleSteps& steps, const CompiledPlan& plan) {
   if (!step.shared_with.empty()) return "";
-  return CollectivesText(*plan.layouts[steps.layouts].inputs[static_cast<size_t>(step.position)], plan.mesh);
+  const ModuleLayouts& layouts = plan.layouts[steps.layouts];
+  return CollectivesText(*layouts.inputs[static_cast<size_t>(step.position)], plan.mesh,
+                         layouts.HasGradient(step.position));
 }
 
 std::string OutputCollectives(const ModuleStep& step, const ModuleSteps& steps, const CompiledPlan& plan) {
-  return CollectivesText(*plan.layouts[steps.layouts].outputs[static_cast<size_t>(step.position)], plan.mesh);
+  // The change on the axis of this step alone.
+  const Redistribution& move = *plan.layouts[steps.layouts].outputs[static_cast<size_t>(step.position)];
+  Redistribution on_axis;
+  on_axis.from[step.axis] = move.from[step.axis];
+  on_axis.to[step.axis] = move.to[step.axis];
+  return CollectivesText(on_axis, plan.mesh);
 }
 
 std::string CastTo(const ModuleStep& step, const ModuleSteps& /*steps*/, const CompiledPlan& /*plan*/) {

@@ -106,9 +106,11 @@ JsonValue StepsToJson(const std::vector<ModuleStep>& list, const ModuleSteps& st
 
 std::string ProgramText(const CompiledPlan& plan) {
   std::string out = "steps around the calls of modules, in the order in which they run";
-  out += plan.sums_gradients ? "; a call that is not inside another call also compares its inputs between the ranks of "
-                               "tp and runs the gradient sums:\n"
-                             : ":\n";
+  const std::string compared = plan.context_parallel ? "cp and tp" : "tp";
+  out += plan.sums_gradients
+             ? "; a call that is not inside another call also compares its inputs between the ranks of " + compared +
+                   " and runs the gradient sums:\n"
+             : ":\n";
   for (const ProgramEntry& entry : EntriesOf(plan)) {
     std::string steps;
     AddSteps(steps, "enter ", entry.steps->enter, entry, plan);
@@ -121,7 +123,7 @@ std::string ProgramText(const CompiledPlan& plan) {
   for (const PlannedGroup& group : plan.groups) groups.push_back(ToText(group, plan.mesh));
   out += "  groups: " + Join(groups, ", ") + "\n";
   for (const SumEntry& sum : SumsOf(plan)) {
-    const bool in_buckets = !plan.buckets.empty() && sum.group.axis != MeshAxis::kTp;
+    const bool in_buckets = !plan.buckets.empty() && IsDataAxis(sum.group.axis);
     out += "  gradients summed over " + ToText(sum.group, plan.mesh) +
            (in_buckets ? ", in " + std::to_string(plan.buckets.size()) + " all_reduce during the backward"
                        : std::string(", in one all_reduce per dtype when the backward ends")) +

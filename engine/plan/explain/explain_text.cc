@@ -20,18 +20,20 @@ std::string Padded(std::string text, size_t width) {
 }
 
 // "  (all_reduce forward, reduce_scatter backward)", or nothing.
-std::string CostOf(const Redistribution& redistribution, const MeshShape& mesh) {
-  const std::string collectives = CollectivesText(redistribution, mesh);
+std::string CostOf(const Redistribution& redistribution, const MeshShape& mesh, bool gradient) {
+  const std::string collectives = CollectivesText(redistribution, mesh, gradient);
   return collectives.empty() ? "" : "  (" + collectives + ")";
 }
 
-void AddRedistributions(std::string& out, const char* what,
-                        const std::vector<std::optional<Redistribution>>& redistributions, const MeshShape& mesh) {
+void AddRedistributions(std::string& out, const char* what, const ModuleLayouts& layouts, bool inputs,
+                        const MeshShape& mesh) {
+  const std::vector<std::optional<Redistribution>>& redistributions = inputs ? layouts.inputs : layouts.outputs;
   for (size_t i = 0; i < redistributions.size(); ++i) {
     if (!redistributions[i] || redistributions[i]->from == redistributions[i]->to) continue;
+    const bool gradient = !inputs || layouts.HasGradient(static_cast<int64_t>(i));
     out += "    " + Padded(what + (redistributions.size() > 1 ? " " + std::to_string(i) : std::string()), 12) +
            redistributions[i]->from.ToText() + " -> " + redistributions[i]->to.ToText() +
-           CostOf(*redistributions[i], mesh) + "\n";
+           CostOf(*redistributions[i], mesh, gradient) + "\n";
   }
 }
 
@@ -97,7 +99,7 @@ void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint
   out += Padded(path.empty() ? "(root)" : path, 56) + "  " +
          Padded(layouts.style.empty() ? "-" : Visible(layouts.style), 16) + "  " + Visible(source) + "\n";
   AddFeeders(out, *plan.tree, modules, edges);
-  AddRedistributions(out, "input", layouts.inputs, plan.mesh);
+  AddRedistributions(out, "input", layouts, true, plan.mesh);
   for (size_t i = 0; i < signature.size(); ++i) {
     const std::vector<int64_t> local = LocalShape(signature[i].shape, layouts.params[i], plan.mesh, options.rank);
     std::string shapes = ShapeToString(signature[i].shape);
@@ -105,7 +107,7 @@ void AddEntry(std::string& out, const CompiledPlan& plan, const std::vector<uint
     out += "    " + Padded(Visible(signature[i].name), 11) + " " + Padded(shapes, 36) + "  " +
            Padded(layouts.params[i].ToText(), 20) + "  " + ToString(signature[i].dtype) + "\n";
   }
-  AddRedistributions(out, "output", layouts.outputs, plan.mesh);
+  AddRedistributions(out, "output", layouts, false, plan.mesh);
 }
 
 void AddDirection(std::string& out, const CollectiveCounts& counts, Direction direction) {

@@ -21,13 +21,14 @@ constexpr int64_t kFewest = 6;
 // Elements of the full tensor that a rank sends for each token, in both directions. A ring all-reduce is a
 // reduce-scatter and an all-gather, each of which sends (n - 1) / n of the tensor.
 int64_t SentBy(const std::optional<Redistribution>& redistribution, const MeshShape& mesh, int64_t features) {
-  const std::optional<MeshAxis> axis = MovingAxis(redistribution, mesh);
-  if (!axis || features < 0) return 0;
-  const std::optional<RedistributionRow> row = RowOf(redistribution->from[*axis], redistribution->to[*axis]);
   int64_t out = 0;
-  for (Direction direction : {Direction::kForward, Direction::kBackward}) {
-    const std::optional<CollectiveKind> kind = row ? CollectiveOf(*row, direction) : std::nullopt;
-    if (kind) out += *kind == CollectiveKind::kAllReduce ? 2 * features : features;
+  if (features < 0) return out;
+  for (MeshAxis axis : MovingAxes(redistribution, mesh)) {
+    const std::optional<RedistributionRow> row = RowOf(redistribution->from[axis], redistribution->to[axis]);
+    for (Direction direction : {Direction::kForward, Direction::kBackward}) {
+      const std::optional<CollectiveKind> kind = row ? CollectiveOf(*row, direction) : std::nullopt;
+      if (kind) out += *kind == CollectiveKind::kAllReduce ? 2 * features : features;
+    }
   }
   return out;
 }
@@ -60,7 +61,7 @@ std::vector<Cut> CutsOf(const Flow& flow) {
     // A module outside of the layers, as a classifier's head, runs once per step: its redistributions hardly matter.
     if (saved == 0 || !InList(group.path) || layouts.lookup == Lookup::kMasked || group.embedding) continue;
     size_t index = out.size();
-    if (!layouts.inputs.empty() && MovingAxis(layouts.inputs[0], flow.plan().mesh)) {
+    if (!layouts.inputs.empty() && !MovingAxes(layouts.inputs[0], flow.plan().mesh).empty()) {
       const std::string text = layouts.inputs[0]->from.ToText() + " -> " + layouts.inputs[0]->to.ToText();
       index = known.try_emplace({ParentOf(group.path), text}, index).first->second;
     }

@@ -22,18 +22,20 @@ namespace {
 constexpr int64_t kMostShown = 4096;
 constexpr int64_t kMostShownTimesRanks = int64_t{1} << 22;
 
-JsonValue RedistributionsJson(const std::vector<std::optional<Redistribution>>& redistributions,
-                              const MeshShape& mesh) {
+JsonValue RedistributionsJson(const ModuleLayouts& layouts, bool inputs, const MeshShape& mesh) {
   JsonValue::Array out;
-  for (const std::optional<Redistribution>& redistribution : redistributions) {
-    if (!redistribution) {
+  const std::vector<std::optional<Redistribution>>& redistributions = inputs ? layouts.inputs : layouts.outputs;
+  for (size_t i = 0; i < redistributions.size(); ++i) {
+    if (!redistributions[i]) {
       out.emplace_back(nullptr);
       continue;
     }
-    out.emplace_back(JsonValue::Object{{"from", redistribution->from.ToText()},
-                                       {"to", redistribution->to.ToText()},
-                                       {"forward", CollectiveText(*redistribution, mesh, Direction::kForward)},
-                                       {"backward", CollectiveText(*redistribution, mesh, Direction::kBackward)}});
+    const bool gradient = !inputs || layouts.HasGradient(static_cast<int64_t>(i));
+    out.emplace_back(
+        JsonValue::Object{{"from", redistributions[i]->from.ToText()},
+                          {"to", redistributions[i]->to.ToText()},
+                          {"forward", CollectiveText(*redistributions[i], mesh, Direction::kForward)},
+                          {"backward", CollectiveText(*redistributions[i], mesh, Direction::kBackward, gradient)}});
   }
   return out;
 }
@@ -58,8 +60,8 @@ JsonValue StepsJson(const ModuleLayouts& layouts, const CompiledPlan& plan) {
   for (size_t p = 0; p < signature.size(); ++p) params.push_back(ParamJson(signature[p], layouts.params[p], plan.mesh));
   JsonValue::Object out = {{"rule", layouts.rule},
                            {"style", layouts.style},
-                           {"inputs", RedistributionsJson(layouts.inputs, plan.mesh)},
-                           {"outputs", RedistributionsJson(layouts.outputs, plan.mesh)},
+                           {"inputs", RedistributionsJson(layouts, true, plan.mesh)},
+                           {"outputs", RedistributionsJson(layouts, false, plan.mesh)},
                            {"params", std::move(params)}};
   if (layouts.is_fallback) out["fallback"] = plan.plan->fallback_source.ToString();
   if (!layouts.after.empty()) out["after"] = JsonValue::Array(layouts.after.begin(), layouts.after.end());

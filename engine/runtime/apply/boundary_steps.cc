@@ -49,14 +49,18 @@ namespace {
 // call was made.
 class OutermostCallStep final : public BoundaryStep {
  public:
-  OutermostCallStep(const BoundaryParts& parts, std::shared_ptr<AxisGroup> group, InputSignature signature,
-                    const std::string& path)
-      : group_(std::move(group)),
+  // The ranks of `group` compare the inputs by their signature.
+  struct Comparison {
+    std::shared_ptr<AxisGroup> group;
+    InputSignature signature;
+  };
+
+  OutermostCallStep(const BoundaryParts& parts, std::vector<Comparison> comparisons, const std::string& path)
+      : comparisons_(std::move(comparisons)),
         gradient_sum_(parts.plan.sums_gradients ? parts.gradient_sum : nullptr),
         values_(parts.values),
         guard_(parts.guard),
         streams_(parts.streams),
-        signature_(std::move(signature)),
         label_("the inputs of '" + path + "'") {}
 
   std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override {
@@ -64,7 +68,7 @@ class OutermostCallStep final : public BoundaryStep {
     if (torch::autograd::get_current_graph_task_id() != -1) return std::make_unique<Open>(nullptr, false);
     if (values_) values_->Check();
     if (guard_) guard_->Check();
-    if (group_) group_->StartCheckInputs(signature_.Of(arguments), label_);
+    for (Comparison& c : comparisons_) c.group->StartCheckInputs(c.signature.Of(arguments), label_);
     if (gradient_sum_) gradient_sum_->Rearm();
     if (streams_) streams_->Begin();
     return std::make_unique<Open>(streams_.get(), true);
@@ -78,7 +82,7 @@ class OutermostCallStep final : public BoundaryStep {
       }
     }
     // A call without a collective must not leave the comparison of its inputs to the next.
-    if (group_) group_->FinishCheck();
+    for (const Comparison& c : comparisons_) c.group->FinishCheck();
   }
 
  private:
@@ -94,12 +98,11 @@ class OutermostCallStep final : public BoundaryStep {
     CallFrame frame;
   };
 
-  std::shared_ptr<AxisGroup> group_;  // whose ranks compare; null on one
+  std::vector<Comparison> comparisons_;
   std::shared_ptr<GradientSum> gradient_sum_;
   std::shared_ptr<DeferredValues> values_;
   std::shared_ptr<const ShardGuard> guard_;
   std::shared_ptr<RandomStreams> streams_;
-  InputSignature signature_;
   CollectiveLabel label_;
 };
 
@@ -296,7 +299,7 @@ class BoundaryMaker {
       case StepKind::kCastArguments: return MakeCast(step);
       case StepKind::kCastResults: return std::make_shared<CastStep>(std::nullopt, ScalarTypeNamed(step.dtype));
       case StepKind::kKeepResults: return std::make_shared<KeepResultsStep>();
-      case StepKind::kOutermostCall: return MakeOutermost(step.compares);
+      case StepKind::kOutermostCall: return MakeOutermost();
       case StepKind::kDrawInside: return MakeDraw(step.stream, StreamAfter());
       case StepKind::kDrawAfter: return MakeDraw(step.stream, step.stream);
       case StepKind::kRedistributeInput:
@@ -337,11 +340,13 @@ class BoundaryMaker {
     return std::make_shared<CastStep>(ScalarTypeNamed(step.dtype), std::nullopt, back);
   }
 
-  std::shared_ptr<BoundaryStep> MakeOutermost(bool compares) const {
-    const int64_t tp = plan_.mesh.size(MeshAxis::kTp);
-    InputSignature signature(parts_.sharded_dims, steps_.arriving, parts_.check_inputs);
-    return std::make_shared<OutermostCallStep>(parts_, compares ? parts_.groups.at({MeshAxis::kTp, tp}) : nullptr,
-                                               std::move(signature), path_);
+  std::shared_ptr<BoundaryStep> MakeOutermost() const {
+    std::vector<OutermostCallStep::Comparison> comparisons;
+    for (const InputComparison& compared : steps_.compared) {
+      comparisons.push_back({parts_.groups.at({compared.axis, plan_.mesh.size(compared.axis)}),
+                             InputSignature(parts_.sharded_dims, compared.arriving, parts_.check_inputs)});
+    }
+    return std::make_shared<OutermostCallStep>(parts_, std::move(comparisons), path_);
   }
 
   DrawFrom StreamAfter() const {
@@ -381,10 +386,14 @@ class BoundaryMaker {
   Boundary::Steps out_;
 };
 
-// Size of the dim that a layout of an input or output shards, where it is one of features; -1 where it is known only in
-// a run.
-int64_t FeatureSize(const Layout& layout, int64_t features) {
-  return layout.is_shard() && layout.dim == -1 ? features : -1;
+// Size of the dim that the layout of an input or output on `axis` shards, where it is one of features that no other
+// axis shards; -1 where it is known only in a run.
+int64_t FeatureSize(const Placement& placement, MeshAxis axis, const MeshShape& mesh, int64_t features) {
+  if (!placement[axis].is_shard() || placement[axis].dim != -1) return -1;
+  const bool alone = std::ranges::none_of(kMeshAxes, [&](MeshAxis other) {
+    return other != axis && mesh.size(other) > 1 && ShardsFeatures(placement[other]);
+  });
+  return alone ? features : -1;
 }
 
 }  // namespace
@@ -402,9 +411,11 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
     const Layout& to = redistribution.to[step.axis];
     const std::string label =
         plan.tree->modules()[module].path + " " + side + " " + std::to_string(step.position) + line;
+    const int64_t from_size = FeatureSize(redistribution.from, step.axis, plan.mesh, features);
+    const int64_t to_size = FeatureSize(redistribution.to, step.axis, plan.mesh, features);
     std::optional<TensorRedistribution> made =
         TensorRedistribution::Make(from, to, groups.at({step.axis, plan.mesh.size(step.axis)}),
-                                   {FeatureSize(from, features), FeatureSize(to, features), label, step.uses})
+                                   {from_size, to_size, label, step.uses})
             .Collect(diagnostics);
     if (made) out.push_back(*std::move(made));
   };

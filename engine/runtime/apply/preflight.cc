@@ -114,7 +114,8 @@ class Preflight {
   void CheckAxes(const Placement& placement, const Module& module, size_t m, size_t p) {
     for (MeshAxis axis : kMeshAxes) {
       const bool data_parallel = plan_.plan->data_parallel && IsDataAxis(axis);
-      if (axis == MeshAxis::kTp || data_parallel || plan_.mesh.size(axis) == 1 ||
+      const bool context = plan_.context_parallel && axis == MeshAxis::kCp && placement[axis] == Layout::Shared();
+      if (axis == MeshAxis::kTp || data_parallel || context || plan_.mesh.size(axis) == 1 ||
           placement[axis] == Layout::Replicate()) {
         continue;
       }
@@ -125,7 +126,8 @@ class Preflight {
           "layouts of parameters are supported on axis tp, and under fsdp or ddp on the data-parallel axes",
           module.path + "." + name, where);
       d.declared = placement.ToText();
-      d.required = "replicate on axis " + std::string(ToString(axis));
+      d.required = (plan_.context_parallel && axis == MeshAxis::kCp ? "shared on axis " : "replicate on axis ") +
+                   std::string(ToString(axis));
       out_.push_back(std::move(d));
     }
   }

@@ -44,7 +44,7 @@ void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& pa
       Check(found != by_ref.end(), "a gradient bucket names a parameter that does not exist");
       const at::Tensor& tensor = found->second->tensor;
       GradientSum::Bucket& bucket = by_type[std::string(at::toString(tensor.scalar_type())) + tensor.device().str()];
-      bucket.at_end = planned.after_tp;
+      bucket.at_end = planned.at_end;
       bucket.parameters.push_back(tensor);
     }
     for (auto& [type, bucket] : by_type) out.push_back(std::move(bucket));

@@ -15,9 +15,10 @@ namespace {
 const std::string kParityTests = SourcePath("tests/parity/");
 
 // The program's tree under a plan of these rules, on two ranks.
-Resolution ResolveRules(const std::string& program, const std::string& rules, bool with_model = false) {
+Resolution ResolveRules(const std::string& program, const std::string& rules, bool with_model = false,
+                        const std::string& mesh = "tp=2") {
   ModelOptions options;
-  options.mesh = "tp=2";
+  options.mesh = mesh;
   options.model = kParityTests + (with_model ? "programs/" + program : program + ".pt2");
   if (with_model) options.program = options.model + "/program.pt2";
   const ModelFolder folder = OpenModelFolder(options, true).ValueOrThrow();
@@ -161,6 +162,22 @@ TEST_CASE("adapters of a program are an error, at the line of their section") {
   CHECK(found.message ==
         "the plan gives modules of an exported program adapters, which the program cannot compute: 'out' and 1 other");
   CHECK(found.where.line == 5);
+}
+
+TEST_CASE("the sequence of a program cannot be sharded on cp") {
+  for (const char* mesh : {"cp=2", "cp=2,tp=2"}) {
+    const Resolution resolution = ResolveRules("fixed_sizes/none", R"(
+      at("out", prepare_output { { on { cp = shard(1) }, replicate } }),
+      default(replicated()),
+    )",
+                                               false, mesh);
+    INFO(ToText(resolution.diagnostics));
+    CHECK_FALSE(resolution.compiled);
+    REQUIRE_FALSE(resolution.diagnostics.empty());
+    const Diagnostic& found = resolution.diagnostics.back();
+    CHECK(found.finding == Finding::kNotSupported);
+    CHECK(found.message == "an exported program cannot be run with its sequence sharded on cp");
+  }
 }
 
 // In whole models: one fault in one rule, one finding for all layers.

@@ -1,0 +1,175 @@
+// Two dims of an activation [batch, sequence, features] are sharded by two axes at once, in two orders. The sequence is
+// sharded by cp first, and under sequence parallelism tp shards the chunk of cp: each redistribution sees the lengths
+// that the other axis left, so that nothing is to be done here. The features are sharded by tp first, because a rank of
+// tp computes them with its shard of a weight, and cp exchanges what that rank has. A plan is written for the full
+// model, so its heads are divided here by what tp takes. For 8 query heads and 2 key heads, on tp=2 and cp=2:
+//
+//   q output   {cp: shard(1), tp: shard(-1,heads=8)} -> {cp: shard(-1,heads=4), tp: shard(-1,heads=8)}
+//   k output   {cp: shard(1), tp: shard(-1,heads=2)} -> {cp: shard(-1,heads=1), tp: shard(-1,heads=2)}
+//   o input    {cp: shard(-1,heads=4), tp: shard(-1)} -> {cp: shard(1), tp: shard(-1)}
+//
+// Both ranks of cp get the one key head that tp left, with all tokens.
+#include "engine/plan/compile/context_parallel.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "engine/layout/shards.h"
+#include "engine/plan/compile/cost.h"
+
+namespace moonshard {
+namespace {
+
+class ContextHeads {
+ public:
+  ContextHeads(const Landing& landing, const MeshShape& mesh, std::string tensor, Diagnostics& diagnostics)
+      : landing_(landing),
+        tp_(mesh.size(MeshAxis::kTp)),
+        cp_(mesh.size(MeshAxis::kCp)),
+        tensor_(std::move(tensor)),
+        diagnostics_(diagnostics) {}
+
+  void Fit(Placement& placement, int64_t features) {
+    Layout& on_cp = placement[MeshAxis::kCp];
+    const Layout& on_tp = placement[MeshAxis::kTp];
+    if (cp_ == 1 || !ShardsFeatures(on_cp)) return;
+    const std::string declared = placement.ToText();
+    if (tp_ > 1 && ShardsFeatures(on_tp)) {
+      const size_t before = diagnostics_.size();
+      if (!on_cp.parts.empty()) FitParts(on_tp, on_cp);
+      if (on_cp.heads > 0) on_cp.heads = HeadsOnTp(on_cp.heads, on_tp.heads > 0);
+      if (diagnostics_.size() > before) return;
+      if (features >= 0) {
+        const Result<DimShards> shards = DimShards::Make(on_tp, features, tp_);
+        if (!shards.ok()) return;  // an error of the weight
+        features = shards.value().length(0);
+      }
+    }
+    // Of a size that is not known, heads alone can be checked.
+    if (features < 0 && on_cp.parts.empty()) features = std::max<int64_t>(on_cp.heads, 1);
+    if (features < 0) return;
+    const Result<DimShards> shards = DimShards::Make(on_cp, features, cp_);
+    for (Diagnostic d : shards.diagnostics()) Report(std::move(d), declared + " on cp=" + std::to_string(cp_));
+  }
+
+ private:
+  // `by_heads`: tp shards between heads, so that one head can be on several ranks.
+  int64_t HeadsOnTp(int64_t heads, bool by_heads) {
+    if (heads % tp_ == 0) return heads / tp_;
+    if (by_heads && tp_ % heads == 0) return 1;
+    Diagnostic d = MakeDiagnostic(Finding::kHeadsDoNotFit, std::to_string(heads) +
+                                                               " heads of a layout on cp do not fit "
+                                                               "on " +
+                                                               std::to_string(tp_) + " ranks of tp");
+    d.required = "a number of heads that tp divides";
+    Report(std::move(d), "heads = " + std::to_string(heads) + " on tp=" + std::to_string(tp_));
+    return heads;
+  }
+
+  void FitParts(const Layout& on_tp, Layout& on_cp) {
+    const bool alike = on_tp.parts.size() == on_cp.parts.size() &&
+                       std::ranges::equal(on_tp.parts, on_cp.parts, {}, &Layout::Part::size, &Layout::Part::size);
+    const bool even = std::ranges::all_of(
+        on_tp.parts, [&](const Layout::Part& part) { return part.heads > 0 || part.size % tp_ == 0; });
+    if (!alike || !even) {
+      Diagnostic d = MakeDiagnostic(Finding::kPackedDoesNotFit,
+                                    "the parts of a layout on cp are not equal shards of the parts on tp");
+      d.required = "packed with the same sizes on tp and cp, each with heads or divisible by tp";
+      return Report(std::move(d), on_cp.ToText() + " on cp, " + on_tp.ToText() + " on tp=" + std::to_string(tp_));
+    }
+    for (size_t i = 0; i < on_cp.parts.size(); ++i) {
+      Layout::Part& part = on_cp.parts[i];
+      const int64_t heads = on_tp.parts[i].heads;
+      part.size = heads > 0 ? part.size / std::min(heads, tp_) : part.size / tp_;
+      if (part.heads > 0) part.heads = HeadsOnTp(part.heads, heads > 0);
+    }
+  }
+
+  void Report(Diagnostic d, std::string declared) {
+    d.message = tensor_ + " of '" + landing_.module->path + "': " + d.message;
+    d.where = landing_.source;
+    d.path = landing_.module->path;
+    d.declared = std::move(declared);
+    diagnostics_.push_back(std::move(d));
+  }
+
+  const Landing& landing_;
+  int64_t tp_;
+  int64_t cp_;
+  std::string tensor_;
+  Diagnostics& diagnostics_;
+};
+
+bool ShardsContext(const ModuleLayouts& layouts) {
+  for (const auto* redistributions : {&layouts.inputs, &layouts.outputs}) {
+    for (const std::optional<Redistribution>& move : *redistributions) {
+      if (move && (ShardsSequence(move->from[MeshAxis::kCp]) || ShardsSequence(move->to[MeshAxis::kCp]))) return true;
+    }
+  }
+  return false;
+}
+
+// A gather to replicate in front of a module has a backward that takes a slice, and a slice behind it one that gathers:
+// the module computes the same on every rank of cp, and the gradients of its parameters are full ones and no terms.
+void CheckFull(const CompiledPlan& plan, const ModuleLayouts& layouts, const std::string& path,
+               Diagnostics& diagnostics) {
+  const auto check = [&](const std::vector<std::optional<Redistribution>>& moves, const char* what, bool input) {
+    for (size_t i = 0; i < moves.size(); ++i) {
+      if (!moves[i]) continue;
+      const Layout& from = moves[i]->from[MeshAxis::kCp];
+      const Layout& to = moves[i]->to[MeshAxis::kCp];
+      const Layout& inside = input ? to : from;
+      const Layout& outside = input ? from : to;
+      if (inside != Layout::Replicate() || !outside.is_shard()) continue;
+      if (input && MovingAxes(moves[i], plan.mesh).size() > 1) continue;  // an error already
+      Diagnostic d =
+          MakeDiagnostic(Finding::kNotSupported,
+                         "'" + path + "' would compute the same on every rank of cp, but a plan that shards the " +
+                             "sequence on cp sums the gradients of all parameters over cp",
+                         SourceOf(plan, layouts));
+      d.path = path;
+      d.declared = what + (" " + std::to_string(i)) + ": " + moves[i]->from.ToText() + " -> " + moves[i]->to.ToText();
+      d.required = input ? "an input that stays sharded on cp, or that becomes shared on cp"
+                         : "an output that the module computes sharded on cp: from a layout with cp = shard(1)";
+      d.help = "transformer.column(stream, ...) is colwise for such a sequence, transformer.block_end(stream) rowwise";
+      diagnostics.push_back(std::move(d));
+    }
+  };
+  check(layouts.inputs, "input", true);
+  check(layouts.outputs, "output", false);
+}
+
+}  // namespace
+
+void FitContextHeads(const Landing& landing, const MeshShape& mesh, const char* what, size_t position, int64_t features,
+                     std::optional<Redistribution>& move, Diagnostics& diagnostics) {
+  if (!move) return;
+  ContextHeads heads(landing, mesh, std::string(what) + " " + std::to_string(position), diagnostics);
+  heads.Fit(move->from, features);
+  heads.Fit(move->to, features);
+}
+
+void CompileContext(CompiledPlan& plan, Diagnostics& diagnostics) {
+  plan.context_parallel = false;
+  if (plan.mesh.size(MeshAxis::kCp) == 1) return;
+  // Layouts that no module has do not count.
+  plan.context_parallel =
+      std::ranges::any_of(plan.layouts_of, [&](uint32_t l) { return ShardsContext(plan.layouts[l]); });
+  if (!plan.context_parallel) return;
+  std::set<uint32_t> checked;
+  for (size_t m = 0; m < plan.layouts_of.size(); ++m) {
+    if (!checked.insert(plan.layouts_of[m]).second) continue;
+    CheckFull(plan, plan.LayoutsOf(m), plan.tree->modules()[m].path, diagnostics);
+  }
+  for (ModuleLayouts& layouts : plan.layouts) {
+    const ModuleTree::Signature& signature = plan.tree->signatures()[layouts.signature];
+    for (size_t p = 0; p < layouts.params.size(); ++p) {
+      Layout& on_cp = layouts.params[p][MeshAxis::kCp];
+      if (!signature[p].is_buffer && on_cp == Layout::Replicate()) on_cp = Layout::Shared();
+    }
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,32 @@
+// ContextParallel: the context-parallel part of compile. A plan that shards the sequence along the mesh axis cp
+// computes with context parallelism by all-to-all (DeepSpeed-Ulysses, Jacobs et al. 2023): between blocks each rank of
+// cp has its own tokens, and attention has all tokens of some of the heads. Every rank of cp then sees a part of the
+// uses of every parameter, so every gradient is a term of a sum over cp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "engine/core/base/diagnostic.h"
+#include "engine/plan/compile/compiled_plan.h"
+#include "engine/plan/compile/resolve_style.h"
+
+namespace moonshard {
+
+// Rewrites the heads and the parts of a layout of features on cp, which a plan declares for the full features, to those
+// that tp leaves: with 8 heads on tp=2, "{cp: shard(-1,heads=8), tp: shard(-1,heads=8)}" becomes
+// "{cp: shard(-1,heads=4), tp: shard(-1,heads=8)}". With fewer heads than ranks of tp, each rank of tp has one head.
+// `what` and `position` name the tensor in messages ("input", 0); `features`: full size of its last dim, -1 if unknown.
+// Errors: kHeadsDoNotFit (the heads do not fit on tp and cp), kPackedDoesNotFit (the parts on tp are others or uneven).
+void FitContextHeads(const Landing& landing, const MeshShape& mesh, const char* what, size_t position, int64_t features,
+                     std::optional<Redistribution>& move, Diagnostics& diagnostics);
+
+// Fills in plan.context_parallel: whether an input or output of a module has shards of the sequence on cp. In such a
+// plan every parameter that has no layout on cp becomes shared on cp. Call it when the layouts on tp are final, and
+// before CompileDataParallel. Error: kNotSupported for a module whose input is gathered on cp to replicate, or whose
+// replicated output is sharded on cp: the module would compute the same on every rank of cp, and the gradients of its
+// parameters would not be terms of a sum.
+void CompileContext(CompiledPlan& plan, Diagnostics& diagnostics);
+
+}  // namespace moonshard
