@@ -27,6 +27,13 @@ local experts = {}
 ---@field expert_parallel?  boolean  each rank owns full experts, the first experts on the first rank;
 ---                        requires `count` if experts are modules
 
+-- Checks that the stream has no context parallelism, with which only experts that are modules are supported.
+local function no_context(stream)
+  if stream and stream.context then
+    error("experts: context = '" .. stream.context .. "' is supported only for experts that are modules; turn it off, or use a mesh without cp")
+  end
+end
+
 -- The style of a router or a gate whose gradient on each rank is a term of the sum.
 local function summed() return style { name = "summed", params = { weight = shared, bias = shared } } end
 
@@ -38,6 +45,7 @@ local function block(input, output) return style { name = "experts_block", input
 ---@param stream stream
 ---@return rule|false
 function experts.gathered(path, stream)
+  no_context(stream)
   return stream.residual ~= replicate and at(path, block({ stream.residual, replicate }, { replicate, stream.residual }))
 end
 
@@ -151,7 +159,8 @@ end
 local function listed(path, stream, o)
   local up <const>, down <const> = colwise { input = shared }, rowwise { output = partial }
   return {
-    at(path, block({ stream.residual, shared }, { partial, stream.residual })),
+    at(path, block({ stream.residual, transformer.tokens(stream, shared) },
+                   { transformer.tokens(stream, partial), stream.residual })),
     at(path .. "." .. (o.gate or "gate"), summed()),
     o.expert_parallel and spread(path, o) or {
       at(path .. ".experts.*." .. (o.up or "{gate,up}_proj"), up),
@@ -188,6 +197,7 @@ function experts.block(path, stream, o)
   if stream.stable then return experts.replicated(path, stream) end
   local down <const> = o.down or "down_proj"
   if model:has(path .. ".experts.*." .. down) then return listed(path, stream, o) end
+  no_context(stream)
   if model:has(path .. "." .. down) then return linears(path, stream, o) end
   return stacked(path, stream, o)
 end

@@ -103,11 +103,12 @@ function styles.replicated(o)
 end
 
 -- A norm on the residual stream, which has the layout `residual` before and after the norm.
----@param residual layout  replicate, or shard(1) under sequence parallelism
+---@param residual layout  replicate, or shard(1) under sequence parallelism; also on cp
 ---@return style
 function styles.norm_on(residual)
   residual = takes("norm_on", { residual = residual }, { residual = "needed layout" }).residual
-  local used <const> = residual == replicate and replicate or shared
+  local full <const> = residual == replicate or residual == on { cp = shard(1) }  -- on tp
+  local used <const> = full and replicate or shared
   return style {
     name = "norm",
     params = { weight = used, bias = used },

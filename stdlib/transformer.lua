@@ -12,27 +12,71 @@ local function one_of(what, value, names)
   error(what .. " = '" .. tostring(value) .. "': it must be one of '" .. table.concat(names, "', '") .. "'")
 end
 
--- Checks the stream argument of a block: a missing stream is an error that shows how to make one.
-local function check_stream(name, stream)
+-- Checks the stream argument of a block: a missing stream is an error that shows how to make one. `without_context`: the
+-- block does not support context parallelism.
+local function check_stream(name, stream, without_context)
   if not (stream and stream.residual) then
     error(name .. ": the argument stream is missing, as in transformer.stream { sequence_parallel = false, loss_parallel = false, stable = false }")
   end
+  if without_context and stream.context then
+    error(name .. ": context = '" .. stream.context .. "' is not supported here; turn it off (context = \"\"), or use a mesh without cp")
+  end
 end
 
+-- The layout of activations between blocks that have `layout` on tp: under context parallelism each rank of cp has its
+-- own tokens.
+---@param stream stream
+---@param layout layout
+---@return layout
+function transformer.tokens(stream, layout) return stream.context and on { tp = layout, cp = shard(1) } or layout end
+
+local tokens <const> = transformer.tokens
+
 ---@class stream
----@field residual layout   of the hidden states between blocks: replicate, or shard(1) under sequence parallelism
+---@field residual layout   of the hidden states between blocks: replicate, or shard(1) under sequence parallelism; under
+---                          context parallelism also shard(1) on cp
 ---@field logits   layout   of the logits: replicate, or shard(-1) for a loss over a sharded vocabulary
 ---@field stable   boolean  no reduction over ranks in the forward: every dot product is computed on one rank
+---@field context  string|false  how the sequence is sharded on cp: "ulysses"; false: it is not
 
--- The options sequence_parallel, loss_parallel and stable of a decoder plan as layouts. A plan without one of these
--- options passes false.
----@param opt { sequence_parallel: boolean, loss_parallel: boolean, stable: boolean }
+-- The options sequence_parallel, loss_parallel, stable and context of a decoder plan as layouts. A plan without one of
+-- these options passes false. context = "ulysses": each rank of cp has its own tokens between blocks, and all tokens of
+-- its own heads in attention; on a mesh without cp it has no effect. The token ids are full on every rank and are sliced
+-- before the embedding, the logits are full on every rank.
+---@param opt { sequence_parallel: boolean, loss_parallel: boolean, stable: boolean, context?: string|false }
 ---@return stream
 function transformer.stream(opt)
+  local wanted = false
+  for key, value in pairs(opt) do  -- a plan need not declare this option
+    if key == "context" and value ~= "" then wanted = one_of("context", value, { "ulysses" }) end
+  end
+  local context <const> = mesh.cp > 1 and wanted
+  if context and opt.stable then
+    error("stream: context = '" .. context .. "' cannot be combined with stable; turn one of them off")
+  end
   return {
-    residual = opt.sequence_parallel and shard(1) or replicate,
+    residual = tokens({ context = context }, opt.sequence_parallel and shard(1) or replicate),
     logits = opt.loss_parallel and shard(-1) or replicate,
     stable = opt.stable,
+    context = context,
+  }
+end
+
+-- colwise on a stream. `attention`: the output is heads, which are exchanged on cp for all tokens of some of the heads.
+---@param stream stream
+---@param o { input: layout, output?: layout, heads?: integer, attention?: boolean }
+---@return style
+function transformer.column(stream, o)
+  check_stream("column", stream)
+  o = takes("column", o, { input = "layout", output = "layout", heads = "integer", attention = "boolean" })
+  if not stream.context then return colwise { input = o.input, output = o.output, heads = o.heads } end
+  local heads <const> = o.attention and on { tp = shard(-1), cp = shard(-1, { heads = o.heads }) }
+  return style {
+    name = "colwise",
+    heads = o.heads,
+    params = { weight = shard(0), bias = shard(0) },
+    inputs = { { o.input, tokens(stream, shared) } },
+    outputs = { { tokens(stream, shard(-1)), o.output or heads or tokens(stream, shard(-1)) } },
   }
 end
 
@@ -40,12 +84,21 @@ end
 -- an order that depends on their number; for a stable stream the features are gathered and every rank computes full dot
 -- products for its own outputs.
 ---@param stream stream
----@param features? layout  of its input: shard(-1)
+---@param features? layout  of its input on tp: shard(-1)
+---@param heads? integer    the features are those of attention with this many heads; nil: of a block without attention
 ---@return style
-function transformer.block_end(stream, features)
+function transformer.block_end(stream, features, heads)
   features = features or shard(-1)
   if stream.stable then return colwise { input = features, output = stream.residual } end
-  return rowwise { input = features, output = stream.residual }
+  if not stream.context then return rowwise { input = features, output = stream.residual } end
+  local own <const> = tokens(stream, shard(-1))
+  return style {
+    name = "rowwise",
+    params = { weight = shard(1) },
+    after = { "bias" },
+    inputs = { { heads and on { tp = features, cp = shard(-1, { heads = heads }) } or tokens(stream, features), own } },
+    outputs = { { tokens(stream, partial), stream.residual } },
+  }
 end
 
 -- A projection whose weight is stored as [in, out] (GPT-2's Conv1D), with sharded output features. With `sizes` the
@@ -97,26 +150,33 @@ end
 ---@param path string  pattern of the attention modules, for the message
 ---@param heads integer
 ---@param kv_heads? integer  nil if equal to heads, or without key heads
+---@param stream? stream  under context parallelism the heads are split between the ranks of tp and cp
 ---@return table  for plan{}
-function transformer.heads_fit(path, heads, kv_heads)
+function transformer.heads_fit(path, heads, kv_heads, stream)
+  local context <const> = stream and stream.context
+  local ranks <const> = context and mesh.tp * mesh.cp or mesh.tp
+  local over <const> = context and " over tp=" .. mesh.tp .. " and cp=" .. mesh.cp or ""
   return {
-    divides(mesh.tp, heads, "query heads of " .. path),
-    kv_heads and fits(mesh.tp, kv_heads, "key heads of " .. path),
+    divides(ranks, heads, "query heads of " .. path .. over),
+    kv_heads and fits(ranks, kv_heads, "key heads of " .. path .. over),
   }
 end
 
--- A fused projection whose outputs are consecutive parts, each made of heads: every part is sharded by itself.
----@param o { input: layout, sizes: integer[], heads?: integer[] }
+-- A fused projection whose outputs are consecutive parts, each made of heads: every part is sharded by itself. With a
+-- stream under context parallelism, `attention`: the parts are queries, keys and values, exchanged on cp as in column.
+---@param o { input: layout, sizes: integer[], heads?: integer[], stream?: stream, attention?: boolean }
 ---@return style
 function transformer.fused_colwise(o)
-  o = takes("fused_colwise", o, { input = "layout", sizes = "table", heads = "table" })
+  o = takes("fused_colwise", o, { input = "layout", sizes = "table", heads = "table", stream = "table", attention = "boolean" })
+  local stream <const> = o.stream or { context = false }
   local rows <const> = packed(0, o.sizes, o.heads and { heads = o.heads })
   local features <const> = packed(-1, o.sizes, o.heads and { heads = o.heads })
+  local own <const> = tokens(stream, features)
   return style {
     name = "fused_colwise",
     params = { weight = rows, bias = rows },
-    inputs = { { o.input or replicate, shared } },
-    outputs = { { features, features } },
+    inputs = { { o.input or replicate, tokens(stream, shared) } },
+    outputs = { { own, stream.context and o.attention and on { tp = features, cp = features } or own } },
   }
 end
 
@@ -149,6 +209,7 @@ function transformer.attention(path, stream, o)
                               q = "string", kv = "string", source = "layout", fused = "string", qkv = "string",
                               head_dim = "integer", all_heads = "boolean", gathered = "boolean",
                               over_all = "boolean", transposed = "boolean", whole = "now all_heads" })
+  check_stream("attention", stream, o.all_heads or o.gathered or o.over_all or o.transposed or o.source)
   local residual <const> = stream.residual
   local source <const> = o.source or residual
   local q <const>, kv <const> = path .. "." .. (o.q or "q_proj"), path .. "." .. (o.kv or "{k,v}_proj")
@@ -181,19 +242,20 @@ function transformer.attention(path, stream, o)
     }
   end
   local sizes <const> = fused == "contiguous" and { heads * o.head_dim, kv_heads * o.head_dim, kv_heads * o.head_dim }
+  local parts <const> = { heads, kv_heads, kv_heads }
   return {
-    transformer.heads_fit(path, heads, kv_heads),
-    not fused and at(q, colwise { input = residual, heads = heads }),
-    not fused and at(kv, colwise { input = source, heads = kv_heads }),
-    sizes and at(qkv, (o.transposed and transformer.transposed_colwise or transformer.fused_colwise) {
-      input = residual, sizes = sizes, heads = { heads, kv_heads, kv_heads },
-    }),
+    transformer.heads_fit(path, heads, kv_heads, stream),
+    not fused and at(q, transformer.column(stream, { input = residual, heads = heads, attention = true })),
+    not fused and at(kv, transformer.column(stream, { input = source, heads = kv_heads, attention = true })),
+    sizes and at(qkv, o.transposed and transformer.transposed_colwise { input = residual, sizes = sizes, heads = parts }
+      or transformer.fused_colwise { input = residual, sizes = sizes, heads = parts, stream = stream, attention = true }),
     fused == "interleaved" and {
-      divides(mesh.tp, kv_heads, "groups of heads of " .. path),  -- a group's queries cannot be on two ranks
-      at(qkv, colwise { input = residual, heads = kv_heads }),
+      -- A group's queries cannot be on two ranks.
+      divides(stream.context and mesh.tp * mesh.cp or mesh.tp, kv_heads, "groups of heads of " .. path),
+      at(qkv, transformer.column(stream, { input = residual, heads = kv_heads, attention = true })),
     },
     o.norms and at(path .. "." .. o.norms, transformer.head_norm()),
-    at(out, o.transposed and transformer.transposed_end(stream) or transformer.block_end(stream)),
+    at(out, o.transposed and transformer.transposed_end(stream) or transformer.block_end(stream, shard(-1), heads)),
   }
 end
 
@@ -214,14 +276,16 @@ function transformer.mlp(path, stream, o)
   check_stream("mlp", stream)
   o = takes("mlp", o, { up = "string", down = "string", fused = "string", gate_up = "string", size = "integer",
                         transposed = "boolean" })
+  check_stream("mlp", stream, o.transposed)
   local residual <const> = stream.residual
   local fused <const> = one_of("fused", o.fused, { "contiguous", "interleaved" })
   local gate_up <const> = path .. "." .. (o.gate_up or "gate_up_proj")
   return {
     not fused and at(path .. "." .. (o.up or "{gate,up}_proj"),
-                     (o.transposed and transformer.transposed_colwise or colwise) { input = residual }),
-    fused == "contiguous" and at(gate_up, transformer.fused_colwise { input = residual, sizes = { o.size, o.size } }),
-    fused == "interleaved" and at(gate_up, colwise { input = residual, heads = o.size }),
+                     o.transposed and transformer.transposed_colwise { input = residual }
+                     or transformer.column(stream, { input = residual })),
+    fused == "contiguous" and at(gate_up, transformer.fused_colwise { input = residual, sizes = { o.size, o.size }, stream = stream }),
+    fused == "interleaved" and at(gate_up, transformer.column(stream, { input = residual, heads = o.size })),
     at(path .. "." .. (o.down or "down_proj"),
        o.transposed and transformer.transposed_end(stream) or transformer.block_end(stream)),
   }
@@ -244,7 +308,7 @@ end
 ---@param o tower_options
 ---@return table  for plan{}
 function transformer.tower(layer, stream, o)
-  check_stream("tower", stream)
+  check_stream("tower", stream, true)
   o = takes("tower", o, { heads = "integer", attention = "string", out = "string", qkv = "string", hidden = "integer",
                           mlp = "string", up = "string", down = "string" })
   local own <const> = transformer.stream { sequence_parallel = false, loss_parallel = false, stable = stream.stable }
@@ -276,17 +340,25 @@ end
 function transformer.ends(stream, o)
   check_stream("ends", stream)
   o = takes("ends", o, { prefix = "string", embed = "string", norm = "string", head = "string", merged = "boolean" })
+  check_stream("ends", stream, o.merged)
   local residual <const> = stream.residual
   local prefix <const> = o.prefix or "model"
   local head <const> = o.head or transformer.head()
   local classifies <const> = head == "score"
   assert(not classifies or stream.logits == replicate, "loss_parallel: the head of a classifier has too few outputs to be sharded; turn loss_parallel off")
+  local embed <const> = not stream.context and vocab_rowwise { output = o.merged and replicate or residual } or style {
+    name = "vocab_rowwise",
+    params = { weight = shard(0) },
+    lookup = "masked",
+    inputs = { { replicate, tokens(stream, replicate) } },  -- ids are sliced: the lookup is of a rank's own tokens
+    outputs = { { tokens(stream, partial), residual } },
+  }
   return {
-    at(prefix .. "." .. (o.embed or "embed_tokens"), vocab_rowwise { output = o.merged and replicate or residual }),
+    at(prefix .. "." .. (o.embed or "embed_tokens"), embed),
     o.merged and residual ~= replicate and at(prefix .. ".layers.0", prepare_input { { replicate, residual } }),
     at(prefix .. "." .. (o.norm or "norm"), norm_on(residual)),
     -- If the head is tied to the embedding, both shard the weight along dim 0.
-    at(head, colwise { input = residual, output = stream.logits }),
+    at(head, transformer.column(stream, { input = residual, output = stream.logits })),
     -- The layers between the ends: on a mesh with dp, the parameters of a layer are gathered while it is used.
     fsdp { wrap = prefix .. ".layers.*" },
   }
@@ -299,6 +371,7 @@ end
 ---@param stream stream
 ---@return table  for plan{}
 function transformer.stack(layers, stream)
+  check_stream("stack", stream, true)
   local residual <const> = stream.residual
   local last = 0  -- headers do not list the layers themselves, only modules with parameters
   for _, found in ipairs(model:find(layers .. ".**")) do

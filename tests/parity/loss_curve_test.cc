@@ -68,6 +68,7 @@ std::vector<double> Train(const std::filesystem::path& folder, const CurveSetup&
   inputs.mesh = mesh.shape();
   inputs.model = live.tree.get();
   inputs.options["sequence_parallel"] = setup.sequence_parallel;
+  inputs.options["context"] = std::string("ulysses");
   const std::string recompute = variant.recompute ? R"(recompute { "model.layers.*" }, )" : "";
   const Plan plan =
       EvaluatePlan(R"(return plan { extends "llama", )" + recompute + setup.section + " }", "curve.lua", inputs)
@@ -163,6 +164,10 @@ TEST_CASE("the loss curve is the same however the ranks share the work") {
       {"dp=2,tp=2", R"(fsdp { wrap = "model.layers.*", reshard = true })"},
       {"dp=2,tp=2", R"(fsdp { wrap = "model.layers.*" })", true},
       {"dp_replicate=2,dp_shard=2", R"(fsdp { wrap = "model.layers.*", reshard = false })"},
+      {"cp=2", ""},
+      {"cp=2,tp=2", "", true},
+      {"dp=2,cp=2", R"(fsdp { wrap = "model.layers.*", reshard = true })"},
+      {"dp=2,cp=2", "ddp {}"},
   };
   // Every setup for 50 steps in both dtypes. Recomputation and accumulation change what a single step computes, so
   // twelve steps show them, in float64, where no rounding can hide a difference.
@@ -200,6 +205,9 @@ TEST_CASE("the loss curve of adapters is the same however the ranks share the wo
       {"tp=4", lora, true},
       {"dp=2,tp=2", R"(fsdp { wrap = "model.layers.*", reshard = true }, )" + lora, true},
       {"dp_replicate=2,dp_shard=2", R"(fsdp { wrap = "model.layers.*", accumulate = "shards" }, )" + lora},
+      {"cp=2", lora},
+      {"cp=2,tp=2", lora, true},
+      {"dp=2,cp=2", R"(fsdp { wrap = "model.layers.*", reshard = true }, )" + lora},
   };
   for (const CurveSetup& setup : setups) {
     for (const Variant& variant : {Variant{}, Variant{.recompute = true, .micros = 2, .steps = 12}}) {

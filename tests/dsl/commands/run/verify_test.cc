@@ -29,6 +29,9 @@ TEST_CASE("the shipped plans are verified") {
       {"llama_bias", "tp=4", "sequence_parallel=true"},
       {"llama_tied_llama3", "tp=2", "loss_parallel=true"},
       {"mistral_window8", "tp=4", "sequence_parallel=false"},
+      {"llama_bias", "cp=2", "context=ulysses"},
+      {"gemma3_softcap", "cp=2,tp=2", "context=ulysses"},
+      {"phi3_gqa", "dp=2,cp=2", "context=ulysses"},
   }));
   const Outcome done = Verify(model, {"--mesh", mesh, "--option", option});
   INFO(done.ToText());
@@ -64,6 +67,7 @@ TEST_CASE("a planted fault is named") {
     std::string model;
     Words options;
     std::string says;
+    std::string mesh = "tp=2";
   };
   const Row row = GENERATE(values<Row>({
       {"dropped_all_reduce", "llama_gqa", {}, "the output of 'model.layers.1.self_attn.o_proj' differs"},
@@ -74,8 +78,13 @@ TEST_CASE("a planted fault is named") {
        "llama_gqa",
        {"--option", "sequence_parallel=true"},
        "the gradient of 'model.layers.1.input_layernorm.weight' differs"},
+      {"context_wrong_heads",
+       "llama_gqa",
+       {"--option", "context=ulysses"},
+       "the output of 'model.layers.1.self_attn.o_proj' differs",
+       "cp=2"},
   }));
-  Words words = {"--mesh", "tp=2", "--plan", kPlanted + row.plan + ".lua"};
+  Words words = {"--mesh", row.mesh, "--plan", kPlanted + row.plan + ".lua"};
   words.insert(words.end(), row.options.begin(), row.options.end());
   const Outcome done = Verify(row.model, words);
   INFO(done.ToText());
@@ -177,6 +186,17 @@ TEST_CASE("--types proves a plan on one process, without a weight") {
   CHECK(done.code == 0);
   CHECK_THAT(done.err, !Contains("error["));
   CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
+}
+
+TEST_CASE("--types and --ops refuse a plan that shards the sequence on cp") {
+  const Outcome types = Verify("llama_gqa", {"--mesh", "cp=2", "--option", "context=ulysses", "--types"});
+  INFO(types.ToText());
+  CHECK(types.code == 1);
+  CHECK_THAT(types.err, Contains("error[MS0506]: the types of a plan that shards the sequence on cp"));
+  const Outcome ops = Verify("llama_gqa", {"--mesh", "cp=2", "--option", "context=ulysses", "--ops"});
+  INFO(ops.ToText());
+  CHECK(ops.code == 2);
+  CHECK_THAT(ops.err, Contains("error[MS0308]"));
 }
 
 TEST_CASE("--types --json: whether the plan is proven, for which step, and what that rests on") {

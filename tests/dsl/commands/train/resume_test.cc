@@ -79,16 +79,18 @@ TEST_CASE("dropout goes on to the bit too, and recomputation drops what was drop
 TEST_CASE("a run goes on on another mesh") {
   const ScratchFolder folder;
   const auto train = [&](const std::string& mesh, const std::string& steps, const std::string& log) {
-    const Outcome done = RunTraining(TrainWords(folder, {"--mesh", mesh, "--decay-steps", "9", "--steps", steps,
-                                                         "--log", folder / log, "--save", folder / "run", "--resume"}));
+    const Outcome done =
+        RunTraining(TrainWords(folder, {"--mesh", mesh, "--option", "context=ulysses", "--decay-steps", "12", "--steps",
+                                        steps, "--log", folder / log, "--save", folder / "run", "--resume"}));
     INFO(done.ToText());
     REQUIRE(done.code == 0);
   };
   train("tp=2", "3", "moved");
   train("dp=2", "6", "moved");
-  train("tp=1", "9", "moved");
+  train("cp=2", "9", "moved");
+  train("tp=1", "12", "moved");
   const Outcome done =
-      RunTraining(TrainWords(folder, {"--decay-steps", "9", "--steps", "9", "--log", folder / "alone"}));
+      RunTraining(TrainWords(folder, {"--decay-steps", "12", "--steps", "12", "--log", folder / "alone"}));
   REQUIRE(done.code == 0);
   const std::vector<double> alone = Losses(folder / "alone");
   ExpectNear(Losses(folder / "moved"), alone, BoundOfCurve(alone));

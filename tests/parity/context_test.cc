@@ -1,0 +1,321 @@
+// Context parallelism (transformer.stream { context = "ulysses" }) on thread ranks: recorded checkpoints under their
+// shipped plans against what transformers computed, and in float64 against one rank: logits, loss, every gradient, and
+// the collectives that explain predicts. The lengths of the recorded inputs are ones that no axis divides, too.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "dsl/language/eval/load_plan.h"
+#include "dsl/planning/choose/choose_plan.h"
+#include "engine/io/safetensors/checkpoint.h"
+#include "engine/plan/compile/cost.h"
+#include "engine/plan/resolve/resolve_plan.h"
+#include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/nn/defer_init.h"
+#include "engine/runtime/sharded_model/load.h"
+#include "engine/runtime/sharded_model/state.h"
+#include "tests/engine/models/fixture.h"
+#include "tests/parity/setup.h"
+#include "tests/support/paths.h"
+#include "tests/support/ranks.h"
+#include "tests/support/rounding.h"
+
+namespace moonshard::test {
+namespace {
+
+struct ContextSetup {
+  std::string checkpoint;
+  std::string mesh;
+  bool sequence_parallel = false;
+  std::string sections;  // of the plan, beside the shipped one's
+  int64_t micros = 1;
+  std::string Name() const {
+    return checkpoint + " " + mesh + (sequence_parallel ? " sequence parallel" : "") +
+           (sections.empty() ? "" : " " + sections) +
+           (micros > 1 ? " in " + std::to_string(micros) + " micro-batches" : "");
+  }
+};
+
+ShardedModel LoadInContext(const ContextSetup& setup, const DeviceMesh& mesh, std::optional<c10::ScalarType> dtype,
+                           const std::function<void(CompiledPlan&)>& change = {}) {
+  const std::filesystem::path folder = SourcePath("tests/parity/" + setup.checkpoint);
+  const JsonValue config = ReadConfig(folder);
+  ShardedModel out;
+  {
+    const nn::DeferInit defer;
+    out.model = MakeCausalLm(config).ValueOrThrow();
+  }
+  const LiveTree live = ReadLiveTree(*out.model.module).ValueOrThrow();
+  PlanInputs inputs;
+  inputs.config = config;
+  inputs.mesh = mesh.shape();
+  inputs.model = live.tree.get();
+  inputs.options["context"] = std::string("ulysses");
+  inputs.options["sequence_parallel"] = setup.sequence_parallel;
+  const std::string family = std::filesystem::path(SelectPlan(config).ValueOrThrow()).stem().string();
+  Plan plan = EvaluatePlan("return plan { extends \"" + family + "\", " + setup.sections + " }", "context.lua", inputs)
+                  .ValueOrThrow();
+  CompiledPlan compiled =
+      ResolvePlan(std::make_shared<const Plan>(std::move(plan)), live.tree, mesh.shape()).ValueOrThrow();
+  if (change) {
+    change(compiled);
+    CompileSteps(compiled);
+  }
+  out.applied = AppliedPlan::Apply(live, std::move(compiled), mesh, {.deferred_type = dtype});
+  Expect(LoadCheckpoint(*out.applied, Checkpoint::Open(folder.string()).ValueOrThrow()).empty(),
+         "the checkpoint fits without a warning");
+  return out;
+}
+
+// The largest relative error of all gradients, with the parameter that has it.
+std::pair<double, std::string> WorstGradient(const ShardedModel& sharded, const NamedTensors& expected,
+                                             const std::string& prefix) {
+  std::pair<double, std::string> worst = {0, ""};
+  for (const LiveParameter& parameter : sharded.applied->parameters()) {
+    const at::Tensor full = GatherFull(*sharded.applied, parameter, parameter.tensor.grad());
+    const auto found = expected.find(prefix + parameter.path);
+    Expect(found != expected.end(), "no gradient of " + parameter.path);
+    worst = std::max(worst, {RelativeError(full, found->second), parameter.path});
+  }
+  return worst;
+}
+
+// What explain predicts is what ran.
+void ExpectAsPredicted(const ShardedModel& sharded, const CollectiveCounts& counts, const at::Tensor& ids,
+                       bool experts) {
+  Expect(counts.of(Direction::kForward, CollectiveKind::kAllToAll).count > 0, "heads are exchanged");
+  const PlanTotals totals =
+      TotalsOf(sharded.applied->plan(), sharded.applied->mesh().rank(), Tokens{ids.size(0), ids.size(1)});
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    for (const CollectiveKind kind : kCollectiveKinds) {
+      const CollectiveCount& expected = totals.collectives.of(direction, kind);
+      const CollectiveCount& got = counts.of(direction, kind);
+      // A block of experts owns no parameter that tells how wide what it redistributes is (compile/cost.h).
+      const bool more = experts && got.count == expected.count && got.bytes > expected.bytes;
+      Expect(got == expected || more, std::string(ToString(kind)) + " " + ToString(direction) + ": " +
+                                          std::to_string(got.count) + " of " + std::to_string(got.bytes) +
+                                          " bytes ran, " + std::to_string(expected.count) + " of " +
+                                          std::to_string(expected.bytes) + " were predicted");
+    }
+  }
+}
+
+// Every recorded checkpoint whose plan has the option, on every mesh that its heads allow.
+std::vector<ContextSetup> RecordedSetups() {
+  std::vector<ContextSetup> out;
+  for (const char* checkpoint :
+       {"llama_gqa", "llama_bias", "llama_tied_llama3", "mistral_window8", "ministral3_yarn", "qwen2_window5",
+        "qwen3_head_dim12", "qwen3_bias_window", "gemma3_softcap", "gemma3_old_untied", "phi3_gqa", "phi3_longrope"}) {
+    for (const char* mesh : {"cp=2", "cp=4", "cp=2,tp=2"}) {
+      out.push_back({checkpoint, mesh});
+      if (std::string(mesh).find("tp") != std::string::npos) out.push_back({checkpoint, mesh, true});
+    }
+  }
+  for (const char* checkpoint : {"mixtral", "qwen3_moe", "qwen3_moe_unnormalized"}) {
+    out.push_back({checkpoint, "cp=2"});
+    out.push_back({checkpoint, "cp=4"});
+    out.push_back({checkpoint, "cp=2,tp=2", true});
+  }
+  out.push_back({"llama_gqa", "cp=8"});
+  out.push_back({"llama_gqa", "cp=2,tp=4"});
+  out.push_back({"llama_gqa", "cp=4,tp=2", true});
+  return out;
+}
+
+TEST_CASE("context parallelism gives the numbers of transformers") {
+  for (const ContextSetup& setup : RecordedSetups()) {
+    DYNAMIC_SECTION(setup.Name()) {
+      const std::filesystem::path folder = SourcePath("tests/parity/" + setup.checkpoint);
+      const double bound = RecordedBound(folder / "expected_1.safetensors");
+      double worst_logits = 0;
+      std::pair<double, std::string> worst_gradient = {0, ""};
+      std::mutex mutex;
+      RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
+        const ShardedModel sharded = LoadInContext(setup, mesh, std::nullopt);
+        for (const std::string suffix : {"_1", "_2", "_padded"}) {
+          if (!std::filesystem::exists(folder / ("inputs" + suffix + ".safetensors"))) continue;
+          const NamedTensors inputs = ReadTensors(folder / ("inputs" + suffix + ".safetensors"));
+          const NamedTensors expected = ReadTensors(folder / ("expected" + suffix + ".safetensors"));
+          const auto optional = [&](const char* name) {
+            const auto found = inputs.find(name);
+            return found == inputs.end() ? std::nullopt : std::optional(found->second);
+          };
+          for (const LiveParameter& parameter : sharded.applied->parameters()) parameter.tensor.mutable_grad().reset();
+          sharded.applied->ClearCounts();
+          const std::optional<at::Tensor> mask = optional("attention_mask");
+          const at::Tensor logits = sharded.model.forward(inputs.at("input_ids"), mask, optional("position_ids"));
+          const at::Tensor loss = CausalLmLoss(logits, inputs.at("labels"));
+          loss.backward();
+          const bool experts = ReadConfig(folder).Find("num_experts_per_tok") != nullptr;
+          ExpectAsPredicted(sharded, sharded.applied->counts(), inputs.at("input_ids"), experts);
+          const at::Tensor shown = mask ? mask->unsqueeze(-1) : at::ones({1});
+          const double logits_error = std::max(RelativeError(logits.detach() * shown, expected.at("logits") * shown),
+                                               RelativeError(loss.detach(), expected.at("loss")));
+          const auto gradient = WorstGradient(sharded, expected, "grad.");
+          const std::lock_guard lock(mutex);
+          worst_logits = std::max(worst_logits, logits_error);
+          worst_gradient = std::max(worst_gradient, gradient);
+        }
+        Expect(sharded.applied->Findings().empty(), "every planned module was called");
+      });
+      INFO("gradient of " << worst_gradient.second);
+      CHECK(worst_logits <= bound);
+      CHECK(worst_gradient.first <= bound);
+    }
+  }
+}
+
+// A loss in the dtype of the logits: the mean over the labels of the whole batch, whatever part of it the rows are.
+at::Tensor LossOf(const at::Tensor& logits, const at::Tensor& labels, int64_t counted) {
+  const at::Tensor wanted = labels.slice(1, 1).reshape(-1);
+  const at::Tensor given = logits.slice(1, 0, logits.size(1) - 1).flatten(0, 1);
+  return at::cross_entropy_loss(given, wanted, {}, at::Reduction::Sum, -100) / static_cast<double>(counted);
+}
+
+struct Step {
+  double loss = 0;
+  NamedTensors gradients;  // full
+};
+
+// One step in float64 on rows that the data-parallel ranks and micro-batches share.
+Step RunStep(const ContextSetup& setup, const DeviceMesh& mesh, const at::Tensor& ids, const at::Tensor& labels,
+             ShardedModel& sharded) {
+  const int64_t ranks = mesh.shape().data_ranks();
+  const int64_t rows = ids.size(0) / (ranks * setup.micros);
+  const int64_t counted = labels.slice(1, 1).ne(-100).sum().item<int64_t>();
+  Step out;
+  for (int64_t micro = 0; micro < setup.micros; ++micro) {
+    const int64_t first = (mesh.shape().DataCoordinate(mesh.rank()) * setup.micros + micro) * rows;
+    sharded.applied->SetGradientSync(micro + 1 == setup.micros);
+    const at::Tensor own = ids.narrow(0, first, rows);
+    const at::Tensor logits = sharded.model.forward(own, std::nullopt, std::nullopt);
+    // ddp and fsdp take the mean over the data-parallel ranks.
+    const at::Tensor loss = LossOf(logits, labels.narrow(0, first, rows), counted) * static_cast<double>(ranks);
+    loss.backward();
+    out.loss += loss.item<double>() / static_cast<double>(ranks);
+  }
+  for (const LiveParameter& parameter : sharded.applied->parameters()) {
+    out.gradients[parameter.path] = GatherFull(*sharded.applied, parameter, parameter.tensor.grad());
+  }
+  return out;
+}
+
+at::Tensor Ids(int64_t rows, int64_t tokens, int64_t vocabulary) {
+  return (at::arange(rows * tokens) * 7 + 3).remainder(vocabulary).view({rows, tokens});
+}
+
+constexpr int64_t kRows = 4;
+constexpr int64_t kTokens = 13;  // neither 2 nor 4 divides it
+
+TEST_CASE("context parallelism in float64 gives the numbers of one rank") {
+  std::vector<ContextSetup> setups;
+  for (const char* checkpoint : {"llama_gqa", "llama_bias", "qwen3_head_dim12", "gemma3_softcap", "phi3_gqa"}) {
+    setups.push_back({checkpoint, "cp=4"});
+    setups.push_back({checkpoint, "cp=2,tp=2", true});
+    setups.push_back({checkpoint, "cp=2,tp=2", false, R"(recompute { "model.layers.*" })"});
+    setups.push_back({checkpoint, "dp_shard=2,cp=2", false, "", 2});
+  }
+  const std::string recomputed = R"(recompute { "model.layers.*" })";
+  const std::string selective = R"(recompute { "model.layers.*", keep = { "attention", "every_second_matmul" } })";
+  const std::string sharded = R"(fsdp { wrap = "model.layers.*", reshard = true })";
+  setups.push_back({"llama_gqa", "cp=2", false, recomputed, 4});
+  setups.push_back({"llama_gqa", "cp=2,tp=2", true, selective});
+  setups.push_back({"llama_gqa", "dp_shard=2,cp=2", false, "ddp {}", 2});
+  setups.push_back({"llama_gqa", "dp_shard=2,cp=2,tp=2", true, sharded + ", " + recomputed, 2});
+  setups.push_back({"llama_gqa", "dp_replicate=2,dp_shard=2,cp=2", false, sharded});
+  std::map<std::string, Step> alone;
+  for (const ContextSetup& setup : setups) {
+    DYNAMIC_SECTION(setup.Name()) {
+      const JsonValue config = ReadConfig(SourcePath("tests/parity/" + setup.checkpoint));
+      const at::Tensor ids = Ids(kRows, kTokens, config.Find("vocab_size")->AsInt());
+      at::Tensor labels = ids.clone();
+      labels[0].slice(0, 5) = -100;
+      if (!alone.contains(setup.checkpoint)) {
+        RunRanks("tp=1", [&](DeviceMesh& mesh) {
+          ShardedModel model = LoadInContext({setup.checkpoint, "tp=1"}, mesh, at::kDouble);
+          alone[setup.checkpoint] = RunStep({setup.checkpoint, "tp=1"}, mesh, ids, labels, model);
+        });
+      }
+      const Step& want = alone[setup.checkpoint];
+      std::mutex mutex;
+      double loss = 0;
+      RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
+        ShardedModel model = LoadInContext(setup, mesh, at::kDouble);
+        const Step got = RunStep(setup, mesh, ids, labels, model);
+        const std::lock_guard lock(mutex);
+        loss += got.loss / static_cast<double>(mesh.shape().size(MeshAxis::kCp) * mesh.shape().size(MeshAxis::kTp));
+        for (const auto& [path, gradient] : got.gradients) {
+          const double error = RelativeError(gradient, want.gradients.at(path));
+          Expect(error <= 1e-9, "the gradient of " + path + " differs by " + std::to_string(error));
+        }
+      });
+      CHECK(std::abs(loss - want.loss) <= 1e-9 * want.loss);
+    }
+  }
+}
+
+// Chunks of 1, 1, 1 and no token.
+TEST_CASE("fewer tokens than ranks of cp leave a rank without tokens") {
+  const at::Tensor ids = Ids(2, 3, 64);
+  Step want;
+  RunRanks("tp=1", [&](DeviceMesh& mesh) {
+    ShardedModel model = LoadInContext({"llama_gqa", "tp=1"}, mesh, at::kDouble);
+    want = RunStep({"llama_gqa", "tp=1"}, mesh, ids, ids, model);
+  });
+  RunRanks("cp=4", [&](DeviceMesh& mesh) {
+    ShardedModel model = LoadInContext({"llama_gqa", "cp=4"}, mesh, at::kDouble);
+    const Step got = RunStep({"llama_gqa", "cp=4"}, mesh, ids, ids, model);
+    Expect(std::abs(got.loss - want.loss) <= 1e-9, "the loss");
+    for (const auto& [path, gradient] : got.gradients) {
+      Expect(RelativeError(gradient, want.gradients.at(path)) <= 1e-9, "the gradient of " + path);
+    }
+  });
+}
+
+TEST_CASE("ranks of cp that receive other tokens are found") {
+  const auto failures = RunRanksFailing("cp=2", [](DeviceMesh& mesh) {
+    const ShardedModel model = LoadInContext({"llama_gqa", "cp=2"}, mesh, std::nullopt);
+    model.model.forward(Ids(kRows, kTokens, 63) + mesh.rank(), std::nullopt, std::nullopt);
+  });
+  REQUIRE(failures.size() == 2);
+  for (const RankFailure& failure : failures) {
+    CHECK_THAT(failure.text, Catch::Contains("the inputs of ''"));
+    CHECK_THAT(failure.text, Catch::Contains("MS0507"));
+  }
+}
+
+TEST_CASE("a gradient that is not summed over cp is found") {
+  const ContextSetup setup{"llama_gqa", "cp=2"};
+  const std::string forgotten = "model.layers.1.post_attention_layernorm.weight";
+  const at::Tensor ids = Ids(kRows, kTokens, 64);
+  Step want;
+  RunRanks("tp=1", [&](DeviceMesh& mesh) {
+    ShardedModel model = LoadInContext({"llama_gqa", "tp=1"}, mesh, at::kDouble);
+    want = RunStep({"llama_gqa", "tp=1"}, mesh, ids, ids, model);
+  });
+  RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
+    ShardedModel model = LoadInContext(setup, mesh, at::kDouble, [&](CompiledPlan& plan) {
+      const auto m = static_cast<size_t>(plan.tree->Find("model.layers.1.post_attention_layernorm"));
+      plan.layouts.push_back(plan.LayoutsOf(m));
+      plan.layouts.back().params[0][MeshAxis::kCp] = Layout::Replicate();
+      plan.layouts_of[m] = static_cast<uint32_t>(plan.layouts.size()) - 1;
+    });
+    const Step got = RunStep(setup, mesh, ids, ids, model);
+    for (const auto& [path, gradient] : got.gradients) {
+      const double error = RelativeError(gradient, want.gradients.at(path));
+      Expect((path == forgotten) == (error > 1e-2), path + " differs by " + std::to_string(error));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace moonshard::test
