@@ -12,6 +12,7 @@
 #include "engine/io/checkpoint/run_directory.h"
 #include "engine/io/checkpoint/sharded_checkpoint.h"
 #include "tests/engine/train/training_state/run.h"
+#include "tests/support/process.h"
 #include "tests/support/skip.h"
 
 namespace moonshard::test {
