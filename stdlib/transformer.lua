@@ -35,14 +35,15 @@ local tokens <const> = transformer.tokens
 ---@class stream
 ---@field residual layout   of the hidden states between blocks: replicate, or shard(1) under sequence parallelism; under
 ---                          context parallelism also shard(1) on cp
----@field logits   layout   of the logits: replicate, or shard(-1) for a loss over a sharded vocabulary
+---@field logits   layout   of the logits: replicate, or shard(-1) for a loss over a sharded vocabulary, under context
+---                          parallelism of a rank's own tokens
 ---@field stable   boolean  no reduction over ranks in the forward: every dot product is computed on one rank
 ---@field context  string|false  how the sequence is sharded on cp: "ulysses"; false: it is not
 
 -- The options sequence_parallel, loss_parallel, stable and context of a decoder plan as layouts. A plan without one of
 -- these options passes false. context = "ulysses": each rank of cp has its own tokens between blocks, and all tokens of
 -- its own heads in attention; on a mesh without cp it has no effect. The token ids are full on every rank and are sliced
--- before the embedding, the logits are full on every rank.
+-- before the embedding; the logits are full on every rank, with loss_parallel those of its own tokens.
 ---@param opt { sequence_parallel: boolean, loss_parallel: boolean, stable: boolean, context?: string|false }
 ---@return stream
 function transformer.stream(opt)
@@ -56,7 +57,7 @@ function transformer.stream(opt)
   end
   return {
     residual = tokens({ context = context }, opt.sequence_parallel and shard(1) or replicate),
-    logits = opt.loss_parallel and shard(-1) or replicate,
+    logits = opt.loss_parallel and tokens({ context = context }, shard(-1)) or replicate,
     stable = opt.stable,
     context = context,
   }

@@ -52,6 +52,7 @@
 #include "engine/runtime/sharded_model/state.h"
 #include "engine/runtime/sharded_model/unshard_scope.h"
 #include "engine/train/loss/losses.h"
+#include "engine/train/loss/sequence_loss.h"
 #include "engine/train/loss/vocabulary_of.h"
 #include "engine/train/optim/adamw.h"
 #include "engine/train/optim/finite.h"

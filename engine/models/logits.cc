@@ -30,6 +30,8 @@ Logits LogitsOf(const CausalLm& model, const CompiledPlan& plan) {
   const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(head));
   if (!layouts.outputs.empty() && layouts.outputs[0] && plan.mesh.size(MeshAxis::kTp) > 1)
     out.layout = layouts.outputs[0]->to[MeshAxis::kTp];
+  if (plan.context_parallel && !layouts.outputs.empty() && layouts.outputs[0])
+    out.sequence = layouts.outputs[0]->to[MeshAxis::kCp];
   return out;
 }
 

@@ -14,6 +14,7 @@ namespace moonshard {
 struct Logits {
   Layout layout;           // along tp
   int64_t vocabulary = 0;  // of all ranks
+  Layout sequence = {};    // along cp: replicate, or shard(1)
 };
 
 // Returns the layout and the full vocabulary of the model's logits. Of a reference model, these are the declared output

@@ -29,21 +29,22 @@ Diagnostic NotFull(const std::string& name, const std::string& shapes) {
 FullOutputs::FullOutputs(const ShardedModel& model) {
   const AppliedPlan& applied = *model.applied;
   const CompiledPlan& plan = applied.plan();
-  if (plan.mesh.size(MeshAxis::kTp) == 1) return;
-  group_ = AxisGroup::Make(applied.mesh(), MeshAxis::kTp);
-  const auto add = [&](const std::string& name, const Layout& layout, int64_t size) {
+  const auto add = [&](const std::string& name, const std::shared_ptr<AxisGroup>& group, const Layout& layout,
+                       int64_t size) {
     if (layout == Layout::Replicate() || layout.kind == LayoutKind::kShared) return;
-    TensorRedistribution move =
-        TensorRedistribution::Make(layout, Layout::Replicate(), group_, {size, -1, "the full output '" + name + "'", 1})
-            .ValueOrThrow();
-    moves_.emplace(name, std::move(move));
+    moves_[name].push_back(
+        TensorRedistribution::Make(layout, Layout::Replicate(), group, {size, -1, "the full output '" + name + "'", 1})
+            .ValueOrThrow());
   };
+  if (plan.mesh.size(MeshAxis::kTp) > 1) group_ = AxisGroup::Make(applied.mesh(), MeshAxis::kTp);
   const auto program = std::dynamic_pointer_cast<Program>(model.model.module);
   if (program == nullptr) {
     const Logits logits = LogitsOf(model.model, plan);
-    add("logits", logits.layout, logits.vocabulary);
+    add("logits", group_, logits.layout, logits.vocabulary);
+    if (logits.sequence.is_shard()) add("logits", AxisGroup::Make(applied.mesh(), MeshAxis::kCp), logits.sequence, -1);
     return;
   }
+  if (!group_) return;
   const ExportedProgram& exported = program->exported();
   const std::vector<std::optional<Layout>> layouts = program->OutputLayouts(plan);
   for (size_t i = 0; i < layouts.size(); ++i) {
@@ -55,13 +56,15 @@ FullOutputs::FullOutputs(const ShardedModel& model) {
       const SizeExpression& full = shape[static_cast<size_t>(layouts[i]->dim)];
       if (full.op == SizeExpression::Op::kNumber) size = full.number;
     }
-    add(exported.outputs[i].name, *layouts[i], size);
+    add(exported.outputs[i].name, group_, *layouts[i], size);
   }
 }
 
 at::Tensor FullOutputs::operator()(std::string_view output, at::Tensor local) const {
-  const auto move = moves_.find(output);
-  return move == moves_.end() ? local : move->second(std::move(local));
+  const auto moves = moves_.find(output);
+  if (moves == moves_.end()) return local;
+  for (const TensorRedistribution& move : moves->second) local = move(std::move(local));
+  return local;
 }
 
 ProgramOutputs FullOutputs::operator()(const ProgramOutputs& local) const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dsl/commands/run/step.h"
 
@@ -28,8 +29,8 @@ class FullOutputs {
   ProgramOutputs operator()(const ProgramOutputs& local) const;
 
  private:
-  std::map<std::string, TensorRedistribution, std::less<>> moves_;
-  std::shared_ptr<AxisGroup> group_;  // of tp; null on one rank
+  std::map<std::string, std::vector<TensorRedistribution>, std::less<>> moves_;  // in the order in which they run
+  std::shared_ptr<AxisGroup> group_;                                             // of tp; null on one rank
 };
 
 }  // namespace moonshard

@@ -46,10 +46,6 @@ Diagnostic NotInChunks(const CausalLm& net, const std::string& message, const st
 Result<Vocabulary> VocabularyOfWeight(const CausalLm& net, const AppliedPlan& model) {
   if (net.head == nullptr)
     return NotInChunks(net, "the logits of this model are not the output of a single Linear", "no --loss-chunk");
-  if (model.plan().context_parallel) {
-    return NotInChunks(net, "--loss-chunk computes the logits of hidden states that cp shards along the sequence",
-                       "a mesh without cp, or no --loss-chunk");
-  }
   const auto adapts = [&](const auto& adapted) { return adapted.first == net.head_path; };
   if (std::ranges::any_of(model.plan().adapted, adapts)) {
     return NotInChunks(net,
@@ -87,6 +83,14 @@ Result<Vocabulary> VocabularyOfLogits(const CausalLm& net, const AppliedPlan& mo
   return VocabularyOf(model, logits.layout, logits.vocabulary, net.head_path.empty() ? "logits" : net.head_path);
 }
 
+// The group of cp, if a rank has the logits of its own tokens alone: where the plan leaves them so, and where the loss
+// makes them of the hidden states.
+std::shared_ptr<AxisGroup> SequenceOf(const CausalLm& net, const AppliedPlan& model, int64_t chunk) {
+  if (!model.plan().context_parallel || (chunk == 0 && !LogitsOf(net, model.plan()).sequence.is_shard()))
+    return nullptr;
+  return AxisGroup::Make(model.mesh(), MeshAxis::kCp);
+}
+
 }  // namespace
 
 Result<BatchLoss> BatchLoss::NextTokens(const CausalLm& net, const AppliedPlan& model, int64_t chunk) {
@@ -94,7 +98,8 @@ Result<BatchLoss> BatchLoss::NextTokens(const CausalLm& net, const AppliedPlan& 
   std::optional<Vocabulary> vocabulary =
       (chunk > 0 ? VocabularyOfWeight(net, model) : VocabularyOfLogits(net, model)).Collect(diagnostics);
   if (!vocabulary) return diagnostics;
-  return BatchLoss(net, std::move(vocabulary), {chunk, chunk > 0 ? HiddenLayout(net, model) : Layout::Replicate()});
+  return BatchLoss(net, std::move(vocabulary), {chunk, chunk > 0 ? HiddenLayout(net, model) : Layout::Replicate()},
+                   nullptr, SequenceOf(net, model, chunk));
 }
 
 Result<BatchLoss> BatchLoss::OfModel(const CausalLm& net, const AppliedPlan& model) {
@@ -161,21 +166,21 @@ at::Tensor BatchLoss::Loss(const Batch& batch, LossReduction reduction) const {
     }
     return reduction == LossReduction::kMean ? mean.sum() : mean.sum() * batch.counted;
   }
+  const auto cross_entropy = [&](const ShardedLogits& logits) {
+    const at::Tensor targets = batch.OnHost("targets");
+    return sequence_ ? CrossEntropy(*vocabulary_, sequence_, logits, targets, {.reduction = reduction})
+                     : CrossEntropy(*vocabulary_, logits, targets, {.reduction = reduction});
+  };
   // With chunks the head is not called: the loss multiplies by its weight, a chunk of tokens at a time, so that the
   // logits of all tokens never exist together. The model is then used without its own forward, so CallAsModel begins
   // and ends a call of it for the hooks of the plan.
-  if (head_.chunk == 0) {
-    return CrossEntropy(*vocabulary_, net_.forward(batch["ids"], {}, {}), batch.OnHost("targets"),
-                        {.reduction = reduction});
-  }
+  if (head_.chunk == 0) return cross_entropy(net_.forward(batch["ids"], {}, {}));
   return CallAsModel(*net_.module, batch["ids"], [&](const at::Tensor& ids) {
     const at::Tensor hidden = net_.hidden(ids);
     // The product is made in the weight's type: float32 under autocast too.
     const at::Tensor& weight = net_.head->weight;
-    return CrossEntropy(
-        *vocabulary_,
-        ShardedLogits::OfHead(*vocabulary_, hidden.to(weight.scalar_type()), weight, net_.head->bias, head_),
-        batch.OnHost("targets"), {.reduction = reduction});
+    return cross_entropy(
+        ShardedLogits::OfHead(*vocabulary_, hidden.to(weight.scalar_type()), weight, net_.head->bias, head_));
   });
 }
 
@@ -185,6 +190,21 @@ std::pair<double, int64_t> BatchLoss::Sum(const Batch& batch) const {
   // A rank without counted labels runs the model all the same: other ranks wait for it in collectives.
   const double sum = Loss(batch, LossReduction::kSum).item<double>();
   return {batch.counted == 0 ? 0 : sum, batch.counted};
+}
+
+CollectiveCounts BatchLoss::counts() const {
+  CollectiveCounts out;
+  for (const AxisGroup* group : {vocabulary_ ? &vocabulary_->group() : nullptr, sequence_.get()}) {
+    if (group == nullptr) continue;
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      for (const CollectiveKind kind : kCollectiveKinds) {
+        const CollectiveCount& of_group = group->counts().of(direction, kind);
+        out.of(direction, kind).count += of_group.count;
+        out.of(direction, kind).bytes += of_group.bytes;
+      }
+    }
+  }
+  return out;
 }
 
 }  // namespace moonshard

@@ -1,7 +1,7 @@
 // BatchLoss: the loss of a batch. It is either the cross-entropy of the next tokens of each row, for logits that the
-// plan leaves replicated or sharded along the vocabulary, without gathering them, or the loss that the model computes
-// itself, of tokens or of examples. The result is the same on every rank that shares the rows.
-// Stage before: batches.h. Stage after: backward.
+// plan leaves replicated or sharded, along the vocabulary or on cp along the sequence, without gathering them, or the
+// loss that the model computes itself, of tokens or of examples. The result is the same on every rank that shares the
+// rows. Stage before: batches.h. Stage after: backward.
 #pragma once
 
 #include <memory>
@@ -41,21 +41,27 @@ class BatchLoss {
   std::pair<double, int64_t> Sum(const Batch& batch) const;
 
   // The collectives of the loss alone; those of the model are in AppliedPlan::counts.
-  CollectiveCounts counts() const { return vocabulary_ ? vocabulary_->group().counts() : CollectiveCounts(); }
+  CollectiveCounts counts() const;
   void ClearCounts() const {
     if (vocabulary_) vocabulary_->group().ClearCounts();
+    if (sequence_) sequence_->ClearCounts();
   }
 
  private:
   BatchLoss(const CausalLm& net, std::optional<Vocabulary> vocabulary, HeadOptions head,
-            std::shared_ptr<Program> by_name = nullptr)
-      : net_(net), vocabulary_(std::move(vocabulary)), head_(std::move(head)), by_name_(std::move(by_name)) {}
+            std::shared_ptr<Program> by_name = nullptr, std::shared_ptr<AxisGroup> sequence = nullptr)
+      : net_(net),
+        vocabulary_(std::move(vocabulary)),
+        head_(std::move(head)),
+        by_name_(std::move(by_name)),
+        sequence_(std::move(sequence)) {}
   at::Tensor Loss(const Batch& batch, LossReduction reduction) const;
 
   const CausalLm& net_;
   std::optional<Vocabulary> vocabulary_;  // none: the model's own loss
   HeadOptions head_;                      // with a chunk of 0 the model calls its head itself
   std::shared_ptr<Program> by_name_;      // of examples; else null
+  std::shared_ptr<AxisGroup> sequence_;   // of cp, if a rank has the logits of its own tokens alone; else null
 };
 
 }  // namespace moonshard

@@ -26,6 +26,19 @@ Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& hea
     return d;
   }
   const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(found));
+  const Layout sequence =
+      layouts.outputs.empty() || !layouts.outputs[0] ? Layout::Replicate() : layouts.outputs[0]->to[MeshAxis::kCp];
+  if (plan.context_parallel && sequence.is_shard()) {
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                  "each rank of cp has the logits of its own tokens, which a loss of all targets does "
+                                  "not take");
+    d.path = head;
+    d.declared = sequence.ToText() + " on cp";
+    d.required =
+        "logits that are gathered over cp; or the vocabulary of the layout on tp, and the loss of "
+        "engine/train/loss/sequence_loss.h";
+    return d;
+  }
   const Layout left =
       layouts.outputs.empty() || !layouts.outputs[0] ? Layout::Replicate() : layouts.outputs[0]->to[MeshAxis::kTp];
   return VocabularyOf(model, left, weight->shape[0], head, std::move(options));

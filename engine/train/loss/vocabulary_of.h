@@ -18,7 +18,8 @@ namespace moonshard {
 
 // Returns the vocabulary of the output of module `head`: sharded over tp if the output is shard(-1), full on every rank
 // if the output is replicate. Its size is the number of rows of the head's full weight. Errors: kBadInput if the module
-// does not exist or has no parameter `weight`; kNotSupported for an output of any other layout.
+// does not exist or has no parameter `weight`; kNotSupported for an output of any other layout, and for one whose
+// tokens are shards on cp (sequence_loss.h).
 Result<Vocabulary> VocabularyOf(const AppliedPlan& model, const std::string& head, VocabularyOptions options = {});
 
 // Returns the vocabulary of logits that leave `model` in this layout along tp. `size`: of the full vocabulary. Errors:

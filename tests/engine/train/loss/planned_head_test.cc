@@ -7,6 +7,8 @@
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/nn/hook.h"
 #include "engine/runtime/nn/linear.h"
+#include "engine/train/loss/sequence_loss.h"
+#include "engine/train/loss/vocabulary_of.h"
 #include "tests/engine/train/loss/loss_cases.h"
 
 namespace moonshard::test {
@@ -80,6 +82,60 @@ TEST_CASE("a planned head with a loss trains as the whole model does") {
           const int64_t expected = vocabulary.group().size() > 1 ? 1 : 0;
           Expect(counts.of(Direction::kBackward, CollectiveKind::kAllReduce).count == expected, "one sum");
         }
+      });
+    }
+  }
+}
+
+// The input is sliced over cp in front of the body, and the head leaves the logits of a rank's own tokens.
+Plan ContextPlan() {
+  const auto on = [](Layout tp) {
+    Placement out = Placement(std::move(tp));
+    out[MeshAxis::kCp] = Layout::Shard(1);
+    return out;
+  };
+  Plan plan = HeadPlan();
+  plan.rules[0].style.inputs = {Redistribution{on(Layout::Replicate()), on(Layout::Shared())}};
+  plan.rules[0].style.outputs = {Redistribution{on(Layout::Shard(-1)), on(Layout::Shard(-1))}};
+  Rule body;
+  body.pattern = "body";
+  body.style.name = "sliced";
+  body.style.params = {{"weight", Layout::Replicate()}, {"bias", Layout::Replicate()}};
+  body.style.inputs = {Redistribution{Placement(), on(Layout::Replicate())}};
+  plan.rules.push_back(body);
+  return plan;
+}
+
+TEST_CASE("a planned head with the loss of its own tokens trains as the whole model does") {
+  constexpr int64_t kSize = 7;
+  for (const char* mesh_text : {"cp=2", "cp=2,tp=2"}) {
+    for (const bool chunked : {false, true}) {
+      RunRanks(mesh_text, [chunked](DeviceMesh& mesh) {
+        const at::Tensor x = Numbers({2, 5, kPlannedHidden}, 1, 9);
+        at::Tensor targets = SomeTargets({2, 5}, kSize);
+        targets.narrow(1, 0, 3).fill_(-100);  // all of the first rank's
+        LanguageModel full = MakeModel(kSize);
+        const at::Tensor want = at::cross_entropy_loss(full(x).view({-1, kSize}), targets.view({-1}));
+        want.backward();
+
+        const Vocabulary vocabulary = VocabularyOn(mesh, kSize);
+        const auto sequence = AxisGroup::Make(mesh, MeshAxis::kCp);
+        auto model = Parallelize(MakeModel(kSize), ContextPlan(), mesh);
+        const auto logits = [&]() -> ShardedLogits {
+          if (!chunked) return model.forward(x);
+          HeadOptions options;
+          options.chunk = 3;
+          options.hidden = Layout::Replicate();
+          return ShardedLogits::OfHead(vocabulary, model->Hidden(x), model->head->weight, {}, options);
+        };
+        const at::Tensor got = CrossEntropy(vocabulary, sequence, logits(), targets);
+        got.backward();
+        ExpectNear(got, want, 1e-12, "loss");
+        ExpectNear(model->head->weight.grad(), ShardOf(full->head->weight.grad(), 0, vocabulary), 1e-12, "head");
+        ExpectNear(model->body->weight.grad(), full->body->weight.grad(), 1e-12, "body");
+        const Result<Vocabulary> of_all = VocabularyOf(model.applied(), "head");
+        Expect(!of_all.ok() && of_all.diagnostics().front().finding == Finding::kNotSupported,
+               "a loss of all tokens is refused");
       });
     }
   }

@@ -1,0 +1,86 @@
+// The loss of all tokens is the sum over the ranks of the losses of their own: partial -> replicate, whose backward is
+// the identity, since every rank starts its backward from the same value. The number of tokens that count must be that
+// of all ranks: the mean of a rank's own tokens would weigh tokens by how many of their neighbours are ignored, and is
+// not a number on a rank all of whose targets are ignored. Targets are shifted by their caller in the full sequence, so
+// that the last token of a chunk has the first token of the next chunk as its target.
+#include "engine/train/loss/sequence_loss.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "engine/core/base/hash.h"
+#include "engine/core/base/text.h"
+#include "engine/runtime/redistribute/redistribute.h"
+
+namespace moonshard {
+namespace {
+
+Diagnostic BadTargets(const ShardedLogits& logits, const at::Tensor& targets, const std::string& required) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the logits do not have the tokens of this rank's chunk");
+  d.declared = "logits of " + ShapeToString(logits.tokens_shape()) + " tokens, targets " +
+               (targets.defined() ? ShapeToString(targets.sizes()) : "that are undefined");
+  d.required = required;
+  return d;
+}
+
+// Equal on every rank whose logits fit: the targets, by their values where those are cheap to read. A rank whose logits
+// do not fit says so, and all ranks throw.
+std::string SignatureOf(const at::Tensor& targets, const std::string& tokens) {
+  std::string out = "targets ";
+  if (!targets.defined()) return out + "that are undefined";
+  out += ShapeToString(targets.sizes());
+  if (targets.is_cpu()) {
+    const at::Tensor full = targets.contiguous();
+    out += ", hash " + std::to_string(HashOf({static_cast<const char*>(full.const_data_ptr()), full.nbytes()}));
+  }
+  return out + tokens;
+}
+
+}  // namespace
+
+at::Tensor CrossEntropy(const Vocabulary& vocabulary, const std::shared_ptr<AxisGroup>& sequence,
+                        const ShardedLogits& logits, const at::Tensor& targets, const CrossEntropyOptions& options) {
+  if (options.reduction == LossReduction::kNone) {
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the losses of single tokens are not gathered over ranks");
+    d.path = vocabulary.label().text();
+    d.declared = "LossReduction::kNone of logits whose tokens are shards";
+    d.required = "kMean or kSum";
+    throw PlanError({std::move(d)});
+  }
+  const bool shaped = targets.defined() && targets.dim() == 2 && logits.tokens_shape().size() == 2;
+  int64_t begin = 0;
+  int64_t length = 0;
+  if (shaped) {
+    const int64_t chunk = (targets.size(1) + sequence->size() - 1) / sequence->size();
+    begin = std::min(targets.size(1), chunk * sequence->rank());
+    length = std::min(targets.size(1), begin + chunk) - begin;
+  }
+  const bool fits = shaped && logits.tokens_shape()[0] == targets.size(0) && logits.tokens_shape()[1] == length;
+  const CollectiveLabel label("the targets of '" + vocabulary.label().text() + "'");
+  const CollectiveLabel signature(
+      SignatureOf(targets, fits ? "" : ", logits of " + ShapeToString(logits.tokens_shape()) + " tokens"));
+  sequence->StartCheckInputs(signature, label);
+  sequence->FinishCheck();
+  if (!fits) {
+    throw PlanError({BadTargets(
+        logits, targets,
+        shaped ? "logits of [" + std::to_string(targets.size(0)) + ", " + std::to_string(length) + "] tokens"
+               : "logits [b, t, V] of this rank's tokens, targets [b, T] of all tokens")});
+  }
+  CrossEntropyOptions own = options;
+  own.reduction = LossReduction::kSum;
+  const at::Tensor term = CrossEntropy(vocabulary, logits, targets.narrow(1, begin, length).contiguous(), own);
+  const TensorRedistribution sum =
+      TensorRedistribution::Make(Layout::Partial(), Layout::Replicate(), sequence, {-1, -1, label.text(), 1})
+          .ValueOrThrow();
+  const at::Tensor total = sum(term.unsqueeze(0)).squeeze(0);
+  if (options.reduction == LossReduction::kSum) return total;
+  const at::Tensor counted = targets.ne(options.ignore_index).sum();
+  return total / counted.to(total.device(), total.scalar_type());
+}
+
+}  // namespace moonshard
