@@ -114,7 +114,8 @@ std::vector<ContextSetup> RecordedSetups() {
   std::vector<ContextSetup> out;
   for (const char* checkpoint :
        {"llama_gqa", "llama_bias", "llama_tied_llama3", "mistral_window8", "ministral3_yarn", "qwen2_window5",
-        "qwen3_head_dim12", "qwen3_bias_window", "gemma3_softcap", "gemma3_old_untied", "phi3_gqa", "phi3_longrope"}) {
+        "qwen3_head_dim12", "qwen3_bias_window", "gemma3_softcap", "gemma3_old_untied", "phi3_gqa", "phi3_longrope",
+        "phi_partial", "phi_qknorm", "baichuan1", "baichuan2", "decilm"}) {
     for (const char* mesh : {"cp=2", "cp=4", "cp=2,tp=2"}) {
       out.push_back({checkpoint, mesh});
       if (std::string(mesh).find("tp") != std::string::npos) out.push_back({checkpoint, mesh, true});
