@@ -175,6 +175,66 @@ TEST_CASE("dense families communicate twice a layer each way, and Phi-3 gathers 
   CHECK(found == dense.size());
 }
 
+// Of the ranks of cp every one has its own tokens, so that the gradient of every parameter is a term; and heads are
+// exchanged at the projections of attention alone.
+TEST_CASE("plans with context = ulysses exchange heads at each attention, and the others refuse it") {
+  const std::map<std::string, int64_t> exchanges_of_layer = {
+      {"baichuan", 2},
+      {"decilm", 4},
+      {"gemma3", 4},
+      {"gemma3_classification", 4},
+      {"glm", 4},
+      {"glm4", 4},
+      {"llama", 4},
+      {"llama_classification", 4},
+      {"llama_fused", 2},
+      {"llama_interleaved", 2},
+      {"llama_tied", 4},
+      {"ministral3", 4},
+      {"mistral", 4},
+      {"mixtral_file", 4},
+      {"muse_glimmer", 5},
+      {"nemotron_nas", 4},
+      {"phi", 4},
+      {"phi3", 2},
+      {"qwen2", 4},
+      {"qwen3", 4},
+      {"qwen3_classification", 4},
+      {"qwen3_moe_file", 4},
+  };
+  std::set<std::string> found;
+  for (const Family& family : Families()) {
+    for (const std::string mesh : {"cp=2", "cp=2,tp=2"}) {
+      INFO(family.name << " on " << mesh);
+      const Result<CompiledPlan> resolved = Resolve(family, mesh, {{"context", "ulysses"}});
+      INFO(ToText(resolved.diagnostics()));
+      if (!exchanges_of_layer.contains(family.name)) {
+        REQUIRE(!resolved.ok());
+        CHECK_THAT(ToText(resolved.diagnostics()), Catch::Contains("context"));
+        continue;
+      }
+      found.insert(family.name);
+      REQUIRE(resolved.ok());
+      const CompiledPlan& plan = resolved.value();
+      CHECK(plan.context_parallel);
+      int64_t attentions = 0;
+      for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
+        const std::string& path = plan.tree->modules()[m].path;
+        for (const char* name : {"self_attn.o_proj", "self_attn.dense"}) attentions += path.ends_with(name) ? 1 : 0;
+        const ModuleTree::Signature& signature = plan.tree->parameters(plan.tree->modules()[m]);
+        for (size_t p = 0; p < signature.size(); ++p) {
+          if (!signature[p].is_buffer) CHECK(plan.LayoutsOf(m).params[p][MeshAxis::kCp] == Layout::Shared());
+        }
+      }
+      const CollectiveCounts counts = TotalsOf(plan, 0).collectives;
+      for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+        CHECK(counts.of(direction, CollectiveKind::kAllToAll).count == attentions * exchanges_of_layer.at(family.name));
+      }
+    }
+  }
+  CHECK(found.size() == exchanges_of_layer.size());
+}
+
 TEST_CASE("a classifier's logits do not lie in shards") {
   for (const Family& family : Families()) {
     if (!family.name.ends_with("classification")) continue;

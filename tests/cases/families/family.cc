@@ -81,9 +81,14 @@ std::vector<Family> ReadFamilies(const std::string& work) {
 }
 
 Result<CompiledPlan> Resolve(const Family& family, int64_t tp, const std::map<std::string, std::string>& options) {
+  return Resolve(family, "tp=" + std::to_string(tp), options);
+}
+
+Result<CompiledPlan> Resolve(const Family& family, const std::string& mesh,
+                             const std::map<std::string, std::string>& options) {
   ModelOptions model;
   model.model = family.folder;
-  model.mesh = "tp=" + std::to_string(tp);
+  model.mesh = mesh;
   model.options = family.options;
   for (const auto& [name, value] : options) model.options[name] = value;
   return ResolveFromHeaders(model);

@@ -35,6 +35,8 @@ std::vector<Family> ReadFamilies(const std::string& work);
 
 // The plan that moonshard chooses, resolved from the headers with the family's options and these.
 Result<CompiledPlan> Resolve(const Family& family, int64_t tp, const std::map<std::string, std::string>& options);
+Result<CompiledPlan> Resolve(const Family& family, const std::string& mesh,
+                             const std::map<std::string, std::string>& options);
 
 // What a rank holds of one parameter: "whole", "shard(0)", "packed(0)"; and rank 0's shape.
 struct Held {
