@@ -55,11 +55,11 @@ struct ModelFolder {
   std::optional<StoredAdapter> adapter = std::nullopt;
 };
 
-// Reads config.json, the checkpoint's headers, the mesh, the program and the adapter. `headers_only` accepts safetensors files
-// without data. If `options.model` is a program, the config is the one that the exporter recorded (empty if it recorded
-// none), and the checkpoint is empty. The errors of all files are returned together. Errors also: kFileNotFound:
-// `options.model` is no directory, or a directory with archives but without their index; kBadArgument: both
-// `options.model` and `options.program` are programs, and not the same.
+// Reads config.json, the checkpoint's headers, the mesh, the program and the adapter. `headers_only` accepts
+// safetensors files without data. If `options.model` is a program, the config is the one that the exporter recorded
+// (empty if it recorded none), and the checkpoint is empty. The errors of all files are returned together. Errors also:
+// kFileNotFound: `options.model` is no directory, or a directory with archives but without their index; kBadArgument:
+// both `options.model` and `options.program` are programs, and not the same.
 Result<ModelFolder> OpenModelFolder(const ModelOptions& options, bool headers_only);
 // As OpenModelFolder, for a model that gets new weights: the checkpoint is not read, and is empty.
 Result<ModelFolder> OpenModelWithoutWeights(const ModelOptions& options);

@@ -29,7 +29,8 @@ double FromBits(uint16_t bits, FloatFormat format) {
   return sign != 0 ? -out : out;
 }
 
-// The mantissa is rounded as an integer. Rounded up to a power of two, it carries into the exponent, which is next to it.
+// The mantissa is rounded as an integer. Rounded up to a power of two, it carries into the exponent, which is next to
+// it.
 uint16_t ToBits(double value, FloatFormat format) {
   const uint32_t sign = std::signbit(value) ? 0x8000U : 0;
   const uint32_t largest = LargestOf(format);

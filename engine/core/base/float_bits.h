@@ -1,5 +1,5 @@
-// FloatBits: numbers in the 16-bit formats of floats, as their bits: float16 (IEEE 754 binary16) and bfloat16 (the upper
-// half of a float32).
+// FloatBits: numbers in the 16-bit formats of floats, as their bits: float16 (IEEE 754 binary16) and bfloat16 (the
+// upper half of a float32).
 #pragma once
 
 #include <cstdint>

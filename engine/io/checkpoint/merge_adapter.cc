@@ -1,6 +1,6 @@
-// The header of every file is that of the source, since no tensor changes its dtype or shape; then its tensors follow in
-// the order of their bytes, chunk by chunk (chunks.h). A chunk of an adapted weight gets its elements of B A added while
-// it is in memory.
+// The header of every file is that of the source, since no tensor changes its dtype or shape; then its tensors follow
+// in the order of their bytes, chunk by chunk (chunks.h). A chunk of an adapted weight gets its elements of B A added
+// while it is in memory.
 #include "engine/io/checkpoint/merge_adapter.h"
 
 #include <sys/stat.h>

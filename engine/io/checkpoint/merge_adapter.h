@@ -13,9 +13,9 @@
 namespace moonshard {
 
 // Writes the model directory `out`: the files of the directory of `source` (opened with its bytes), where the weight of
-// each module of `adapter` is computed in float64 and rounded once to its dtype. Memory: the two factors of a module and
-// a few megabytes. As in convert.h, `out` is complete or unchanged, and an interrupted call resumes; unlike there, an
-// `out` that has the content already is written again. Errors: kMissingTensor: the model has no weight for a module;
+// each module of `adapter` is computed in float64 and rounded once to its dtype. Memory: the two factors of a module
+// and a few megabytes. As in convert.h, `out` is complete or unchanged, and an interrupted call resumes; unlike there,
+// an `out` that has the content already is written again. Errors: kMissingTensor: the model has no weight for a module;
 // kTensorMismatch: of another shape than B A; kNotSupported: a weight that is not float32, float64, bfloat16 or
 // float16, or a head that is tied to the embedding, or one of the directories is inside the other; those of
 // ListModelFiles; kFileNotFound, kFileUnreadable, kWriteFailed.

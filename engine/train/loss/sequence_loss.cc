@@ -77,7 +77,7 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const std::shared_ptr<Axis
   const TensorRedistribution sum =
       TensorRedistribution::Make(Layout::Partial(), Layout::Replicate(), sequence, {-1, -1, label.text(), 1})
           .ValueOrThrow();
-  const at::Tensor total = sum(term.unsqueeze(0)).squeeze(0);
+  at::Tensor total = sum(term.unsqueeze(0)).squeeze(0);
   if (options.reduction == LossReduction::kSum) return total;
   const at::Tensor counted = targets.ne(options.ignore_index).sum();
   return total / counted.to(total.device(), total.scalar_type());

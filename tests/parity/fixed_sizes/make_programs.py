@@ -131,6 +131,16 @@ def chosen_view(h):
     return h.view(h.shape[0], -1, 4).softmax(-1).flatten(1)
 
 
+def unrecorded(h):
+    with torch.no_grad():
+        h.mul_(2)
+    return h
+
+
+def two_parts(q, out, full, key):
+    return out(one_key_head(q, key[..., :4])) + full
+
+
 @torch.no_grad()
 def given_result(h, compute):
     y = torch.zeros_like(h)
@@ -369,6 +379,11 @@ KINDS = {
     "factor_written": lambda m, x: m.out(times_in_place(m.q(x) * 1, m.k(x)[..., :4])),
     "too_large": lambda m, x: m.out(one_key_head(m.q(x), m.k(x)[..., :4])[:, :, None].expand(-1, -1, 70000, -1).mean(2)),
     "clipped_factor": lambda m, x: m.out(m.q(x) * m.slopes.weight[:1].clamp(1e-3, 0.1)),
+    "between_factor": lambda m, x: m.out(m.q(x) * m.slopes.weight[:1].clamp(4.6, 4.62)),
+    "angle_factor": lambda m, x: m.out(m.q(x) * m.slopes.weight.asin().mean()),
+    "unrecorded_scale": lambda m, x: m.out(unrecorded(m.q(x) * m.slopes.weight[:1])),
+    "two_parts": lambda m, x: two_parts(m.q(x), m.out, *m.k(x).split([8, 8], -1)),
+    "lent": lambda m, x: m.out(m.q(x) * m.own(x * 1, lambda y, w, b: F.linear(y.mul_(2), w[:1, :8]))),
     "chosen_view": lambda m, x: x + m.out(chosen_view(m.q(x[x[..., 0] > 0]))).mean(0),
     "given_result": lambda m, x: m.out(given_result(m.q(x), lambda h, y: torch.cumsum(h, -1, out=y))),
     "given_result_fits": lambda m, x: m.out(given_result(m.q(x), lambda h, y: torch.add(h, h, out=y))),

@@ -1,6 +1,8 @@
 #include "engine/models/program/trial/gradient_tape.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "engine/core/base/text.h"
@@ -22,6 +24,15 @@ std::optional<GradientKind> KindUnder(const Layout& layout, const Spread& spread
   // Of heads that ranks share, the redistribution decides who has which part.
   const bool repeated = spread.has_replicas() || !spread.is_shard();
   return repeated ? std::nullopt : std::optional(GradientKind::kFull);
+}
+
+// Random numbers, and operators that are constant between their steps.
+bool HasNoGradient(const ProgramNode& node) {
+  static const std::set<std::string_view> kNames = {
+      "aten::bernoulli",   "aten::ceil",   "aten::detach",    "aten::empty_like", "aten::floor",
+      "aten::multinomial", "aten::normal", "aten::ones_like", "aten::rand_like",  "aten::randn_like",
+      "aten::round",       "aten::sign",   "aten::trunc",     "aten::zeros_like"};
+  return kNames.contains(node.target);
 }
 
 constexpr const char* kOneKind =
@@ -69,8 +80,24 @@ void GradientTape::Note(const ProgramNode& node, const std::vector<Memory>& writ
   }
 }
 
+// A tensor that is written while no gradients are recorded keeps its gradient, and is read later as the result.
+void GradientTape::AddUnrecorded(const ProgramNode& node) {
+  const std::vector<size_t> inputs = WrittenInputs(node);
+  for (size_t i = 0; i < inputs.size() && i < node.outputs.size(); ++i) {
+    const ProgramArgument& written = node.inputs[inputs[i]].second;
+    if (written.kind != ProgramArgument::Kind::kValue || node.outputs[i] == ProgramNode::kNoValue) continue;
+    if (!needs_[written.value]) continue;
+    needs_[node.outputs[i]] = true;
+    Event& event = events_.emplace_back();
+    event.kind = Event::Kind::kSame;
+    event.result = node.outputs[i];
+    event.index = written.value;
+  }
+}
+
 void GradientTape::AddOperator(uint32_t index, std::string module, Site site, std::shared_ptr<const Tried> tried,
                                std::vector<Memory> written) {
+  if (!records_) AddUnrecorded(*site.node);
   if (!records_ || site.node->target == "aten::detach") return;
   Note(*site.node, written);
   Event& event = events_.emplace_back();
@@ -82,7 +109,8 @@ void GradientTape::AddOperator(uint32_t index, std::string module, Site site, st
 }
 
 void GradientTape::AddFull(const ProgramNode& node, const std::vector<Memory>& written) {
-  if (!records_ || node.target == "aten::detach") return;
+  if (!records_) AddUnrecorded(node);
+  if (!records_ || HasNoGradient(node)) return;
   Note(node, written);
   Event& event = events_.emplace_back();
   event.kind = Event::Kind::kFull;
@@ -92,6 +120,7 @@ void GradientTape::AddFull(const ProgramNode& node, const std::vector<Memory>& w
 
 void GradientTape::AddUnknown(const ProgramNode& node, std::map<uint32_t, Spread> spreads,
                               const std::vector<Memory>& written) {
+  if (!records_) AddUnrecorded(node);
   if (!records_) return;
   Note(node, written);
   Event& event = events_.emplace_back();
@@ -141,8 +170,7 @@ GradientKind GradientTape::TakeWritten(const Memory& memory) {
   GradientKind out = Take(memory.written);
   for (const uint32_t other : memory.others) {
     const GradientKind sum = Sum(out, kinds_[other]);
-    const bool mixed = out == GradientKind::kMixed || kinds_[other] == GradientKind::kMixed;
-    out = sum == GradientKind::kMixed && !mixed ? GradientKind::kUnknown : sum;
+    out = sum == GradientKind::kMixed ? GradientKind::kUnknown : sum;
   }
   return out;
 }
@@ -174,13 +202,17 @@ void GradientTape::RunOperator(const Event& event) {
       if (IsFloat(site.run->reads()[i])) Add(site.run->reads()[i], GradientKind::kUnknown);
     }
   };
-  if (written_alone || std::ranges::find(kinds, GradientKind::kUnknown) != kinds.end()) {
+  const auto has = [&](GradientKind kind) { return std::ranges::find(kinds, kind) != kinds.end(); };
+  if (written_alone || has(GradientKind::kUnknown)) {
     set_unknown();
     return;
   }
-  // What has a part in a mixed gradient has a mixed one.
-  const bool mixed = std::ranges::find(kinds, GradientKind::kMixed) != kinds.end();
-  std::ranges::replace(kinds, GradientKind::kMixed, GradientKind::kFull);
+  // What has a part in a mixed gradient has a mixed one; so has the operand of which the results are parts, if their
+  // gradients are of different kinds.
+  const bool mixed = has(GradientKind::kMixed) || (has(GradientKind::kFull) && has(GradientKind::kTerms));
+  for (GradientKind& kind : kinds) {
+    if (mixed && kind != GradientKind::kNone) kind = GradientKind::kFull;
+  }
   std::optional<std::string> key = site.Key();
   if (key) {
     for (const GradientKind kind : kinds) *key += std::to_string(static_cast<int>(kind));
@@ -390,6 +422,7 @@ Diagnostics GradientTape::Check(const std::vector<Spread>& spreads) {
       case Event::Kind::kFull:
       case Event::Kind::kUnknown: RunPlain(*event); break;
       case Event::Kind::kJoin: RunJoin(*event); break;
+      case Event::Kind::kSame: Add(event->index, Take(event->result)); break;
       case Event::Kind::kEnterCall: RunEnter(*event); break;
       case Event::Kind::kLeaveCall: {
         std::map<uint32_t, GradientKind>& behind = outside_.emplace_back();

@@ -72,11 +72,12 @@ class GradientTape {
 
  private:
   struct Event {
-    enum class Kind : uint8_t { kOperator, kFull, kUnknown, kJoin, kEnterCall, kLeaveCall, kResult };
+    enum class Kind : uint8_t { kOperator, kFull, kUnknown, kJoin, kSame, kEnterCall, kLeaveCall, kResult };
     Kind kind = Kind::kOperator;
-    uint32_t index = 0;  // of kOperator: the node
-    std::string path;    // of kOperator: the module that runs it
-    Site site;           // of kOperator
+    uint32_t index = 0;   // of kOperator: the node; of kSame: the value that is the same tensor as
+    uint32_t result = 0;  // this one
+    std::string path;     // of kOperator: the module that runs it
+    Site site;            // of kOperator
     std::shared_ptr<const Tried> tried;
     std::vector<Memory> written;
     const ProgramNode* node = nullptr;   // of kFull, kUnknown, kJoin
@@ -87,6 +88,7 @@ class GradientTape {
 
   bool IsFloat(uint32_t value) const;
   void Note(const ProgramNode& node, const std::vector<Memory>& written);
+  void AddUnrecorded(const ProgramNode& node);
   GradientKind Take(uint32_t value);
   GradientKind TakeWritten(const Memory& memory);
   void Add(uint32_t value, GradientKind kind);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <set>
 
@@ -31,8 +32,11 @@ at::Tensor DrawTensor(const std::vector<int64_t>& sizes, at::ScalarType type, co
   at::Tensor out = at::empty(sizes, small ? at::kFloat : type);
   if (at::isComplexType(type)) return out.normal_(0, drawing.scale, generator);
   if (at::isFloatingType(type)) {
-    out = drawing.floats == Floats::kPositive ? out.uniform_(0.5, 1.5, generator)
-                                              : out.normal_(0, drawing.scale, generator);
+    switch (drawing.floats) {
+      case Floats::kPositive: out.uniform_(0.5, 1.5, generator); break;
+      case Floats::kBetween: out.uniform_(drawing.scale, drawing.end, generator); break;
+      default: out.normal_(0, drawing.scale, generator);
+    }
     return small ? out.to(type) : out;
   }
   // Few are true in one draw, so that a row of a shard may have none although the full row has one.
@@ -110,11 +114,22 @@ std::vector<Drawing> DrawingsOf(const Site& site, bool wide) {
 }
 
 std::vector<Drawing> MoreDrawingsOf(const Site& site, const Drawing& like) {
-  std::set<double> scales;
+  constexpr double kSmall = 0.3;
+  constexpr size_t kMostNumbers = 8;
+  std::set<double> scales = {kSmall};
+  std::set<double> numbers;
   for (const double one : site.run->factors()) {
-    if (one != 0 && std::isfinite(one)) scales.insert(std::abs(one));
+    if (!std::isfinite(one) || numbers.size() == kMostNumbers) continue;
+    numbers.insert(one);
+    if (one != 0) scales.insert(std::abs(one));
   }
   std::vector<Drawing> out;
+  for (auto low = numbers.begin(); low != numbers.end() && std::next(low) != numbers.end(); ++low) {
+    Drawing& one = out.emplace_back(like);
+    one.floats = Floats::kBetween;
+    one.scale = *low;
+    one.end = *std::next(low);
+  }
   constexpr uint64_t kDraws = 6;  // of each scale
   for (const double scale : scales) {
     for (uint64_t seed = 1; seed <= kDraws; ++seed) {

@@ -17,9 +17,11 @@ struct Drawing {
     kNormal,    // of mean 0 and deviation 1
     kPositive,  // from 0.5 to 1.5
     kScaled,    // of mean 0 and deviation `scale`
+    kBetween,   // from `scale` to `end`
   };
   Floats floats = Floats::kNormal;
   double scale = 1;
+  double end = 1;
   int64_t below = 2;  // integers are at least 0 and less than this
   bool wide = true;   // floats are float64, whatever they are in the program
   uint64_t seed = 0;  // other numbers of the same kind
@@ -38,8 +40,8 @@ std::vector<int64_t> BoundsOf(const Site& site);
 // with, if there is one: values on both sides of its thresholds.
 std::vector<Drawing> DrawingsOf(const Site& site, bool wide);
 
-// Further draws for operands of few elements, which may all lie where an operator is constant: normal, of the scales of
-// the numbers that the operator computes with.
+// Further draws for operands that may all lie where an operator is constant or not defined: normal, of a small scale
+// and of those of the numbers that the operator computes with, and between two such numbers.
 std::vector<Drawing> MoreDrawingsOf(const Site& site, const Drawing& like);
 
 // Draws the operands of the site; equal calls draw equal ones. A constant has its value, a zero tensor is zero. Throws

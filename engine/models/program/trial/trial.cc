@@ -66,6 +66,7 @@ class Walk {
     numbers_.resize(program.values.size());
     memory_.resize(program.values.size());
     std::iota(memory_.begin(), memory_.end(), 0U);
+    traced_ = memory_;
     next_memory_ = static_cast<uint32_t>(memory_.size());
     has_writes_ = std::ranges::any_of(program.graph.nodes, WritesOperand);
     last_use_.resize(program.values.size(), -1);
@@ -176,6 +177,7 @@ class Walk {
     std::map<uint32_t, uint32_t> memory_outside;
     std::set<uint32_t> met;
     std::vector<GradientTape::Crossing> crossings;
+    const size_t lent = lent_.size();
     for (const RecordedCall::Place& place : recorded.arguments) {
       if (std::ranges::find(call.inputs, place.value) == call.inputs.end() || !IsTensor(place.value)) continue;
       const Redistribution* declared = Declared(at, place.position, /*input=*/true);
@@ -192,9 +194,12 @@ class Walk {
         memory_[place.value] = inside;
       }
       crossings.push_back({place.value, place.position, declared, routed, before, spreads_[place.value]});
+      const bool moves = declared != nullptr && declared->from[MeshAxis::kTp] != declared->to[MeshAxis::kTp];
+      if (moves && !replaced) lent_.push_back({memory_[place.value], at, place.position});
     }
     tape_.EnterCall(at, crossings);
     RunItems(call);
+    lent_.resize(lent);
     tape_.LeaveCall(crossings);
     for (auto& [value, spread] : outside) {
       spreads_[value] = std::move(spread);
@@ -707,7 +712,7 @@ class Walk {
         numbers_[made] = {RankNumber::Kind::kAgreed};
       }
       for (const uint32_t written : site.run->writes())
-        memories.push_back({written, Write(index, call, site, written, Spread::Replicate())});
+        memories.push_back(Traced(written, Write(index, call, site, written, Spread::Replicate())));
       tape_.AddFull(node, memories);
       return;
     }
@@ -716,7 +721,7 @@ class Walk {
       if (site.IsTensor(i)) spreads.emplace(site.run->reads()[i], site.spreads[i]);
     }
     for (const uint32_t written : site.run->writes()) {
-      memories.push_back({written, OthersOf(written, node)});
+      memories.push_back(Traced(written, OthersOf(written, node)));
       if (ForgetMemory(written, index) && known) ++out_.unknown[node.target];
     }
     for (const uint32_t made : node.outputs) {
@@ -758,11 +763,11 @@ class Walk {
       }
       spreads_[made] = tried.spreads[i];
       if (i < constants.size()) spreads_[made].constant = constants[i];
-      if (i < tried.of.size() && tried.of[i]) Share(made, site.run->reads()[*tried.of[i]]);
+      if (i < tried.of.size() && tried.of[i]) Share(node, made, site.run->reads()[*tried.of[i]]);
     }
     for (size_t i = 0; i < site.run->writes().size(); ++i) {
       const uint32_t written = site.run->writes()[i];
-      out.push_back({written, Write(index, call, site, written, tried.written[i])});
+      out.push_back(Traced(written, Write(index, call, site, written, tried.written[i])));
     }
     return out;
   }
@@ -787,7 +792,9 @@ class Walk {
     return out;
   }
 
-  void Share(uint32_t made, uint32_t given) {
+  void Share(const ProgramNode& node, uint32_t made, uint32_t given) {
+    // Gradients do not pass between a tensor and its detached view, also where one of them is written.
+    if (node.target != "aten::detach") traced_[made] = traced_[given];
     const uint32_t memory = memory_[given];
     const uint32_t before = memory_[made];
     if (memory == before) return;
@@ -832,7 +839,14 @@ class Walk {
       other = {};
     }
     CheckMoved(index, call, site, written);
+    CheckLent(index, call, site, written);
     return others;
+  }
+
+  // Without the others to which gradients do not pass.
+  GradientTape::Memory Traced(uint32_t written, std::vector<uint32_t> others) const {
+    std::erase_if(others, [&](uint32_t value) { return traced_[value] != traced_[written]; });
+    return {written, std::move(others)};
   }
 
   // The values that have the memory of `written` too, without the results of the node that writes it.
@@ -850,7 +864,7 @@ class Walk {
     for (size_t i = 0; has_writes_ && i < site.node->outputs.size(); ++i) {
       const uint32_t made = site.node->outputs[i];
       const std::optional<size_t> of = site.run->may_view();
-      if (made != ProgramNode::kNoValue && IsTensor(made) && of) Share(made, site.run->reads()[*of]);
+      if (made != ProgramNode::kNoValue && IsTensor(made) && of) Share(*site.node, made, site.run->reads()[*of]);
     }
   }
 
@@ -884,6 +898,17 @@ class Walk {
     }
   }
 
+  // The redistribution of a gradient alone gives the module the tensor itself, as a view that no operator may write.
+  void CheckLent(uint32_t index, const CallNode& call, const Site& site, uint32_t written) {
+    if (!program_.trains || (!modes_.empty() && !modes_.back())) return;
+    const auto found = std::ranges::find(lent_, memory_[written], &Lent::memory);
+    if (found == lent_.end()) return;
+    const std::string& path = plan_.tree->modules()[found->module].path;
+    Refuse(index, call, site,
+           "it writes input " + std::to_string(found->position) + " of " + Quote(path) +
+               ", of which the plan redistributes the gradient: that of what is written would not pass there");
+  }
+
   // Equal slices of zeros stand for any elements: those that were written.
   static bool TakesElements(Spread& zeros, const Spread& now) {
     if (!zeros.is_shard() || !now.is_shard() || zeros.shards.size() != 1 || now.shards.size() != 1) return false;
@@ -908,6 +933,13 @@ class Walk {
     return read;
   }
 
+  // An argument of an open call of which the plan redistributes the gradient alone.
+  struct Lent {
+    uint32_t memory = 0;
+    uint32_t module = 0;
+    uint32_t position = 0;
+  };
+
   // A tensor that a redistribution replaces, and its memory on both sides of the boundary. On one rank it is one.
   struct Moved {
     uint32_t value = 0;
@@ -929,8 +961,10 @@ class Walk {
   std::vector<Spread> spreads_;      // by value
   std::vector<RankNumber> numbers_;  // likewise
   std::vector<uint32_t> memory_;     // likewise: a number, equal for values with the same memory
+  std::vector<uint32_t> traced_;     // likewise, but another one for a detached view
   uint32_t next_memory_ = 0;
   std::vector<Moved> moved_;
+  std::vector<Lent> lent_;           // innermost call last
   bool has_writes_ = false;          // an operator writes one of its operands
   std::vector<int64_t> last_use_;    // likewise: the last node that reads it; outputs count as a node behind the last
   std::set<uint32_t> tables_;        // parameters whose rows are looked up locally

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -88,6 +89,7 @@ at::ScalarType Narrower(at::ScalarType a, at::ScalarType b) {
 
 // The gradients of one operand in all draws.
 struct OfOperand {
+  bool defined = false;  // in some draw
   std::vector<at::Tensor> full;
   std::vector<std::vector<at::Tensor>> local;
 };
@@ -164,19 +166,25 @@ std::optional<std::vector<GradientKind>> TryGradients(const Site& site, const Tr
     for (size_t i = 0; i < of.size(); ++i) {
       if (!whole[i].defined()) continue;
       type = Narrower(type, whole[i].scalar_type());
-      if (!at::isfinite(whole[i]).all().item<bool>()) continue;  // a draw beyond the operator's range
-      of[i].full.push_back(whole[i]);
+      of[i].defined = true;
+      // Where an element is beyond the operator's range, gradients are not compared.
+      const at::Tensor within = at::isfinite(whole[i]);
+      if (whole[i].numel() > 0 && !within.any().item<bool>()) continue;
+      of[i].full.push_back(at::where(within, whole[i], at::zeros_like(whole[i])));
       std::vector<at::Tensor>& own = of[i].local.emplace_back();
       for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-        own.push_back(of_ranks[rank][i].defined() ? of_ranks[rank][i]
-                                                  : at::zeros_like(operands.local[rank][i].toTensor()));
+        const at::Tensor zeros = at::zeros_like(operands.local[rank][i].toTensor());
+        const at::Tensor here = site.spreads[i].is_shard() ? SlicesOf(site.spreads[i], within, rank) : within;
+        own.push_back(of_ranks[rank][i].defined() ? at::where(here, of_ranks[rank][i], zeros) : zeros);
       }
     }
   };
-  // Whether a gradient of few elements is zero in all draws: there the operator may be constant.
+  // Whether all draws are beyond the operator's range, or a gradient of few elements is zero in all of them: there the
+  // operator may be constant.
   const auto is_flat = [&](size_t i) {
-    constexpr int64_t kFew = 64;
-    return !of[i].full.empty() && of[i].full.front().numel() <= kFew &&
+    constexpr int64_t kFew = 1024;
+    if (of[i].full.empty()) return of[i].defined;
+    return of[i].full.front().numel() <= kFew &&
            std::ranges::all_of(of[i].full, [](const at::Tensor& one) { return one.eq(0).all().item<bool>(); });
   };
   try {
@@ -190,7 +198,10 @@ std::optional<std::vector<GradientKind>> TryGradients(const Site& site, const Tr
     }
     if (!known) return unknown;
     for (size_t i = 0; i < of.size(); ++i) {
-      if (of[i].full.empty()) continue;
+      if (of[i].full.empty()) {
+        if (of[i].defined) out[i] = GradientKind::kUnknown;
+        continue;
+      }
       const std::optional<GradientKind> kind = KindOf(site.spreads[i], of[i], type);
       if (!kind) return std::nullopt;
       out[i] = *kind;

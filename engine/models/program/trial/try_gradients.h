@@ -16,7 +16,7 @@ enum class GradientKind : uint8_t {
   kUnknown,  // or ill: reported already
   kFull,     // each rank has the gradient of what it has of the value; of a partial tensor the full one
   kTerms,    // the gradients of the ranks add up; of a shard, those of the ranks that have an element
-  kMixed,    // the sum of a gradient of kind kFull and one of kind kTerms, which is neither
+  kMixed,    // the sum of a gradient of kind kFull and one of kind kTerms, or some elements of each: neither
 };
 
 // The gradient of a value that several operators read.

@@ -67,7 +67,7 @@ TEST_CASE("an adapter that no plan can declare is refused, and each reason told"
   };
   const std::vector<TensorSpec> good = {{"base_model.model.q.lora_A.weight", DType::kF32, {2, 6}},
                                         {"base_model.model.q.lora_B.weight", DType::kF32, {4, 2}}};
-  const auto set = [](const char* key, JsonValue value) {
+  const auto set = [](const char* key, const JsonValue& value) {
     return [key, value](JsonValue::Object& config) { config[key] = value; };
   };
   const auto with = [&](TensorSpec more) {

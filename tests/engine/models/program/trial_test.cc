@@ -225,14 +225,43 @@ TEST_CASE("a bias that is added after the reduction has the gradient of the redu
   CHECK(found("shared", "shard(1)").empty());
 }
 
-TEST_CASE("an operator that is constant for most numbers has a gradient") {
-  const Resolution resolution = Resolve("clipped_factor", "tp=2", R"(api = 1, at("q", colwise {}),
+TEST_CASE("gradients of operators that are constant or not defined for most numbers, and of tensors that are written") {
+  for (const char* program : {"clipped_factor", "between_factor", "angle_factor", "unrecorded_scale"}) {
+    DYNAMIC_SECTION(program) {
+      const Resolution resolution = Resolve(program, "tp=2", R"(api = 1, at("q", colwise {}),
     at("out", rowwise {}), at("slopes", replicated {}),)");
-  INFO(ToText(resolution.diagnostics));
-  CHECK(resolution.compiled);
-  const Diagnostics found = Of(resolution, Finding::kWrongGradient);
-  REQUIRE(found.size() == 1);
-  CHECK_THAT(found[0].message, Contains("makes a term of the gradient on each rank of 'slopes.weight'"));
+      INFO(ToText(resolution.diagnostics));
+      CHECK(resolution.compiled);
+      const Diagnostics found = Of(resolution, Finding::kWrongGradient);
+      REQUIRE(found.size() == 1);
+      CHECK_THAT(found[0].message, Contains("makes a term of the gradient on each rank of 'slopes.weight'"));
+    }
+  }
+}
+
+TEST_CASE("a tensor of which some elements have terms of their gradient on the ranks is shared_last") {
+  const auto gradients = [](const std::string& rule) {
+    const Resolution resolution =
+        Resolve("two_parts", "tp=2", R"(api = 1, at("q", colwise {}), at("out", rowwise {}),)" + rule);
+    INFO(ToText(resolution.diagnostics));
+    CHECK(resolution.compiled);
+    return Of(resolution, Finding::kWrongGradient);
+  };
+  CHECK(gradients(R"(at("k", style { name = "read", outputs = { { replicate, shared_last(8) } } }),)").empty());
+  CHECK_FALSE(gradients(R"(at("k", replicated {}),)").empty());
+}
+
+TEST_CASE("a module does not write an input of which the plan redistributes the gradient alone") {
+  const auto found = [](const std::string& input) {
+    const Resolution resolution = Resolve("lent", "tp=2", R"(api = 1, at("q", colwise {}), at("out", rowwise {}),
+      at("own", style { name = "own", inputs = { )" + input + " } }),");
+    INFO(ToText(resolution.diagnostics));
+    return Of(resolution, Finding::kFixedSize);
+  };
+  CHECK(found("{ replicate, replicate }").empty());
+  const Diagnostics refused = found("{ replicate, shared }");
+  REQUIRE(refused.size() == 1);
+  CHECK_THAT(refused[0].message, Contains("it writes input 0 of 'own', of which the plan redistributes the gradient"));
 }
 
 // --- NodeCall
