@@ -75,6 +75,7 @@ void WriteOutput(const EvalVerb& verb, const AppliedPlan& applied, const StepRes
       AppendOrThrow(writer, full);
     }
   }
+  applied.mesh().CheckPeers();
   if (!writer) return;
   if (auto error = writer->Finish()) throw PlanError({*error});
 }

@@ -21,6 +21,7 @@
 #include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
 #include "engine/runtime/mesh/mesh_group.h"
+#include "engine/runtime/mesh/peer_watch.h"
 
 namespace moonshard {
 namespace {
@@ -95,11 +96,14 @@ std::shared_ptr<AxisGroup> AxisGroup::MakeSub(const DeviceMesh& mesh, MeshAxis a
 // peers, and a call that is a collective behind would take another's data for its own.
 template <class Call>
 void AxisGroup::Guard(const CollectiveLabel& label, Call&& call) {
+  const auto lost = [&] { return group_->watch ? group_->watch->lost() : ""; };
+  if (broken_.empty()) broken_ = lost();
   if (!broken_.empty()) throw PlanError({RankLost(name_, label.text(), broken_)});
   try {
     call();
   } catch (const std::exception& error) {
-    broken_ = ErrorText(error);
+    broken_ = lost();
+    if (broken_.empty()) broken_ = ErrorText(error);
     throw PlanError({RankLost(name_, label.text(), broken_)});
   }
 }

@@ -38,6 +38,7 @@
 #include "engine/runtime/mesh/launch.h"
 #include "engine/runtime/mesh/mesh_group.h"
 #include "engine/runtime/mesh/nccl/nccl_plugin.h"
+#include "engine/runtime/mesh/peer_watch.h"
 #include "engine/runtime/mesh/recording_backend.h"
 
 namespace moonshard {
@@ -271,6 +272,7 @@ struct DeviceMesh::State {
   bool as_if_tp = false;
   // By axis and size; the full axis is the group of its size.
   std::map<std::pair<MeshAxis, int64_t>, std::shared_ptr<const MeshGroup>> groups;
+  std::shared_ptr<PeerWatch> watch;  // null without NCCL
 
   std::shared_ptr<const MeshGroup> Make(MeshAxis axis, int64_t k);
   // Calls `end` with the NCCL groups that this mesh has made, in the order of axes and sizes.
@@ -294,6 +296,7 @@ void DeviceMesh::State::EndNccl(const std::function<void(c10d::Backend&)>& end) 
 }
 
 DeviceMesh::State::~State() {
+  if (watch) watch->Stop();
   if (!closed) EndNccl([](c10d::Backend& backend) { backend.abort(); });
 }
 
@@ -335,6 +338,10 @@ std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t 
     const auto connected = prefix("connected");
     if (connected->add("ranks", 1) == k) connected->set("all", std::vector<uint8_t>{1});
     connected->wait({"all"}, options.rendezvous_timeout);
+    if (watch) {
+      group->watch = watch;
+      watch->Add(*group);
+    }
     return group;
   });
 }
@@ -348,6 +355,7 @@ DeviceMesh DeviceMesh::Join(std::shared_ptr<State> state, int64_t local_rank) {
         Rendezvous("the mesh", [&] { return state->store->add(name + "/made/" + std::to_string(state->rank), 1); });
     state->store = c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(number), state->store);
   }
+  if (state->device.nccl != nullptr && state->shape.world_size() > 1) state->watch = std::make_shared<PeerWatch>();
   for (MeshAxis axis : kMeshAxes) {
     const int64_t size = state->shape.size(axis);
     auto& group = state->groups[{axis, size}];
@@ -465,6 +473,10 @@ DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& optio
                              group->name, options.host, options.rendezvous_timeout, options.timeout);
       });
     });
+    if (state->watch) {
+      group->watch = state->watch;
+      state->watch->Add(*group);
+    }
   }
   return mesh;
 }
@@ -523,6 +535,13 @@ std::shared_ptr<const MeshGroup> DeviceMesh::SubGroup(MeshAxis axis, int64_t k) 
   return group;
 }
 
+void DeviceMesh::CheckPeers() const {
+  const std::string lost = state_->watch ? state_->watch->lost() : "";
+  if (lost.empty()) return;
+  Fail(Finding::kRankLost, "another rank ended during a collective", lost, "all ranks run to the end",
+       "look at the output of the other ranks: one of them failed first");
+}
+
 const std::vector<RecordedCollective>& DeviceMesh::recorded() const {
   Check(recording(), "recorded() of a mesh that is not a Recording mesh");
   return *state_->log;
@@ -559,9 +578,12 @@ void DeviceMesh::Close() {
     if (state_->device.nccl != nullptr) {
       // What the ranks have started is done on every rank before any rank shuts a communicator down.
       c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(state_->device.device.index());
+      // A rank that sees all others idle closes its connections, which the watch must not take for a loss.
+      if (state_->watch) state_->watch->Stop();
       store->add("idle", 1);
       wait_for_count("idle", state_->shape.world_size());
-      state_->EndNccl([](c10d::Backend& backend) { backend.shutdown(); });
+      const bool all = store->add("idle", 0) >= state_->shape.world_size();
+      state_->EndNccl([&](c10d::Backend& backend) { all ? backend.shutdown() : backend.abort(); });
     }
     ends = root && root->add(OpenKey(state_->rank), -1) == 0;
     if (ends && !first) end.emplace(StoreEnd::Of(state_->store_file, state_->server, state_->port));

@@ -40,7 +40,10 @@ struct MeshOptions {
   DeviceChoice device = DeviceChoice::kAuto;
   Backend backend = Backend::kAuto;
   // The longest wait for a peer inside one collective. Only a peer that hangs causes such a wait; the exit of a peer is
-  // detected at once.
+  // detected at once, with NCCL by a thread that aborts this rank's communicators (peer_watch.h). With NCCL between
+  // machines, an exit too is noticed after this time. NCCL groups of a mesh do not end the process after the timeout as
+  // c10d's do, unless TORCH_NCCL_ASYNC_ERROR_HANDLING says so: their communicators are aborted, and the next call of
+  // the rank throws.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   // The longest wait for the other ranks to join the store and the groups.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
@@ -108,6 +111,12 @@ class DeviceMesh {
   c10::intrusive_ptr<c10d::Store> store() const;
   // The collectives that a Recording mesh has recorded.
   const std::vector<RecordedCollective>& recorded() const;
+
+  // Throws PlanError kRankLost if the process of another rank has ended while this rank waited for its GPU: its
+  // collectives over NCCL were aborted, and tensors have undefined values. Call it after a wait for the GPU and before
+  // a value leaves the ranks (is printed or written); every collective and exchange calls it. Does nothing without
+  // NCCL, where a collective that cannot complete throws.
+  void CheckPeers() const;
 
   // Releases the groups and the store. Before that, Close waits a few seconds for the other ranks to call Close too,
   // because rank 0 may serve a store from which the other ranks still read. Groups to which other code has references

@@ -170,6 +170,12 @@ class LocalExchange final : public RankExchange {
     return std::move(found.mapped());
   }
 
+  std::vector<int> Connections() const override {
+    std::vector<int> out;
+    for (const Socket& peer : peers_) out.push_back(peer.fd());
+    return out;
+  }
+
  private:
   std::vector<uint8_t> ReceiveAll(const std::vector<uint8_t>& mine) {
     const size_t bytes = mine.size();

@@ -16,6 +16,8 @@
 
 namespace moonshard {
 
+class PeerWatch;  // peer_watch.h
+
 struct MeshGroup {
   MeshAxis axis = MeshAxis::kTp;
   std::string name;                             // "tp[4,5,6,7]": the axis and the mesh ranks
@@ -24,6 +26,7 @@ struct MeshGroup {
   c10::Device device = c10::Device(c10::kCPU);  // of the tensors that `backend` communicates
   c10::intrusive_ptr<c10d::Backend> backend;    // null in a group of one rank
   std::shared_ptr<RankExchange> exchange;       // null in a group of one rank, and if `recording`
+  std::shared_ptr<const PeerWatch> watch;       // of the mesh; null if no rank waits for a GPU in a collective
   bool recording = false;                       // no peers exist: nothing is exchanged
   bool given = false;                           // `backend` belongs to the embedder (DeviceMesh::FromGroups)
 

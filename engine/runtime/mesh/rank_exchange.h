@@ -33,6 +33,10 @@ class RankExchange {
   // Throws std::runtime_error if a rank exited, did not respond within the timeout, or sent a record of another length;
   // the exchange object cannot be used after such an error.
   virtual std::vector<uint8_t> Finish(int64_t started) = 0;
+  // Descriptors, by rank of the group, of connections that end when the process of the peer ends; -1 at the own rank.
+  // Only to be polled for their end (peer_watch.h). Empty for an exchange over a backend, whose connections are not
+  // known.
+  virtual std::vector<int> Connections() const { return {}; }
 };
 
 // Makes an exchange over Unix sockets, without a thread. Collective: the ranks find each other in `store`. Returns null

@@ -1,5 +1,7 @@
 #include "engine/runtime/mesh/nccl/nccl_plugin.h"
 
+#include <cstdlib>
+
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -20,12 +22,23 @@ std::string DeviceName(int device) {
   return at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device))->name;
 }
 
+// c10d's thread that watches collectives ends the process when one fails or takes longer than the timeout. In this
+// group it aborts the communicators instead, and the rank ends with the error of its next call. An embedder who sets
+// the environment variable keeps what it says.
+class Group final : public c10d::ProcessGroupNCCL {
+ public:
+  Group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const c10::intrusive_ptr<Options>& options)
+      : ProcessGroupNCCL(store, rank, size, options) {
+    if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr) asyncErrorHandling_ = c10d::CleanUpOnly;
+  }
+};
+
 c10::intrusive_ptr<c10d::Backend> MakeGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             const std::string& name, std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   options->group_name = name;
-  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
+  return c10::make_intrusive<Group>(store, rank, size, options);
 }
 
 }  // namespace

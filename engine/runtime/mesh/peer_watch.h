@@ -1,0 +1,60 @@
+// PeerWatch: tells a rank that waits for its GPU that another rank has ended. A kernel of NCCL waits for the other
+// ranks without a limit, and the host waits for the kernel: nothing that the host could call notices that a peer is
+// gone. A thread therefore watches the connections of the rank exchanges (rank_exchange.h), which the system closes
+// when a process ends, however it ends. After the first loss it aborts all watched backends, which ends their kernels,
+// and the host goes on with tensors of undefined values. Whoever uses such values outside of the ranks asks lost()
+// first: AxisGroup does so before each collective and exchange, DeviceMesh::CheckPeers for everyone else.
+//
+// A connection also ends when a peer releases its mesh, so a mesh stops its watch before the ranks close together
+// (DeviceMesh::Close). Made by DeviceMesh where ranks use NCCL.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/runtime/mesh/mesh_group.h"
+
+namespace moonshard {
+
+class PeerWatch {
+ public:
+  PeerWatch();
+  // Stops.
+  ~PeerWatch();
+  PeerWatch(const PeerWatch&) = delete;
+  PeerWatch& operator=(const PeerWatch&) = delete;
+
+  // Watches the ranks of `group` from now on; they are known by the connections of its exchange. A group whose exchange
+  // has no connections (RankExchange::Connections) adds its backend alone: a loss in another group aborts it too. The
+  // backend of a `given` group is not aborted. Keeps the exchange and the backend until Stop, and not the group.
+  void Add(const MeshGroup& group);
+  // Ends the thread. No loss is noticed after that. Never throws.
+  void Stop();
+  // Empty while no peer was lost; then who was, for messages: "the connection of rank 3 (in tp[2,3]) has ended". From
+  // any thread.
+  std::string lost() const;
+
+ private:
+  struct Peer {
+    int connection = -1;
+    int64_t rank = 0;
+    std::string group;
+    std::shared_ptr<RankExchange> exchange;
+  };
+  void Watch();
+  void Wake() const;
+
+  mutable std::mutex mutex_;
+  std::vector<Peer> peers_;
+  std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
+  std::string lost_;
+  bool stopping_ = false;
+  int wake_ = -1;  // an eventfd: the list of peers has changed, or the watch stops
+  std::thread thread_;
+};
+
+}  // namespace moonshard

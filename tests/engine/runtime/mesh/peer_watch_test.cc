@@ -1,0 +1,154 @@
+#include "engine/runtime/mesh/peer_watch.h"
+
+#include <catch2/catch.hpp>
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "engine/runtime/collective/axis_group.h"
+#include "tests/support/ranks.h"
+
+namespace moonshard {
+namespace {
+
+using test::Expect;
+using test::RunRanks;
+using namespace std::chrono_literals;
+
+// A backend whose all-reduce, like a kernel of NCCL, ends by an abort alone.
+class Stuck final : public c10d::Backend {
+ public:
+  Stuck(int rank, int size) : Backend(rank, size) {}
+  const std::string getBackendName() const override { return "stuck"; }  // NOLINT: c10d's signature
+
+  void abort() override {
+    const std::lock_guard lock(mutex_);
+    ++aborts_;
+    changed_.notify_all();
+  }
+  void WaitForGpu() {
+    std::unique_lock lock(mutex_);
+    Expect(changed_.wait_for(lock, 20s, [&] { return aborts_ > 0; }), "the kernel was never aborted");
+  }
+  int aborts() {
+    const std::lock_guard lock(mutex_);
+    return aborts_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int aborts_ = 0;
+};
+
+// Group `name` of mesh ranks 10, 11, ..., with connections of its own.
+MeshGroup GroupOver(const DeviceMesh& mesh, const std::string& name, const c10::intrusive_ptr<Stuck>& backend) {
+  const auto axis = mesh.Group(MeshAxis::kTp);
+  MeshGroup group;
+  group.name = name;
+  group.rank = axis->rank;
+  for (int64_t r = 0; r < axis->size(); ++r) group.ranks.push_back(10 + r);
+  group.backend = backend;
+  group.exchange =
+      MakeLocalExchange(c10::make_intrusive<c10d::PrefixStore>(name, mesh.store()), axis->rank, axis->size(), 10s, 10s);
+  return group;
+}
+
+void Meet(const DeviceMesh& mesh, const std::string& where) {
+  const auto store = mesh.store();
+  store->add(where, 1);
+  while (store->add(where, 0) < mesh.shape().world_size()) std::this_thread::yield();
+}
+
+TEST_CASE("a rank that waits for its GPU is released when a peer ends, and knows which") {
+  RunRanks("tp=3", [](DeviceMesh& mesh) {
+    const auto first = c10::make_intrusive<Stuck>(0, 3);
+    const auto second = c10::make_intrusive<Stuck>(0, 3);
+    auto group = std::make_shared<MeshGroup>(GroupOver(mesh, "tp[10,11,12]", first));
+    PeerWatch watch;
+    watch.Add(*group);
+    MeshGroup given;  // the embedder's: never aborted
+    given.backend = c10::make_intrusive<Stuck>(0, 3);
+    given.given = true;
+    watch.Add(given);
+    MeshGroup other;  // without connections: aborted for a loss elsewhere
+    other.backend = second;
+    watch.Add(other);
+    Meet(mesh, "watching");
+    if (mesh.rank() == 1) {
+      // Its records were sent and not read: the end is noticed all the same.
+      group->exchange->Start(std::vector<uint8_t>(8, 1));
+      Expect(watch.lost().empty(), "nothing is lost before a rank ends");
+      watch.Stop();
+      group.reset();
+      return;
+    }
+    first->WaitForGpu();
+    second->WaitForGpu();
+    Expect(watch.lost() == "the connection of rank 11 (in tp[10,11,12]) has ended", watch.lost());
+    Expect(dynamic_cast<Stuck&>(*given.backend).aborts() == 0, "a given group is the embedder's");
+    // Ranks 0 and 2 stay until both have noticed rank 1, not each other.
+    mesh.store()->add("noticed", 1);
+    while (mesh.store()->add("noticed", 0) < 2) std::this_thread::yield();
+  });
+}
+
+TEST_CASE("records that arrive and ranks that stop their watch are no loss") {
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    const auto backend = c10::make_intrusive<Stuck>(0, 2);
+    PeerWatch watch;
+    {
+      const MeshGroup group = GroupOver(mesh, "tp[10,11]", backend);
+      watch.Add(group);
+      for (uint8_t turn = 0; turn < 50; ++turn) {
+        const std::vector<uint8_t> records = group.exchange->Finish(group.exchange->Start({{turn, 7}}));
+        Expect(records == std::vector<uint8_t>{turn, 7, turn, 7}, "the watch takes no record");
+      }
+      watch.Stop();
+      Meet(mesh, "stopped");
+    }
+    Meet(mesh, "released");
+    Expect(watch.lost().empty() && backend->aborts() == 0, watch.lost());
+  });
+}
+
+TEST_CASE("after a loss the next collective throws before it runs, whatever was aborted") {
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    const auto backend = c10::make_intrusive<Stuck>(0, 2);
+    auto watch = std::make_shared<PeerWatch>();
+    // The group of the mesh itself works to the end: only the watch says that a rank is gone.
+    const_cast<MeshGroup&>(*mesh.Group(MeshAxis::kTp)).watch = watch;  // NOLINT: made by the mesh as not const
+    auto lost_group = std::make_shared<MeshGroup>(GroupOver(mesh, "tp[10,11]", backend));
+    watch->Add(*lost_group);
+    const auto group = AxisGroup::Make(mesh, MeshAxis::kTp);
+    const CollectiveLabel label("layers.3.mlp: output");
+    CollectiveUse use;
+    use.label = &label;
+    Expect(group->AllReduce(at::ones({2}), use).eq(2).all().item<bool>(), "a collective before the loss");
+    if (mesh.rank() == 1) {
+      watch->Stop();
+      lost_group.reset();
+      Meet(mesh, "over");
+      return;
+    }
+    backend->WaitForGpu();
+    std::string text;
+    try {
+      group->AllReduce(at::ones({2}), use);
+    } catch (const PlanError& error) {
+      Expect(error.diagnostics().at(0).finding == Finding::kRankLost, "a rank is lost");
+      text = error.what();
+    }
+    Expect(text.find("rank 11 (in tp[10,11])") != std::string::npos, "which rank: " + text);
+    Expect(text.find("layers.3.mlp: output") != std::string::npos, "at which collective: " + text);
+    Meet(mesh, "over");
+  });
+}
+
+}  // namespace
+}  // namespace moonshard
