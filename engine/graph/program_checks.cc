@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/core/base/text.h"
 #include "engine/graph/call_tree.h"
 #include "engine/graph/data_flow_of.h"
 #include "engine/graph/size_rules/local_number.h"
@@ -419,6 +420,22 @@ void AddUnchecked(const std::map<std::string, int64_t>& unchecked, Diagnostics& 
   }
 }
 
+// A note and no warning: what is not known is mostly right.
+void AddUnknownGradients(const std::vector<std::string>& paths, Diagnostics& found) {
+  constexpr size_t kListed = 3;
+  if (paths.empty()) return;
+  const std::vector<std::string> listed(paths.begin(),
+                                        paths.begin() + static_cast<ptrdiff_t>(std::min(paths.size(), kListed)));
+  Diagnostic d = MakeDiagnostic(
+      Finding::kNotSupported,
+      "the gradients of " + std::to_string(paths.size()) + (paths.size() == 1 ? " parameter" : " parameters") +
+          " are not followed, so the plan is not checked for them: " + Join(listed, ", ") +
+          (paths.size() > kListed ? " and " + std::to_string(paths.size() - kListed) + " more" : ""));
+  d.severity = Severity::kNote;
+  d.help = "compare the gradients with verify";
+  found.push_back(std::move(d));
+}
+
 std::string Summary(int64_t nodes, const std::map<std::string, int64_t>& unknown) {
   std::string out = std::to_string(nodes) + " nodes";
   for (const auto& [name, count] : unknown) {
@@ -482,11 +499,12 @@ std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan,
     return conflicts.unknown.contains(one.first) && !conflicts.unchecked.contains(one.first);
   });
   AddUnchecked(made.unknown, found);
+  AddUnknownGradients(made.unknown_gradients, found);
   return Summary(conflicts.nodes, made.unknown) + "; " + std::to_string(made.tried) + " tried on made-up tensors" +
          (made.large == 0 ? "" : ", " + std::to_string(made.large) + " too large to try") +
-         (made.unknown_gradients == 0
+         (made.unknown_gradients.empty()
               ? ""
-              : "; gradients of " + std::to_string(made.unknown_gradients) + " parameters not known");
+              : "; gradients of " + std::to_string(made.unknown_gradients.size()) + " parameters not known");
 }
 
 }  // namespace

@@ -57,8 +57,8 @@ struct ProgramTrials {
   int64_t nodes = 0;                       // number of operators of the graph
   int64_t tried = 0;                       // of these, on operands that are sharded or partial
   int64_t large = 0;                       // of these, not tried for the size of their operands
-  // Number of parameters of which no trial tells whether the ranks have full gradients.
-  int64_t unknown_gradients = 0;
+  // Paths of the parameters of which neither a rule nor a trial tells what the backward makes on each rank, sorted.
+  std::vector<std::string> unknown_gradients;
 };
 // `with_loss`: also the operators that only the output "loss" depends on.
 using TrialsOf = std::function<ProgramTrials(const ExportedProgram& program, const CompiledPlan& plan, bool with_loss)>;

@@ -1,10 +1,13 @@
 // Forward and backward of one decoder layer at tp=2 on thread ranks: through the engine, and written by hand with local
 // tensors and the same four all-reduces. Prints both times and their ratio for a small and a larger layer.
 //   bench_layer [PAIRS] [unchecked]      unchecked: the ranks do not compare their inputs
+//   bench_layer PAIRS gpu                on a GPU: a layer with the sizes of Llama 3 8B in bfloat16, as rank 0 of tp=8,
+//                                        whose collectives return at once (DeviceMesh::Recording)
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -13,6 +16,7 @@
 #include "dsl/language/eval/load_plan.h"
 #include "engine/models/decoder.h"
 #include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/mesh/device.h"
 #include "engine/runtime/mesh/mesh_group.h"
 #include "tests/bench/timing.h"
 #include "tests/support/ranks.h"
@@ -20,31 +24,41 @@
 namespace moonshard::bench {
 namespace {
 
-constexpr const char* kPlan = R"(
+// The plan of a layer with `heads` query heads and `kv_heads` key heads.
+std::string PlanOf(int64_t heads, int64_t kv_heads) {
+  return R"(
 return plan {
   at("{input,post_attention}_layernorm", norm_on(replicate)),
-  at("self_attn.q_proj", colwise { heads = 8 }),
-  at("self_attn.{k,v}_proj", colwise { heads = 4 }),
+  at("self_attn.q_proj", colwise { heads = )" +
+         std::to_string(heads) + R"( }),
+  at("self_attn.{k,v}_proj", colwise { heads = )" +
+         std::to_string(kv_heads) + R"( }),
   at("self_attn.o_proj", rowwise()),
   at("mlp.{gate,up}_proj", colwise()),
   at("mlp.down_proj", rowwise()),
 })";
+}
 
 struct Sizes {
   int64_t hidden;
   int64_t sequence;
+  int64_t batch = 2;
+  int64_t heads = 8;
+  int64_t kv_heads = 4;
+  int64_t intermediate = 0;  // 0: hidden * 11 / 4
+  at::ScalarType dtype = at::kFloat;
 };
 
-DecoderConfig MakeConfig(int64_t hidden) {
+DecoderConfig MakeConfig(const Sizes& sizes) {
   DecoderConfig config;
   config.architecture = "LlamaForCausalLM";
   config.vocab_size = 64;
-  config.hidden_size = hidden;
-  config.intermediate_size = hidden * 11 / 4;
+  config.hidden_size = sizes.hidden;
+  config.intermediate_size = sizes.intermediate > 0 ? sizes.intermediate : sizes.hidden * 11 / 4;
   config.num_hidden_layers = 1;
-  config.num_attention_heads = 8;
-  config.num_key_value_heads = 4;
-  config.head_dim = hidden / 8;
+  config.num_attention_heads = sizes.heads;
+  config.num_key_value_heads = sizes.kv_heads;
+  config.head_dim = sizes.hidden / sizes.heads;
   config.kinds[0].rope.dims = config.head_dim;
   return config;
 }
@@ -79,13 +93,18 @@ struct FromShards : torch::autograd::Function<FromShards> {
   }
 };
 
-// The decoder layer as one would write it for this rank, on the engine's own shards of the weights.
+// The decoder layer as one would write it for this rank, on the engine's own shards of the weights; on a GPU with the
+// kernels for norms and for grouped attention.
 struct HandWritten {
   int64_t head_dim;
+  int64_t repeats;
   c10::intrusive_ptr<c10d::Backend> group;
   std::map<std::string, at::Tensor> w;
 
   at::Tensor Norm(const at::Tensor& x, const std::string& name) const {
+    if (x.is_cuda()) {
+      return std::get<0>(at::_fused_rms_norm(x, x.sizes().slice(x.dim() - 1), w.at(name + ".weight"), 1e-6));
+    }
     return x * torch::rsqrt(x.pow(2).mean(-1, true) + 1e-6) * w.at(name + ".weight");
   }
   at::Tensor Heads(const at::Tensor& x, const std::string& name) const {
@@ -98,12 +117,15 @@ struct HandWritten {
     const at::Tensor q = ApplyRotary(Heads(x, "q_proj"), rotary);
     const at::Tensor k = ApplyRotary(Heads(x, "k_proj"), rotary);
     const at::Tensor v = Heads(x, "v_proj");
-    const auto repeat = [](const at::Tensor& t) {
+    const bool grouped = q.is_cuda();
+    const auto repeat = [&](const at::Tensor& t) {
+      if (grouped) return t;
       return t.unsqueeze(2)
-          .expand({t.size(0), t.size(1), 2, t.size(2), t.size(3)})
-          .reshape({t.size(0), t.size(1) * 2, t.size(2), t.size(3)});
+          .expand({t.size(0), t.size(1), repeats, t.size(2), t.size(3)})
+          .reshape({t.size(0), t.size(1) * repeats, t.size(2), t.size(3)});
     };
-    const at::Tensor mixed = at::scaled_dot_product_attention(q, repeat(k), repeat(v), {}, 0.0, true);
+    const at::Tensor mixed =
+        at::scaled_dot_product_attention(q, repeat(k), repeat(v), {}, 0.0, true, std::nullopt, grouped);
     const at::Tensor out = torch::linear(mixed.transpose(1, 2).reshape({hidden.size(0), hidden.size(1), -1}),
                                          w.at("self_attn.o_proj.weight"));
     const at::Tensor attended = hidden + FromShards::apply(out, group);
@@ -114,39 +136,58 @@ struct HandWritten {
   }
 };
 
-void Bench(Sizes sizes, int pairs, bool checked) {
-  const DecoderConfig config = MakeConfig(sizes.hidden);
-  test::RunRanks("tp=2", [&](DeviceMesh& mesh) {
-    PreNormLayer layer(config, Attention(config, AttentionOptions()).ptr(), GatedMlp(MlpSizesOf(config)));
-    {
-      const torch::NoGradGuard no_grad;
-      for (at::Tensor& p : layer->parameters()) p.uniform_(-0.05, 0.05);
-    }
-    PlanInputs inputs;
-    inputs.mesh = mesh.shape();
-    ApplyOptions options;
-    options.initial = InitialValues::kUnchecked;
-    if (!checked) options.check.mode = CheckOptions::Mode::kNever;
-    auto model = Parallelize(layer, EvaluatePlan(kPlan, "layer.lua", inputs).ValueOrThrow(), mesh, options);
-    HandWritten by_hand{config.head_dim, mesh.Group(MeshAxis::kTp)->backend, {}};
-    for (const LiveParameter& p : model.applied().parameters()) by_hand.w[p.path] = p.tensor;
-    LayerContext context;
-    context.positions = torch::arange(sizes.sequence).unsqueeze(0);
-    context.rotary = Rotary(config.kinds[0].rope).Tables(context.positions, torch::kFloat, sizes.sequence);
-    const at::Tensor x = torch::full({2, sizes.sequence, sizes.hidden}, 0.1).requires_grad_();
-    const auto engine = [&] { model.forward(x, context).sum().backward(); };
-    const auto hand = [&] { by_hand.Forward(x, context.rotary).sum().backward(); };
-    const double difference =
-        (model.forward(x, context) - by_hand.Forward(x, context.rotary)).abs().max().item<double>();
-    test::Expect(difference < 1e-5, "the two compute different things");
-    // The warm-up is long enough for the first collectives, which are compared one by one, to be over.
-    const PairTimes times = TimePairs(engine, hand, pairs, 80);
-    if (mesh.rank() == 0) {
-      std::printf("hidden %lld, 2 x %lld tokens: engine %.3f ms, by hand %.3f ms, ratio %.3f\n",
-                  static_cast<long long>(sizes.hidden), static_cast<long long>(sizes.sequence), times.a_ms, times.b_ms,
-                  times.ratio);
-    }
-  });
+void Measure(DeviceMesh& mesh, const Sizes& sizes, int pairs, bool checked, double tolerance) {
+  const DecoderConfig config = MakeConfig(sizes);
+  const c10::Device device = mesh.device();
+  PreNormLayer layer(config, Attention(config, AttentionOptions()).ptr(), GatedMlp(MlpSizesOf(config)));
+  {
+    const torch::NoGradGuard no_grad;
+    layer->to(device, sizes.dtype);
+    for (at::Tensor& p : layer->parameters()) p.uniform_(-0.05, 0.05);
+  }
+  PlanInputs inputs;
+  inputs.mesh = mesh.shape();
+  ApplyOptions options;
+  options.initial = InitialValues::kUnchecked;
+  if (!checked) options.check.mode = CheckOptions::Mode::kNever;
+  const std::string text = PlanOf(sizes.heads, sizes.kv_heads);
+  auto model = Parallelize(layer, EvaluatePlan(text, "layer.lua", inputs).ValueOrThrow(), mesh, options);
+  HandWritten by_hand{config.head_dim, sizes.heads / sizes.kv_heads, mesh.Group(MeshAxis::kTp)->backend, {}};
+  for (const LiveParameter& p : model.applied().parameters()) by_hand.w[p.path] = p.tensor;
+  LayerContext context;
+  context.positions = torch::arange(sizes.sequence, torch::TensorOptions(device)).unsqueeze(0);
+  context.rotary = Rotary(config.kinds[0].rope).Tables(context.positions, sizes.dtype, sizes.sequence);
+  const at::Tensor x =
+      torch::full({sizes.batch, sizes.sequence, sizes.hidden}, 0.1, torch::TensorOptions(device).dtype(sizes.dtype))
+          .requires_grad_();
+  const auto wait = [&] {
+    if (device.is_cuda()) c10::impl::VirtualGuardImpl(c10::kCUDA).synchronizeDevice(device.index());
+  };
+  const auto engine = [&] {
+    model.forward(x, context).sum().backward();
+    wait();
+  };
+  const auto hand = [&] {
+    by_hand.Forward(x, context.rotary).sum().backward();
+    wait();
+  };
+  const double difference = (model.forward(x, context) - by_hand.Forward(x, context.rotary)).abs().max().item<double>();
+  test::Expect(difference < tolerance, "the two compute different things: " + std::to_string(difference));
+  // The warm-up is long enough for the first collectives, which are compared one by one, to be over.
+  const PairTimes times = TimePairs(engine, hand, pairs, 80);
+  if (mesh.rank() == 0) {
+    std::printf("hidden %lld, %lld x %lld tokens: engine %.3f ms, by hand %.3f ms, ratio %.3f\n",
+                static_cast<long long>(sizes.hidden), static_cast<long long>(sizes.batch),
+                static_cast<long long>(sizes.sequence), times.a_ms, times.b_ms, times.ratio);
+  }
+}
+
+void BenchOnGpu(int pairs) {
+  const ChosenDevice chosen = ChooseDevice(DeviceChoice::kCuda, 0, Backend::kGloo).ValueOrThrow();
+  DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse("tp=8").ValueOrThrow(), 0, chosen.device);
+  for (const int64_t tokens : {512, 2048, 8192}) {
+    Measure(mesh, {4096, tokens, 1, 32, 8, 14336, at::kBFloat16}, pairs, true, 0.1);
+  }
 }
 
 }  // namespace
@@ -157,8 +198,14 @@ int main(int argc, char** argv) {
   const moonshard::bench::Arguments arguments(argc, argv);
   const std::vector<std::string>& words = arguments.words();
   const int pairs = arguments.Times(0, 200);
+  if (words.size() >= 2 && words[1] == "gpu") {
+    moonshard::bench::BenchOnGpu(pairs);
+    return 0;
+  }
   for (const moonshard::bench::Sizes sizes : {moonshard::bench::Sizes{128, 64}, {256, 128}, {512, 128}}) {
-    moonshard::bench::Bench(sizes, pairs, words.size() < 2 || words[1] != "unchecked");
+    const bool checked = words.size() < 2 || words[1] != "unchecked";
+    moonshard::test::RunRanks(
+        "tp=2", [&](moonshard::DeviceMesh& mesh) { moonshard::bench::Measure(mesh, sizes, pairs, checked, 1e-5); });
   }
   return 0;
 }

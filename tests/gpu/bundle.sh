@@ -9,7 +9,7 @@ rm -rf "$out"
 mkdir -p "$out"/{bin,lib,models}
 
 for program in moonshard moonshard-run libmoonshard_nccl.so libmoonshard_loss_cuda.so tests/engine/test_mesh_gpu \
-  tests/engine/test_loss_gpu; do
+  tests/engine/test_loss_gpu tests/bench/bench_layer; do
   strip --strip-unneeded -o "$out/bin/$(basename "$program")" "$build/$program"
 done
 
@@ -35,6 +35,6 @@ if [[ -n ${MOONSHARD_GPU_NCCL:-} ]]; then
   strip --strip-unneeded -o "$out/nccl/libnccl.so.2" "$MOONSHARD_GPU_NCCL"
 fi
 git -C "$source" describe --always --dirty >"$out/commit"
-cp "$source"/tests/gpu/{run.sh,items.py,peer_train.py} "$out/"
+cp "$source"/tests/gpu/{run.sh,items.py,peer_layer.py,peer_train.py} "$out/"
 size=$(tar -C "$(dirname "$out")" -c "$(basename "$out")" | gzip | wc -c)
 printf '%s: %d MiB, %d MiB compressed\n' "$out" "$(du -sm "$out" | cut -f1)" "$((size >> 20))"

@@ -453,6 +453,22 @@ def train_1b(run: Run) -> dict[str, Any]:
     return figures
 
 
+@item(60)
+def layer_of_8b(run: Run) -> dict[str, Any]:
+    """Forward and backward of a layer with the sizes of Llama 3 8B as rank 0 of tp=8, beside LibTorch and DTensor."""
+    need_gpu(run)
+    text = run.run([str(run.bundle / "bin" / "bench_layer"), "60", "gpu"])
+    figures: dict[str, Any] = {}
+    for tokens, engine, hand, ratio in re.findall(r"x (\d+) tokens: engine ([\d.]+) ms, by hand ([\d.]+) ms, ratio "
+                                                  r"([\d.]+)", text):
+        figures[tokens] = {"engine_ms": float(engine), "by_hand_ms": float(hand), "ratio": float(ratio)}
+    peer = json.loads(run.run([sys.executable, str(run.bundle / "peer_layer.py"), "60", *figures]).splitlines()[-1])
+    for tokens, milliseconds in peer["ms"].items():
+        figures[tokens]["dtensor_ms"] = milliseconds
+        figures[tokens]["ratio_to_dtensor"] = figures[tokens]["engine_ms"] / milliseconds
+    return figures
+
+
 def first_of_two(run: Run, backend: str, stop: signal.Signals, timeout: int, env: dict[str, str]) -> dict[str, Any]:
     """What the first of two ranks that train does once `stop` has been sent to the second: seconds, exit code, message."""
     name = f"{backend}_{stop.name}"

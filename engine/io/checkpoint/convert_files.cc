@@ -1,6 +1,7 @@
 #include "engine/io/checkpoint/convert_files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <utility>
 
@@ -23,6 +24,13 @@ void CloseAllWhenFull(Files& files, size_t& open) {
 }
 
 }  // namespace
+
+std::string StampOf(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0) return "?";
+  return std::to_string(status.st_size) + " " + std::to_string(status.st_ino) + " " +
+         std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
+}
 
 Result<WritableFile*> OutputFiles::At(size_t file) {
   if (!files_[file]) {

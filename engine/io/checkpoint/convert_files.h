@@ -1,4 +1,5 @@
-// OutputFiles, InputFiles: write or read many files in small steps, with a limited number of files open at once.
+// OutputFiles, InputFiles: write or read many files in small steps, with a limited number of files open at once. And
+// StampOf.
 // Stage before: storage. Used by shard.cc, merge.cc and sharded_checkpoint.h.
 #pragma once
 
@@ -14,6 +15,10 @@
 #include "engine/io/storage/storage.h"
 
 namespace moonshard {
+
+// What changes when a file is written or replaced (length, inode, time of the last write), for the comparison of what a
+// conversion that was interrupted has read with what is there now; "?" if there is no such file.
+std::string StampOf(const std::string& path);
 
 class OutputFiles {
  public:

@@ -3,8 +3,6 @@
 // while it is in memory.
 #include "engine/io/checkpoint/merge_adapter.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -152,16 +150,10 @@ class AdapterMerger : public Conversion {
 
   // Times and inodes stand for the contents, as in ShardModel.
   std::string Work() const {
-    const auto stamp = [](const std::string& path) {
-      struct stat status = {};
-      if (::stat(path.c_str(), &status) != 0) return std::string("?");
-      return std::to_string(status.st_size) + " " + std::to_string(status.st_ino) + " " +
-             std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
-    };
-    std::string work = "merge adapter " + adapter_.checkpoint.path() + " " + stamp(adapter_.checkpoint.path()) + "\n";
+    std::string work = "merge adapter " + adapter_.checkpoint.path() + " " + StampOf(adapter_.checkpoint.path()) + "\n";
     for (const Adapter& section : adapter_.sections) work += ToText(section) + "\n";
-    for (const CheckpointFile& file : source_.files()) work += file.path + " " + stamp(file.path) + "\n";
-    for (const KeptFile& file : files_.kept) work += file.name + " " + stamp(source_.path() + "/" + file.name) + "\n";
+    for (const CheckpointFile& file : source_.files()) work += file.path + " " + StampOf(file.path) + "\n";
+    for (const KeptFile& file : files_.kept) work += file.name + " " + StampOf(source_.path() + "/" + file.name) + "\n";
     return work;
   }
 

@@ -10,7 +10,6 @@
 //
 // Where the model has another form than the directory (stacked experts), the walk is over the model's tensors: a chunk
 // of one is read from those that it is made of.
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -308,17 +307,11 @@ class Sharder : private Conversion {
   // for the contents, since reading the source to compare it would cost as much as the conversion; a record of the
   // journal is compared with the bytes that it describes anyway (TakeNoted).
   std::string Work() const {
-    const auto stamp = [](const std::string& path) {
-      struct stat status = {};
-      if (::stat(path.c_str(), &status) != 0) return std::string("?");
-      return std::to_string(status.st_size) + " " + std::to_string(status.st_ino) + " " +
-             std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
-    };
     std::string work = std::string("shard ") + kManifestVersion + " " + source_.path() + "\n" + plan_.CanonicalText();
     for (const auto& [name, recipe] : own_of_model_) work += name + " " + WriteJson(ToJson(recipe), 0) + "\n";
-    for (const CheckpointFile& file : source_.files()) work += file.path + " " + stamp(file.path) + "\n";
+    for (const CheckpointFile& file : source_.files()) work += file.path + " " + StampOf(file.path) + "\n";
     for (const KeptFile& file : laid_out_.manifest.kept) {
-      work += file.name + " " + stamp(source_.path() + "/" + file.name) + "\n";
+      work += file.name + " " + StampOf(source_.path() + "/" + file.name) + "\n";
     }
     return work;
   }

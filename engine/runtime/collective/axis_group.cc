@@ -168,6 +168,7 @@ void AxisGroup::GuardCollective(const CollectiveLabel& label, const Announcement
     } catch (const std::exception& error) {
       throw std::runtime_error(ToText(what) + ": " + ErrorText(error));
     }
+    if (group_->watch) group_->watch->Queued(name_, label.text());
   });
 }
 

@@ -26,6 +26,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
@@ -152,6 +153,18 @@ class StoreEnd {
 struct GivenGroup {
   MeshAxis axis;
   c10::intrusive_ptr<c10d::Backend> backend;
+};
+
+// An event of the stream on which this rank computes: it waits for the stream of NCCL behind each collective.
+class GpuMarker final : public PeerWatch::Marker {
+ public:
+  void Record() override { event_.record(c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(CurrentGpu())); }
+  bool Passed() override { return event_.query(); }
+
+ private:
+  static c10::Device CurrentGpu() { return c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice(); }
+
+  c10::Event event_{c10::DeviceType::CUDA};
 };
 
 // The rows of all ranks of the group, in rank order.
@@ -355,7 +368,9 @@ DeviceMesh DeviceMesh::Join(std::shared_ptr<State> state, int64_t local_rank) {
         Rendezvous("the mesh", [&] { return state->store->add(name + "/made/" + std::to_string(state->rank), 1); });
     state->store = c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(number), state->store);
   }
-  if (state->device.nccl != nullptr && state->shape.world_size() > 1) state->watch = std::make_shared<PeerWatch>();
+  if (state->device.nccl != nullptr && state->shape.world_size() > 1) {
+    state->watch = std::make_shared<PeerWatch>([] { return std::make_unique<GpuMarker>(); }, state->options.timeout);
+  }
   for (MeshAxis axis : kMeshAxes) {
     const int64_t size = state->shape.size(axis);
     auto& group = state->groups[{axis, size}];

@@ -41,9 +41,8 @@ struct MeshOptions {
   Backend backend = Backend::kAuto;
   // The longest wait for a peer inside one collective. Only a peer that hangs causes such a wait; the exit of a peer is
   // detected at once, with NCCL by a thread that aborts this rank's communicators (peer_watch.h). With NCCL between
-  // machines, an exit too is noticed after this time. NCCL groups of a mesh do not end the process after the timeout as
-  // c10d's do, unless TORCH_NCCL_ASYNC_ERROR_HANDLING says so: their communicators are aborted, and the next call of
-  // the rank throws.
+  // machines, an exit too is noticed after this time. NCCL groups of a mesh do not end the process as c10d's do, unless
+  // TORCH_NCCL_ASYNC_ERROR_HANDLING says so: their communicators are aborted, and the next call of the rank throws.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   // The longest wait for the other ranks to join the store and the groups.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);

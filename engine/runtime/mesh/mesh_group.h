@@ -26,7 +26,7 @@ struct MeshGroup {
   c10::Device device = c10::Device(c10::kCPU);  // of the tensors that `backend` communicates
   c10::intrusive_ptr<c10d::Backend> backend;    // null in a group of one rank
   std::shared_ptr<RankExchange> exchange;       // null in a group of one rank, and if `recording`
-  std::shared_ptr<const PeerWatch> watch;       // of the mesh; null if no rank waits for a GPU in a collective
+  std::shared_ptr<PeerWatch> watch;             // of the mesh; null if no rank waits for a GPU in a collective
   bool recording = false;                       // no peers exist: nothing is exchanged
   bool given = false;                           // `backend` belongs to the embedder (DeviceMesh::FromGroups)
 

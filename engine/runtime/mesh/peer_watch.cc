@@ -1,12 +1,17 @@
 // The thread sleeps in poll() on the connections of peers and on a descriptor that wakes it when the list changes. It
 // asks for POLLRDHUP alone: the records that arrive on a connection belong to the exchange, and do not wake it. A
 // connection that ended with unread records reports its end at once all the same.
+//
+// Two markers tell of any number of queued collectives whether one of them hangs: the oldest stays where it is until
+// the device has passed it, and the newest moves behind each collective. Once the oldest is passed, the newest takes
+// its place. So a collective that hangs has a marker behind it, and no more than two events exist.
 #include "engine/runtime/mesh/peer_watch.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <utility>
@@ -15,7 +20,8 @@
 
 namespace moonshard {
 
-PeerWatch::PeerWatch() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+PeerWatch::PeerWatch(std::function<std::unique_ptr<Marker>()> make_marker, std::chrono::milliseconds timeout)
+    : make_marker_(std::move(make_marker)), timeout_(timeout), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   Check(wake_ >= 0, "cannot make an eventfd");
   thread_ = std::thread([this] { Watch(); });
 }
@@ -41,6 +47,28 @@ void PeerWatch::Add(const MeshGroup& group) {
   Wake();
 }
 
+void PeerWatch::Queued(const std::string& group, const std::string& label) {
+  if (!make_marker_) return;
+  const std::lock_guard lock(mutex_);
+  Pending& pending = oldest_.set ? newest_ : oldest_;
+  if (!pending.marker) pending.marker = make_marker_();
+  pending.marker->Record();
+  pending.queued = std::chrono::steady_clock::now();
+  pending.group = group;
+  pending.label = label;
+  pending.set = true;
+}
+
+std::string PeerWatch::LossOfCollective() {
+  if (oldest_.set && oldest_.marker->Passed()) {
+    oldest_.set = false;
+    std::swap(oldest_, newest_);
+  }
+  if (!oldest_.set || std::chrono::steady_clock::now() - oldest_.queued < timeout_) return "";
+  return "a collective of " + oldest_.group + " has not ended within " + std::to_string(timeout_.count()) +
+         " ms, at or before: " + oldest_.label;
+}
+
 void PeerWatch::Stop() {
   {
     const std::lock_guard lock(mutex_);
@@ -51,6 +79,8 @@ void PeerWatch::Stop() {
   const std::lock_guard lock(mutex_);
   peers_.clear();
   backends_.clear();
+  oldest_ = {};
+  newest_ = {};
 }
 
 std::string PeerWatch::lost() const {
@@ -69,7 +99,8 @@ void PeerWatch::Watch() {
       peers = peers_;
     }
     for (const Peer& peer : peers) fds.push_back({peer.connection, POLLRDHUP, 0});
-    if (poll(fds.data(), fds.size(), -1) < 0) {
+    const int pause = make_marker_ ? static_cast<int>(std::clamp<int64_t>(timeout_.count() / 10, 1, 500)) : -1;
+    if (poll(fds.data(), fds.size(), pause) < 0) {
       if (errno == EINTR) continue;
       return;
     }
@@ -82,9 +113,10 @@ void PeerWatch::Watch() {
       for (size_t i = 0; i < peers.size() && lost_.empty(); ++i) {
         if (fds[i + 1].revents == 0) continue;
         lost_ = "the connection of rank " + std::to_string(peers[i].rank) + " (in " + peers[i].group + ") has ended";
-        backends = backends_;
       }
+      if (lost_.empty()) lost_ = LossOfCollective();
       if (lost_.empty()) continue;
+      backends = backends_;
     }
     for (const auto& backend : backends) {
       try {

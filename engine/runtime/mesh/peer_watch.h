@@ -1,15 +1,20 @@
-// PeerWatch: tells a rank that waits for its GPU that another rank has ended. A kernel of NCCL waits for the other
-// ranks without a limit, and the host waits for the kernel: nothing that the host could call notices that a peer is
-// gone. A thread therefore watches the connections of the rank exchanges (rank_exchange.h), which the system closes
-// when a process ends, however it ends. After the first loss it aborts all watched backends, which ends their kernels,
-// and the host goes on with tensors of undefined values. Whoever uses such values outside of the ranks asks lost()
-// first: AxisGroup does so before each collective and exchange, DeviceMesh::CheckPeers for everyone else.
+// PeerWatch: tells a rank that waits for its GPU that another rank has ended or hangs. A kernel of NCCL waits for the
+// other ranks without a limit, and the host waits for the kernel: nothing that the host could call notices that a peer
+// is gone. Therefore a thread watches two things:
+// - the connections of the rank exchanges (rank_exchange.h), which the system closes when a process ends, however it
+//   ends;
+// - whether the collectives that this rank has queued on its device end within the timeout.
+// After the first loss it aborts all watched backends, which ends their kernels, and the host goes on with tensors of
+// undefined values. Whoever uses such values outside of the ranks asks lost() first: AxisGroup does so before each
+// collective and exchange, DeviceMesh::CheckPeers for everyone else.
 //
 // A connection also ends when a peer releases its mesh, so a mesh stops its watch before the ranks close together
 // (DeviceMesh::Close). Made by DeviceMesh where ranks use NCCL.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,7 +27,20 @@ namespace moonshard {
 
 class PeerWatch {
  public:
-  PeerWatch();
+  // A place in the queue of work of the device.
+  class Marker {
+   public:
+    virtual ~Marker() = default;
+    // Moves the marker behind all work that the calling thread has queued.
+    virtual void Record() = 0;
+    // Whether the device has done all work before the marker. From any thread.
+    virtual bool Passed() = 0;
+  };
+
+  // `make_marker` makes markers for the device of the collectives; empty: only connections are watched. `timeout`: the
+  // longest time from Queued until the device has done the collective.
+  explicit PeerWatch(std::function<std::unique_ptr<Marker>()> make_marker = {},
+                     std::chrono::milliseconds timeout = std::chrono::minutes(10));
   // Stops.
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
@@ -32,10 +50,13 @@ class PeerWatch {
   // has no connections (RankExchange::Connections) adds its backend alone: a loss in another group aborts it too. The
   // backend of a `given` group is not aborted. Keeps the exchange and the backend until Stop, and not the group.
   void Add(const MeshGroup& group);
+  // Call it after a collective of `group` was queued, or the device was told to wait for one; `label` is for the
+  // message.
+  void Queued(const std::string& group, const std::string& label);
   // Ends the thread. No loss is noticed after that. Never throws.
   void Stop();
-  // Empty while no peer was lost; then who was, for messages: "the connection of rank 3 (in tp[2,3]) has ended". From
-  // any thread.
+  // Empty while no peer was lost; then what is known, for messages: "the connection of rank 3 (in tp[2,3]) has ended".
+  // From any thread.
   std::string lost() const;
 
  private:
@@ -45,12 +66,25 @@ class PeerWatch {
     std::string group;
     std::shared_ptr<RankExchange> exchange;
   };
+  struct Pending {
+    std::unique_ptr<Marker> marker;
+    std::chrono::steady_clock::time_point queued;
+    std::string group;
+    std::string label;
+    bool set = false;
+  };
   void Watch();
   void Wake() const;
+  // What the pending collectives say of a loss; "" if nothing. With the mutex held.
+  std::string LossOfCollective();
 
   mutable std::mutex mutex_;
   std::vector<Peer> peers_;
   std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
+  std::function<std::unique_ptr<Marker>()> make_marker_;
+  std::chrono::milliseconds timeout_;
+  Pending oldest_;  // that the device has not passed, as far as is known
+  Pending newest_;  // behind it
   std::string lost_;
   bool stopping_ = false;
   int wake_ = -1;  // an eventfd: the list of peers has changed, or the watch stops

@@ -50,7 +50,11 @@ void RMSNormImpl::pretty_print(std::ostream& stream) const {
 }
 
 at::Tensor RMSNormImpl::forward(const at::Tensor& input) {
-  // The order of casts is that of transformers, so that results in bfloat16 are theirs.
+  // The order of casts is that of transformers, so that results in bfloat16 are theirs. The kernel for GPUs computes in
+  // float32 and rounds its result to the type of its input.
+  if (input.is_cuda() && !options.unit_offset()) {
+    return weight * std::get<0>(at::_fused_rms_norm(input, input.sizes().slice(input.dim() - 1), {}, options.eps()));
+  }
   const at::Tensor wide = input.scalar_type() == at::kDouble ? input : input.to(at::kFloat);
   const at::Tensor mean_square = wide.pow(2).mean(-1, /*keepdim=*/true);
   const at::Tensor normed = wide * at::rsqrt(mean_square + options.eps());

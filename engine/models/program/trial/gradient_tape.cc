@@ -363,7 +363,7 @@ void GradientTape::CheckParameters() {
     const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
     const GradientKind is = kinds_[static_cast<size_t>(tensor.value)];
     const Layout& layout = layouts.params[ref.param][MeshAxis::kTp];
-    if (is == GradientKind::kUnknown && plan_.Trains(ref)) ++unknown_parameters_;
+    if (is == GradientKind::kUnknown && plan_.Trains(ref)) unknown_parameters_.push_back(plan_.tree->PathOf(ref));
     if (is == GradientKind::kNone || is == GradientKind::kUnknown) continue;
     const std::optional<Spread> spread = SpreadUnder(layout, tensor.shape, plan_.mesh.size(MeshAxis::kTp));
     if (!spread) continue;
@@ -434,6 +434,11 @@ Diagnostics GradientTape::Check(const std::vector<Spread>& spreads) {
   }
   CheckParameters();
   return std::move(out_);
+}
+
+std::vector<std::string> GradientTape::TakeUnknownParameters() {
+  std::ranges::sort(unknown_parameters_);
+  return std::move(unknown_parameters_);
 }
 
 }  // namespace moonshard::trial

@@ -67,8 +67,8 @@ class GradientTape {
   // the values when the program ends.
   Diagnostics Check(const std::vector<Spread>& spreads);
 
-  // After Check: the number of trained parameters whose gradients have an unknown kind.
-  int64_t unknown_parameters() const { return unknown_parameters_; }
+  // After Check: the paths of the trained parameters whose gradients have an unknown kind, sorted.
+  std::vector<std::string> TakeUnknownParameters();
 
  private:
   struct Event {
@@ -113,7 +113,7 @@ class GradientTape {
   std::vector<std::map<uint32_t, GradientKind>> outside_;  // of the calls that are open: the kinds of their arguments
   std::map<std::string, std::optional<std::vector<GradientKind>>> tried_;
   std::set<std::string> reported_;
-  int64_t unknown_parameters_ = 0;
+  std::vector<std::string> unknown_parameters_;
   Diagnostics out_;
 };
 

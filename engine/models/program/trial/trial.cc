@@ -98,7 +98,7 @@ class Walk {
     if (root >= 0) CheckOutputs(static_cast<uint32_t>(root));
     if (out_.errors.empty() && program_.trains) {
       for (Diagnostic& one : tape_.Check(spreads_)) out_.errors.push_back(std::move(one));
-      out_.unknown_gradients = tape_.unknown_parameters();
+      out_.unknown_gradients = tape_.TakeUnknownParameters();
     }
     return std::move(out_);
   }

@@ -22,9 +22,9 @@ std::string DeviceName(int device) {
   return at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(device))->name;
 }
 
-// c10d's thread that watches collectives ends the process when one fails or takes longer than the timeout. In this
-// group it aborts the communicators instead, and the rank ends with the error of its next call. An embedder who sets
-// the environment variable keeps what it says.
+// PeerWatch notices ranks that end or hang. c10d's own thread, which ends the process after the timeout and a minute
+// more, comes later, and aborts the communicators instead: the rank ends with the error of its next call. An embedder
+// who sets the environment variable keeps what it says.
 class Group final : public c10d::ProcessGroupNCCL {
  public:
   Group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const c10::intrusive_ptr<Options>& options)
@@ -36,7 +36,7 @@ class Group final : public c10d::ProcessGroupNCCL {
 c10::intrusive_ptr<c10d::Backend> MakeGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             const std::string& name, std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = timeout;
+  options->timeout = 2 * timeout + std::chrono::minutes(1);
   options->group_name = name;
   return c10::make_intrusive<Group>(store, rank, size, options);
 }

@@ -21,7 +21,8 @@ struct NcclPlugin {
   int (*nccl_version)();
   // The name of a GPU, such as "NVIDIA H100 80GB HBM3".
   std::string (*device_name)(int device);
-  // Makes a NCCL group on the current device. NCCL creates the communicator at the first collective.
+  // Makes a NCCL group on the current device. NCCL creates the communicator at the first collective. `timeout`: the
+  // longest wait for a peer that PeerWatch allows; c10d's own limit for a collective is longer.
   c10::intrusive_ptr<c10d::Backend> (*make_group)(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                   const std::string& name, std::chrono::milliseconds timeout);
 };

@@ -2,7 +2,10 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -148,6 +151,65 @@ TEST_CASE("after a loss the next collective throws before it runs, whatever was 
     Expect(text.find("layers.3.mlp: output") != std::string::npos, "at which collective: " + text);
     Meet(mesh, "over");
   });
+}
+
+// A device that does its work when the test says so: a marker is passed once `done` has reached its place.
+struct FakeQueue {
+  std::atomic<int> queued = 0;
+  std::atomic<int> done = 0;
+  std::atomic<int> markers = 0;
+};
+
+class FakeMarker final : public PeerWatch::Marker {
+ public:
+  explicit FakeMarker(FakeQueue& queue) : queue_(queue) { ++queue_.markers; }
+  void Record() override { place_ = queue_.queued.load(); }
+  bool Passed() override { return queue_.done >= place_; }
+
+ private:
+  FakeQueue& queue_;
+  int place_ = 0;
+};
+
+TEST_CASE("a collective that does not end within the timeout is a loss, whichever of many it is") {
+  for (const int hangs : {1, 2, 3, 17, 40}) {
+    FakeQueue queue;
+    const auto backend = c10::make_intrusive<Stuck>(0, 2);
+    PeerWatch watch([&] { return std::make_unique<FakeMarker>(queue); }, 300ms);
+    MeshGroup group;
+    group.backend = backend;
+    watch.Add(group);
+    for (int i = 1; i <= 40; ++i) {
+      ++queue.queued;
+      watch.Queued("tp[0,1]", "call " + std::to_string(i));
+      // The device is a few calls behind the host, and never gets past the one that hangs.
+      if (i - 3 < hangs) queue.done = std::max(0, i - 3);
+      std::this_thread::sleep_for(2ms);
+    }
+    queue.done = hangs - 1;
+    CHECK(queue.markers <= 2);
+    backend->WaitForGpu();
+    CHECK(watch.lost().find("a collective of tp[0,1] has not ended within 300 ms, at or before: call ") == 0);
+  }
+}
+
+TEST_CASE("collectives that end are no loss, however long the run") {
+  FakeQueue queue;
+  const auto backend = c10::make_intrusive<Stuck>(0, 2);
+  PeerWatch watch([&] { return std::make_unique<FakeMarker>(queue); }, 100ms);
+  MeshGroup group;
+  group.backend = backend;
+  watch.Add(group);
+  for (int i = 0; i < 150; ++i) {
+    ++queue.queued;
+    watch.Queued("tp[0,1]", "call");
+    queue.done = queue.queued - 1;
+    std::this_thread::sleep_for(2ms);
+  }
+  queue.done = queue.queued.load();
+  std::this_thread::sleep_for(250ms);
+  CHECK(watch.lost().empty());
+  CHECK(backend->aborts() == 0);
 }
 
 }  // namespace
