@@ -81,8 +81,8 @@ struct Layout {
   std::string ToText() const;
 };
 
-// One layout per mesh axis. If tp and dp_shard shard the same tensor dim, tp shards the dim and dp_shard shards each tp
-// shard, so that an all-gather over dp_shard gives the tp shard that compute uses.
+// One layout per mesh axis. If several axes shard the same dim of a parameter, tp shards the dim, and each axis outside
+// of it what is left, so that an all-gather over cp and dp_shard gives the tp shard that compute uses.
 struct Placement {
   std::array<Layout, kMeshAxisCount> by_axis;  // indexed by MeshAxis
 

@@ -27,6 +27,20 @@ const char* ToString(MeshAxis axis) {
   return "tp";
 }
 
+std::vector<MeshAxis> AxisSet::axes() const {
+  std::vector<MeshAxis> out;
+  for (MeshAxis axis : kMeshAxes) {
+    if (contains(axis)) out.push_back(axis);
+  }
+  return out;
+}
+
+std::string ToString(AxisSet axes) {
+  std::string out;
+  for (MeshAxis axis : axes.axes()) out += (out.empty() ? "" : " x ") + std::string(ToString(axis));
+  return out;
+}
+
 std::optional<MeshAxis> MeshAxisFromName(std::string_view name) {
   if (name == "dp") return MeshAxis::kDpShard;
   for (MeshAxis axis : kMeshAxes) {
@@ -101,6 +115,18 @@ int64_t MeshShape::Coordinate(int64_t rank, MeshAxis axis) const {
   return rank % size(axis);
 }
 
+int64_t MeshShape::size(AxisSet axes) const {
+  int64_t product = 1;
+  for (MeshAxis axis : axes.axes()) product *= size(axis);
+  return product;
+}
+
+int64_t MeshShape::Coordinate(int64_t rank, AxisSet axes) const {
+  int64_t place = 0;
+  for (MeshAxis axis : axes.axes()) place = place * size(axis) + Coordinate(rank, axis);
+  return place;
+}
+
 int64_t MeshShape::data_ranks() const {
   int64_t product = 1;
   for (MeshAxis axis : kDataAxes) product *= size(axis);
@@ -119,6 +145,19 @@ std::vector<int64_t> MeshShape::GroupOf(int64_t rank, MeshAxis axis) const {
   const int64_t first = rank - Coordinate(rank, axis) * stride;
   std::vector<int64_t> ranks;
   for (int64_t i = 0; i < size(axis); ++i) ranks.push_back(first + i * stride);
+  return ranks;
+}
+
+std::vector<int64_t> MeshShape::GroupOf(int64_t rank, AxisSet axes) const {
+  std::vector<int64_t> ranks = {rank};
+  for (MeshAxis axis : axes.axes()) {
+    std::vector<int64_t> along;
+    for (int64_t member : ranks) {
+      const std::vector<int64_t> group = GroupOf(member, axis);
+      along.insert(along.end(), group.begin(), group.end());
+    }
+    ranks = std::move(along);
+  }
   return ranks;
 }
 

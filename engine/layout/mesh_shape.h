@@ -27,8 +27,31 @@ inline constexpr std::array<MeshAxis, kMeshAxisCount> kMeshAxes = {MeshAxis::kPp
 inline constexpr std::array<MeshAxis, 2> kDataAxes = {MeshAxis::kDpReplicate, MeshAxis::kDpShard};
 constexpr bool IsDataAxis(MeshAxis axis) { return axis == MeshAxis::kDpReplicate || axis == MeshAxis::kDpShard; }
 
+// A set of axes, which a group of ranks can span. Sets are ordered as numbers whose lowest bit is the outermost axis,
+// so that sets of one axis have the order of the axes.
+class AxisSet {
+ public:
+  constexpr AxisSet() = default;
+  constexpr AxisSet(MeshAxis axis) : bits_(Bit(axis)) {}  // NOLINT: implicit on purpose
+
+  constexpr bool contains(MeshAxis axis) const { return (bits_ & Bit(axis)) != 0; }
+  constexpr bool empty() const { return bits_ == 0; }
+  // Whether the set has one axis.
+  constexpr bool single() const { return bits_ != 0 && (bits_ & (bits_ - 1U)) == 0; }
+  constexpr void insert(MeshAxis axis) { bits_ |= Bit(axis); }
+  // The axes of the set, outermost first.
+  std::vector<MeshAxis> axes() const;
+  constexpr auto operator<=>(const AxisSet&) const = default;
+
+ private:
+  static constexpr uint32_t Bit(MeshAxis axis) { return uint32_t{1} << static_cast<unsigned>(axis); }
+  uint32_t bits_ = 0;
+};
+
 // "pp", "dp_replicate", "dp_shard", "cp", "tp".
 const char* ToString(MeshAxis axis);
+// "tp", "dp_shard x cp": the names of the axes, outermost first.
+std::string ToString(AxisSet axes);
 // Also accepts "dp" for dp_shard. Returns nullopt for any other name.
 std::optional<MeshAxis> MeshAxisFromName(std::string_view name);
 // Returns the five names, for messages.
@@ -49,9 +72,13 @@ class MeshShape {
   static Result<MeshShape> Parse(std::string_view text);
 
   int64_t size(MeshAxis axis) const { return sizes_[static_cast<size_t>(axis)]; }
+  // The product of the sizes of the axes.
+  int64_t size(AxisSet axes) const;
   int64_t world_size() const;
   // Returns the coordinate of `rank` along `axis`. Requires 0 <= rank < world_size().
   int64_t Coordinate(int64_t rank, MeshAxis axis) const;
+  // The number of `rank` in its group over `axes`: its coordinates along these axes, row-major.
+  int64_t Coordinate(int64_t rank, AxisSet axes) const;
   // The product of the sizes of the data axes, and the number of `rank` among the parts of a batch: its coordinates
   // along the data axes, row-major.
   int64_t data_ranks() const;
@@ -59,6 +86,8 @@ class MeshShape {
   // Returns the ranks of the process group of `rank` along `axis`: those whose other coordinates are equal, in the
   // order of their coordinate along `axis`, including `rank`.
   std::vector<int64_t> GroupOf(int64_t rank, MeshAxis axis) const;
+  // The same over several axes, in the order of Coordinate(rank, axes).
+  std::vector<int64_t> GroupOf(int64_t rank, AxisSet axes) const;
   // Returns "dp_shard=4,tp=2": the axes with a size above 1 in their fixed order; "tp=1" for a single rank.
   std::string ToString() const;
   bool operator==(const MeshShape&) const = default;

@@ -126,6 +126,10 @@ std::vector<ContextSetup> RecordedSetups() {
     out.push_back({checkpoint, "cp=4"});
     out.push_back({checkpoint, "cp=2,tp=2", true});
   }
+  for (const char* checkpoint : {"llama_gqa", "qwen3_head_dim12", "gemma3_softcap"}) {
+    out.push_back({checkpoint, "dp_shard=2,cp=2"});
+    out.push_back({checkpoint, "dp_shard=2,cp=2", false, "ddp {}"});
+  }
   out.push_back({"llama_gqa", "cp=8"});
   out.push_back({"llama_gqa", "cp=2,tp=4"});
   out.push_back({"llama_gqa", "cp=4,tp=2", true});
@@ -214,7 +218,7 @@ at::Tensor Ids(int64_t rows, int64_t tokens, int64_t vocabulary) {
   return (at::arange(rows * tokens) * 7 + 3).remainder(vocabulary).view({rows, tokens});
 }
 
-constexpr int64_t kRows = 4;
+constexpr int64_t kRows = 12;
 constexpr int64_t kTokens = 13;  // neither 2 nor 4 divides it
 
 TEST_CASE("context parallelism in float64 gives the numbers of one rank") {
@@ -224,6 +228,8 @@ TEST_CASE("context parallelism in float64 gives the numbers of one rank") {
     setups.push_back({checkpoint, "cp=2,tp=2", true});
     setups.push_back({checkpoint, "cp=2,tp=2", false, R"(recompute { "model.layers.*" })"});
     setups.push_back({checkpoint, "dp_shard=2,cp=2", false, "", 2});
+    // 3 times 2 ranks do not divide the 64 rows of most weights.
+    setups.push_back({checkpoint, "dp_shard=3,cp=2"});
   }
   const std::string recomputed = R"(recompute { "model.layers.*" })";
   const std::string selective = R"(recompute { "model.layers.*", keep = { "attention", "every_second_matmul" } })";
@@ -231,6 +237,8 @@ TEST_CASE("context parallelism in float64 gives the numbers of one rank") {
   setups.push_back({"llama_gqa", "cp=2", false, recomputed, 4});
   setups.push_back({"llama_gqa", "cp=2,tp=2", true, selective});
   setups.push_back({"llama_gqa", "dp_shard=2,cp=2", false, "ddp {}", 2});
+  setups.push_back({"llama_gqa", "dp_replicate=2,dp_shard=2,cp=2", false, "ddp {}"});
+  setups.push_back({"llama_gqa", "dp_shard=2,cp=2", false, R"(fsdp { wrap = "model.layers.*", reshard = 2 })", 2});
   setups.push_back({"llama_gqa", "dp_shard=2,cp=2,tp=2", true, sharded + ", " + recomputed, 2});
   setups.push_back({"llama_gqa", "dp_replicate=2,dp_shard=2,cp=2", false, sharded});
   std::map<std::string, Step> alone;
@@ -295,7 +303,7 @@ TEST_CASE("ranks of cp that receive other tokens are found") {
 }
 
 TEST_CASE("a gradient that is not summed over cp is found") {
-  const ContextSetup setup{"llama_gqa", "cp=2"};
+  const ContextSetup setup{"llama_gqa", "cp=2", false, "ddp {}"};
   const std::string forgotten = "model.layers.1.post_attention_layernorm.weight";
   const at::Tensor ids = Ids(kRows, kTokens, 64);
   Step want;

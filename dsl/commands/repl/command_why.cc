@@ -118,7 +118,7 @@ std::string GradientText(const CompiledPlan& plan, const Parameter& parameter, c
   if (parameter.is_buffer) return "buffer";
   std::vector<std::string> sums;
   for (const GradientTerm& term : GradientTermsOf(parameter.shape, placement, plan.mesh, rank)) {
-    sums.push_back("summed over " + std::to_string(term.group.ranks) + " ranks of " + ToString(term.group.axis));
+    sums.push_back("summed over " + std::to_string(term.group.ranks) + " ranks of " + ToString(term.group.axes));
   }
   sums.erase(std::unique(sums.begin(), sums.end()), sums.end());
   return Join(sums, ", ");

@@ -166,26 +166,36 @@ void OperatorChecker::EnterRegion(const RegionInfo& region) {
 }
 void OperatorChecker::LeaveRegion() { regions_.pop_back(); }
 
+std::vector<size_t> OperatorChecker::AxesOf(const RegionInfo& region) const {
+  std::vector<size_t> out;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (region.axes.contains(axes_[i].axis)) out.push_back(i);
+  }
+  return out;
+}
+
 void OperatorChecker::RegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) {
-  const int index = AxisIndex(region.axis);
-  if (index < 0 || !tensor.defined()) return;
+  const std::vector<size_t> axes = AxesOf(region);
+  if (axes.empty() || !tensor.defined()) return;
   const TensorType all = Get(tensor);
-  const AxisType& here = all[static_cast<size_t>(index)];
   if (!regions_.empty() && regions_.back().type.empty()) {
     regions_.back() = {all, layout, tensor.sizes().vec(), tensor.unsafeGetTensorImpl()};
   }
+  for (size_t index : axes) CheckRegionInput(region, tensor, layout, all[index], axes_[index]);
+}
+
+void OperatorChecker::CheckRegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout,
+                                       const AxisType& here, const CheckedAxis& axis) {
   if (here.local_in != nullptr) NoteUnproven(std::string(region.name) + " of indices into the shard of each rank");
   const ModulePath::Place place = path_.Here();
-  const auto agrees = [&](const AxisType& type) {
-    return Agrees(type, layout, tensor, axes_[static_cast<size_t>(index)], -1, place.backward);
-  };
+  const auto agrees = [&](const AxisType& type) { return Agrees(type, layout, tensor, axis, -1, place.backward); };
   AxisType reading = here;
   while (!agrees(reading)) {
     if (!MoveToNextReading(reading, tensor.sizes(), sizes_compared_, place.backward)) break;
   }
   if (agrees(reading)) return;
-  Blame({TypeFault::Kind::kRegion, place.path, place.backward, region.axis, std::string(region.name), "",
-         layout.ToText(), WithIndices(here), here.since ? *here.since : ""});
+  Blame({TypeFault::Kind::kRegion, place.path, place.backward, axis.axis, std::string(region.name), "", layout.ToText(),
+         WithIndices(here), here.since ? *here.since : ""});
 }
 
 // Gradients are summed in buckets: copied into one flat buffer, summed there, copied back. The tensor that comes back
@@ -200,12 +210,11 @@ void OperatorChecker::RegionGradientInput(const RegionInfo& region, const at::Te
 
 void OperatorChecker::RegionGradientOutput(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
                                            const Layout& layout) {
-  const int index = AxisIndex(region.axis);
+  const std::vector<size_t> axes = AxesOf(region);
   const auto found = reduced_.find(parameter.unsafeGetTensorImpl());
   if (found == reduced_.end()) return;
   // Over one rank nothing is summed, and the gradient has another dtype or memory.
-  if (index < 0) return SetType(sum, found->second);
-  const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
+  if (axes.empty()) return SetType(sum, found->second);
   // Along the other axes a gradient has the places of its parameter.
   const auto leaf = leaves_.find(parameter.unsafeGetTensorImpl());
   for (size_t axis = 0; leaf != leaves_.end() && axis < axes_.size(); ++axis) {
@@ -213,7 +222,9 @@ void OperatorChecker::RegionGradientOutput(const RegionInfo& region, const at::T
     if (here.is_shard() && leaf->second[axis].is_shard() && here.dim == leaf->second[axis].dim)
       here.map = leaf->second[axis].map;
   }
-  found->second[static_cast<size_t>(index)] = TypeOfLayout(layout, sum.sizes(), -1, checked.ranks, checked.rank);
+  for (size_t index : axes) {
+    found->second[index] = TypeOfLayout(layout, sum.sizes(), -1, axes_[index].ranks, axes_[index].rank);
+  }
   SetType(sum, found->second);
 }
 
@@ -239,18 +250,18 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
   TensorType type = input.type.empty() ? TensorType(axes_.size()) : input.type;
   // Without gradients replicate and shared are one, and a region between them returns what it was given: the tensor is
   // then what it was to all who use it besides, also where they use it with gradients again (a recomputed module).
-  if (const int index = AxisIndex(region.axis); index >= 0 && input.tensor == tensor.unsafeGetTensorImpl() && !summed &&
-                                                !c10::GradMode::is_enabled() && !path_.Here().backward &&
-                                                type[static_cast<size_t>(index)].is_replicate() && !layout.is_shard() &&
-                                                layout.kind != LayoutKind::kPartial) {
+  const std::vector<size_t> axes = AxesOf(region);
+  if (!axes.empty() && input.tensor == tensor.unsafeGetTensorImpl() && !summed && !c10::GradMode::is_enabled() &&
+      !path_.Here().backward && type[axes.front()].is_replicate() && !layout.is_shard() &&
+      layout.kind != LayoutKind::kPartial) {
     return;
   }
   for (AxisType& one : type) {
     if (summed && (one.is_shard() || one.is(TypeKind::kVarying))) one = AxisType::Partial();
   }
-  if (const int index = AxisIndex(region.axis); index >= 0) {
-    const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
-    AxisType& here = type[static_cast<size_t>(index)];
+  for (size_t index : axes) {
+    const CheckedAxis& checked = axes_[index];
+    AxisType& here = type[index];
     const int64_t full_size = input.type.empty() ? -1 : FullSize(input, layout, tensor, checked);
     const bool by_value = here.by_value;
     here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
@@ -270,16 +281,18 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
 // of ranks, a fault, as would be the sum of a mean; zeros are the same whichever way they are read. Undefined terms are
 // those of a rank that has none.
 void OperatorChecker::RegionSum(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) {
-  const int index = AxisIndex(region.axis);
-  if (index < 0) return;
+  const std::vector<size_t> axes = AxesOf(region);
+  if (axes.empty()) return;
   TensorType type = terms.defined() ? Get(terms) : TensorType(axes_.size(), AxisType::Full());
-  AxisType& here = type[static_cast<size_t>(index)];
-  if (here.is_partial() && !here.mean) {
-    here = AxisType::Full();
-  } else if (here.is_partial() || (here.is_replicate() && !here.zero && terms.defined())) {
-    const ModulePath::Place place = path_.Here();
-    Blame({TypeFault::Kind::kRegion, place.path, place.backward, region.axis, std::string(region.name), "", "partial",
-           here.ToString(), ""});
+  for (size_t index : axes) {
+    AxisType& here = type[index];
+    if (here.is_partial() && !here.mean) {
+      here = AxisType::Full();
+    } else if (here.is_partial() || (here.is_replicate() && !here.zero && terms.defined())) {
+      const ModulePath::Place place = path_.Here();
+      Blame({TypeFault::Kind::kRegion, place.path, place.backward, axes_[index].axis, std::string(region.name), "",
+             "partial", here.ToString(), ""});
+    }
   }
   SetType(sum, std::move(type));
 }

@@ -144,6 +144,11 @@ class OperatorChecker final : public OperatorHandler {
 
   const Entry& EntryOf(const c10::OperatorHandle& op);
   int AxisIndex(MeshAxis axis) const;
+  // The indices in axes_ of the axes of a region.
+  std::vector<size_t> AxesOf(const RegionInfo& region) const;
+  // Reports a fault if `here`, the type of a region's input on an axis, does not agree with the declared layout.
+  void CheckRegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout, const AxisType& here,
+                        const CheckedAxis& axis);
   // Returns the index in axes_ of the axis of a collective's process group; -1: not among the checked axes.
   int AxisOfGroup(const Call& call) const;
   void Judge(const Entry& entry, Call& call);

@@ -24,6 +24,7 @@
 #include "engine/io/checkpoint/manifest.h"
 #include "engine/io/safetensors/recipe_json.h"
 #include "engine/layout/layout_text.h"
+#include "engine/plan/compile/local_shape.h"
 
 namespace moonshard {
 namespace {
@@ -262,6 +263,8 @@ class ManifestReader {
     if (!good) return;
     for (const PlacedLayout& placed : layouts) CheckMadeOf(placed);
     for (size_t l = 0; l < out_.layouts.size(); ++l) CheckOrder(l, sharding);
+    if (!found_.empty()) return;
+    for (size_t l = 0; l < out_.layouts.size(); ++l) CheckNested(l);
   }
 
   struct PlacedLayout {
@@ -304,6 +307,31 @@ class ManifestReader {
         fields_.Say("the shards are not in the order of the ranks", LayoutName(index));
         return;
       }
+    }
+  }
+
+  // Where several axes shard one dim, neighbours along each axis may be in order although two shards were exchanged: on
+  // dp_shard=2 and cp=2 the second and the third. There the shards have to be those of the placement.
+  void CheckNested(size_t index) {
+    const ShardLayout& layout = out_.layouts[index];
+    Placement placement;
+    std::set<int> dims;
+    for (const auto& [axis, text] : layout.placement) {
+      const std::optional<Layout> shard = ShardOf(text, layout.shape.size());
+      const std::optional<MeshAxis> on = MeshAxisFromName(axis);
+      // On tp it was checked that the shard fits its dim; any plain shard fits.
+      if (!shard || !on || (*on != MeshAxis::kTp && !shard->is_plain_shard())) return;
+      dims.insert(shard->dim);
+      placement[*on] = shard->Sized(layout.shape[static_cast<size_t>(shard->dim)]);
+    }
+    if (dims.size() == layout.placement.size()) return;
+    for (size_t f = 0; f < out_.rank_files.size(); ++f) {
+      const int64_t rank = out_.rank_files[f].rank;
+      const std::optional<ShardDims>& shard = layout.shards[f];
+      if (!shard || *shard == TidyShard(LocalIntervals(layout.shape, placement, out_.mesh, rank))) continue;
+      fields_.Say("the shard of rank " + std::to_string(rank) + " is not the shard of its placement", LayoutName(index),
+                  placement.ToText() + " on " + out_.mesh.ToString());
+      return;
     }
   }
 

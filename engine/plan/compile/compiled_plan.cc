@@ -66,6 +66,7 @@ std::string TextOf(const UnitSettings& settings) {
   const UnitSettings usual;
   std::string out;
   if (settings.ranks != usual.ranks) out += " over " + std::to_string(settings.ranks);
+  if (settings.axes != usual.axes) out += " of " + ToString(settings.axes);
   if (settings.prefetch_forward > 0) out += " ahead " + std::to_string(settings.prefetch_forward);
   if (settings.prefetch_backward > 0) out += " behind " + std::to_string(settings.prefetch_backward);
   if (settings.keep_unsynced) out += " keep_unsynced";

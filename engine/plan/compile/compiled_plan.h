@@ -61,12 +61,13 @@ struct ShardedUnit {
 
 // The settings that all units of a plan share.
 struct UnitSettings {
-  int64_t ranks = 1;               // number of ranks that units are sharded over; 1: units only cast dtypes
-  int64_t prefetch_forward = 0;    // number of units that are gathered ahead of the unit in use
-  int64_t prefetch_backward = 0;   // the same in the backward, in the reverse order
-  bool keep_unsynced = false;      // units stay full after a backward without gradient sync
-  bool accumulate_shards = false;  // every micro-batch reduce-scatters its gradients, not only the last
-  bool offload = false;            // shards of units are in host memory
+  int64_t ranks = 1;                  // number of ranks that units are sharded over; 1: units only cast dtypes
+  AxisSet axes = MeshAxis::kDpShard;  // the axes of these ranks
+  int64_t prefetch_forward = 0;       // number of units that are gathered ahead of the unit in use
+  int64_t prefetch_backward = 0;      // the same in the backward, in the reverse order
+  bool keep_unsynced = false;         // units stay full after a backward without gradient sync
+  bool accumulate_shards = false;     // every micro-batch reduce-scatters its gradients, not only the last
+  bool offload = false;               // shards of units are in host memory
   // Torch's name of the dtype in which gradients are summed; "": the dtype of the gathered parameter.
   std::string reduce_dtype;
   bool operator==(const UnitSettings&) const = default;

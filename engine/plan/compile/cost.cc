@@ -190,11 +190,8 @@ class Counter {
         const Placement& placement = plan_.LayoutsOf(ref.module).params[ref.param];
         elements += Product(LocalShape(plan_.tree->At(ref).shape, placement, plan_.mesh, rank_)) + 1;
       }
-      for (MeshAxis axis : std::views::reverse(kDataAxes)) {
-        if (plan_.mesh.size(axis) == 1) continue;
-        out_.push_back({PlannedCollective::Of::kGradientSum, Direction::kBackward, CollectiveKind::kAllReduce,
-                        BytesOf(bucket.dtype, elements), -1, -1});
-      }
+      out_.push_back({PlannedCollective::Of::kGradientSum, Direction::kBackward, CollectiveKind::kAllReduce,
+                      BytesOf(bucket.dtype, elements), -1, -1});
     }
   }
 
@@ -207,7 +204,7 @@ class Counter {
       std::optional<std::vector<Sum>>& sums = known[plan_.steps_of[m]];
       if (!sums) sums = SumsOf(plan_.StepsOf(m));
       for (const Sum& sum : *sums) {
-        if (in_buckets_ && IsDataAxis(sum.group.axis)) continue;
+        if (in_buckets_ && SpansData(sum.group)) continue;
         if (!repeats.contains({m, sum.param})) bytes[{sum.group, sum.dtype}] += sum.bytes;
       }
     }

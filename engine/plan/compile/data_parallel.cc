@@ -21,6 +21,10 @@ namespace {
 // sum their gradients after the reduce-scatter, on fewer bytes. What no unit can hold, a single number or a module that
 // the section ignores, is `shared` on both axes and summed as ddp's are.
 //
+// The ranks of cp have other tokens of the same rows, so that their gradients are terms as those of dp_shard are, and
+// one collective over the ranks of both axes serves both. Each axis has a plain shard of its own, which every reader of
+// placements knows; in the flat buffers, the rows of a rank follow from both (runtime/fsdp/flat_shards.h).
+//
 // A unit goes back to shards after its forward unless its parameters are needed again at once: those of the root, and
 // with all_but_last those of the last unit of each list, whose backward comes first.
 
@@ -30,13 +34,13 @@ class DataParallelCompiler {
       : matched_(matched),
         plan_(plan),
         section_(plan.plan->data_parallel ? *plan.plan->data_parallel : none_),
-        cuts_(plan.unit_settings.ranks > 1),
+        shards_(plan.unit_settings.ranks > 1),
         diagnostics_(diagnostics) {}
 
   void Run() {
     SplitIgnored();
     for (size_t i = 0; i < plan_.layouts.size(); ++i) Place(plan_.layouts[i], ignored_.contains(i));
-    if (cuts_ || ChangesDType(plan_)) MakeUnits();
+    if (shards_ || ChangesDType(plan_)) MakeUnits();
   }
 
  private:
@@ -67,12 +71,13 @@ class DataParallelCompiler {
     return false;
   }
 
-  // For each parameter, its layout on both data-parallel axes (the comment above has the reasons):
+  // For each parameter, its layout on both data-parallel axes and, of a plan that shards the sequence on cp, on cp (the
+  // comment above has the reasons):
   //
-  //                                    dp_replicate     dp_shard
-  //   ddp                              shared           shared
-  //   fsdp, in a unit                  shared           shard(0)
-  //   fsdp, ignored or a number        shared           shared
+  //                                    dp_replicate     dp_shard     cp
+  //   ddp                              shared           shared       shared
+  //   fsdp, in a unit                  shared           shard(0)     shard(0)
+  //   fsdp, ignored or a number        shared           shared       shared
   //
   // From these layouts alone the sums of gradients follow (gradient_sums.h): shared adds a term over the axis,
   // shard(0) none, since the reduce-scatter has summed it.
@@ -83,12 +88,15 @@ class DataParallelCompiler {
       if (signature[p].is_buffer) continue;
       Placement& placement = layouts.params[p];
       CheckFree(layouts, signature[p], placement);
-      const bool cuts = cuts_ && !ignored && !signature[p].shape.empty();
-      if (cuts) CheckReplicas(layouts, signature[p], placement);
+      const bool shards = shards_ && !ignored && !signature[p].shape.empty();
+      if (shards) CheckReplicas(layouts, signature[p], placement);
       for (MeshAxis axis : kDataAxes) {
         if (plan_.mesh.size(axis) > 1) placement[axis] = Layout::Shared();
       }
-      if (cuts) placement[MeshAxis::kDpShard] = Layout::Shard(0);
+      if (!shards) continue;
+      for (MeshAxis axis : plan_.unit_settings.axes.axes()) {
+        if (plan_.mesh.size(axis) > 1) placement[axis] = Layout::Shard(0);
+      }
     }
   }
 
@@ -134,7 +142,7 @@ class DataParallelCompiler {
       for (uint32_t p = 0; p < signature.size(); ++p) {
         if (signature[p].is_buffer || signature[p].shape.empty() || repeats.contains({m, p})) continue;
         if (ignored_.contains(plan_.layouts_of[m])) continue;
-        if (!cuts_ && ComputeDTypeOf(plan_, modules[m].path).empty()) continue;
+        if (!shards_ && ComputeDTypeOf(plan_, modules[m].path).empty()) continue;
         plan_.units[UnitOf(unit_of_path, modules[m].path)].params.push_back({m, p});
       }
     }
@@ -203,11 +211,11 @@ class DataParallelCompiler {
   }
 
   void CheckReshardRanks() {
-    const int64_t ranks = plan_.mesh.size(MeshAxis::kDpShard);
+    const int64_t ranks = plan_.unit_settings.ranks;
     if (ranks % section_.reshard_ranks != 0) {
       Diagnostic d = Of(Finding::kStyleDoesNotFit, "fsdp cannot reshard over this number of ranks");
       d.declared = "reshard = " + std::to_string(section_.reshard_ranks);
-      d.required = "a number that divides dp_shard=" + std::to_string(ranks);
+      d.required = "a number that divides " + ToString(plan_.unit_settings.axes) + "=" + std::to_string(ranks);
       diagnostics_.push_back(std::move(d));
     }
     if (section_.reshard_ranks == ranks) return;
@@ -220,7 +228,7 @@ class DataParallelCompiler {
   CompiledPlan& plan_;
   const DataParallel none_;  // of a plan with precision alone
   const DataParallel& section_;
-  const bool cuts_;  // parameters along dp_shard
+  const bool shards_;  // parameters are sharded over the ranks of the units
   Diagnostics& diagnostics_;
   std::set<size_t> ignored_;  // layouts
 };
@@ -230,7 +238,11 @@ UnitSettings SettingsOf(const CompiledPlan& plan) {
   if (plan.plan->precision) out.reduce_dtype = plan.plan->precision->reduce;
   if (!plan.plan->data_parallel) return out;
   const DataParallel& section = *plan.plan->data_parallel;
-  if (section.shards) out.ranks = plan.mesh.size(MeshAxis::kDpShard);
+  if (section.shards) {
+    if (plan.context_parallel && plan.mesh.size(out.axes) == 1) out.axes = {};
+    if (plan.context_parallel) out.axes.insert(MeshAxis::kCp);
+    out.ranks = plan.mesh.size(out.axes);
+  }
   out.keep_unsynced = section.reshard == DataParallel::Reshard::kNever;
   out.accumulate_shards = section.accumulate_shards;
   if (out.ranks == 1) return out;  // every rank gathers from itself
@@ -249,6 +261,7 @@ void CompileDataParallel(const MatchedPlan& matched, CompiledPlan& plan, Diagnos
 
 Placement Gathered(Placement placement) {
   placement[MeshAxis::kDpShard] = Layout::Replicate();
+  if (placement[MeshAxis::kCp].is_shard()) placement[MeshAxis::kCp] = Layout::Replicate();
   return placement;
 }
 

@@ -43,9 +43,10 @@ struct Open {
 
 }  // namespace
 
-// Axes from the innermost out: sums over tp and cp come first, while gradients are still full along the data-parallel
-// axes or on the shards that fsdp leaves. A plain shard on a data-parallel axis adds no term, since fsdp's
-// reduce-scatter has summed it. On tp=4:
+// The sums over tp come first, and those over all other axes are one sum: a gradient that is a term on every rank of
+// dp_shard and cp needs one all-reduce over the ranks of both. tp stays apart: what is shared on tp is a small part of
+// the parameters, and its sum has to be there before the buckets of ddp are filled. A plain shard on another axis adds
+// no term, since fsdp's reduce-scatter has summed it. On tp=4:
 //
 //   norm.weight       shared                                   one term: all of it, over 4 ranks
 //   k_proj.weight     shard(0,heads=2)                         one term: all of the shard, over 2 neighbours
@@ -54,18 +55,22 @@ struct Open {
 std::vector<GradientTerm> GradientTermsOf(const std::vector<int64_t>& shape, const Placement& placement,
                                           const MeshShape& mesh, int64_t rank) {
   std::vector<GradientTerm> out;
+  AxisSet shared;
   for (MeshAxis axis : std::views::reverse(kMeshAxes)) {
     const Layout& layout = placement[axis];
     const int64_t ranks = mesh.size(axis);
     if (ranks == 1) continue;
-    if (layout.kind == LayoutKind::kShared) {
+    if (layout.kind == LayoutKind::kShared && axis == MeshAxis::kTp) {
       out.push_back({PlannedGroup{axis, ranks}});
+    } else if (layout.kind == LayoutKind::kShared) {
+      shared.insert(axis);
     } else if (layout.is_shard() && (axis == MeshAxis::kTp || !layout.is_plain_shard())) {
       const std::vector<GradientTerm> terms =
           TermsOfShard(layout, shape[static_cast<size_t>(layout.dim)], axis, ranks, mesh.Coordinate(rank, axis));
       out.insert(out.end(), terms.begin(), terms.end());
     }
   }
+  if (!shared.empty()) out.push_back({PlannedGroup{shared, mesh.size(shared)}});
   return out;
 }
 
@@ -80,6 +85,10 @@ Interval ElementsOf(const PlannedSum& sum, const std::vector<int64_t>& shape, co
 
 bool SumsOverData(const CompiledPlan& plan) { return plan.plan->data_parallel && plan.mesh.data_ranks() > 1; }
 
+bool SpansData(const PlannedGroup& group) {
+  return std::ranges::any_of(group.axes.axes(), [](MeshAxis axis) { return IsDataAxis(axis); });
+}
+
 bool SumsOverRanks(const CompiledPlan& plan) {
   return plan.mesh.size(MeshAxis::kTp) > 1 || plan.context_parallel || SumsOverData(plan);
 }
@@ -87,7 +96,7 @@ bool SumsOverRanks(const CompiledPlan& plan) {
 // Buckets are filled in the reverse order of the tree: a backward makes the gradients of the last layers first, so a
 // bucket of neighbours is ready early and its all-reduce runs beside the rest of the backward. One bucket is open for
 // each kind of parameter at a time: of one dtype, since an all-reduce has one; and apart where gradients are summed
-// over tp or cp first, since that happens when the backward ends, and a bucket that waited for one such parameter would
+// over tp first, since that happens when the backward ends, and a bucket that waited for one such parameter would
 // hold up all others. What a bucket holds must not depend on the rank: bytes are those of rank 0's shards.
 std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
   std::vector<GradientBucket> out;
@@ -102,8 +111,10 @@ std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
       if (!plan.Trains({m, p}) || repeats.contains({m, p})) continue;
       const Placement& placement = plan.LayoutsOf(m).params[p];
       const std::vector<GradientTerm> terms = GradientTermsOf(signature[p].shape, placement, plan.mesh, 0);
-      const bool at_end =
-          std::ranges::any_of(terms, [](const GradientTerm& term) { return !IsDataAxis(term.group.axis); });
+      const auto over_data = std::ranges::find_if(terms, SpansData, &GradientTerm::group);
+      Check(over_data != terms.end() && over_data->dim < 0 && (out.empty() || out.front().group == over_data->group),
+            "a gradient that is not summed over the ranks of a bucket");
+      const bool at_end = std::ranges::any_of(terms, [](const GradientTerm& term) { return !SpansData(term.group); });
       int64_t elements = 1;
       for (int64_t size : LocalShape(signature[p].shape, placement, plan.mesh, 0)) elements *= size;
       const int64_t bytes = BytesOf(signature[p].dtype, elements);
@@ -113,12 +124,13 @@ std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
       }
       of_kind.bucket.at_end = at_end;
       of_kind.bucket.dtype = signature[p].dtype;
+      of_kind.bucket.group = over_data->group;
       of_kind.bucket.params.push_back({m, p});
       of_kind.bytes += bytes;
     }
   }
   for (auto& [kind, last] : open) out.push_back(std::move(last.bucket));
-  // What waits for tp or cp is begun when the backward has ended: after all others.
+  // What waits for tp is begun when the backward has ended: after all others.
   std::ranges::stable_partition(out, [](const GradientBucket& bucket) { return !bucket.at_end; });
   return out;
 }

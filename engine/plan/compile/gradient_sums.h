@@ -27,7 +27,8 @@ struct GradientTerm {
 // Returns the terms of a parameter's gradient on rank `rank` of the mesh. `shape` is the parameter's full shape, and
 // `placement` is compiled. A `shared` layout has a term over its axis; a layout of fewer heads than ranks has a term
 // over the ranks that hold the same head. Empty if the gradient needs no sum. Every rank has the same number of terms,
-// with the same groups and lengths. Each axis adds its own terms, tp first.
+// with the same groups and lengths. tp adds its terms first, then each other axis on which the layout is a shard, the
+// innermost first; last, one term over all other axes on which the layout is `shared`.
 std::vector<GradientTerm> GradientTermsOf(const std::vector<int64_t>& shape, const Placement& placement,
                                           const MeshShape& mesh, int64_t rank);
 
@@ -38,6 +39,9 @@ Interval ElementsOf(const PlannedSum& sum, const std::vector<int64_t>& shape, co
 
 // Whether gradients are summed over data-parallel ranks, so that every backward of the model takes part in the sums.
 bool SumsOverData(const CompiledPlan& plan);
+
+// Whether the group has ranks of a data-parallel axis. The gradients of ddp are summed over it in buckets.
+bool SpansData(const PlannedGroup& group);
 
 // Whether gradients may be summed over ranks of any axis.
 bool SumsOverRanks(const CompiledPlan& plan);

@@ -426,8 +426,8 @@ class ProgramCompiler {
     std::set<MeshAxis> axes = {MeshAxis::kTp};
     std::set<PlannedGroup> parts;
     const auto add = [&](const PlannedGroup& group) {
-      if (group.ranks == plan_.mesh.size(group.axis)) {
-        axes.insert(group.axis);
+      if (group.axes.single() && group.ranks == plan_.mesh.size(group.axes)) {
+        axes.insert(group.axes.axes().front());
       } else {
         parts.insert(group);
       }
@@ -449,9 +449,10 @@ class ProgramCompiler {
     for (MeshAxis axis : kDataAxes) {
       if (plan_.plan->data_parallel && plan_.mesh.size(axis) > 1) axes.insert(axis);
     }
-    if (!plan_.units.empty()) add({MeshAxis::kDpShard, plan_.unit_settings.ranks});
+    const UnitSettings& settings = plan_.unit_settings;
+    if (!plan_.units.empty()) add({settings.axes, settings.ranks});
     for (const ShardedUnit& unit : plan_.units) {
-      if (unit.reshard_ranks > 0) add({MeshAxis::kDpShard, unit.reshard_ranks});
+      if (unit.reshard_ranks > 0) add({settings.axes, unit.reshard_ranks});
     }
     plan_.groups.clear();
     for (MeshAxis axis : axes) plan_.groups.push_back({axis, plan_.mesh.size(axis)});
@@ -482,8 +483,8 @@ class ProgramCompiler {
 void CompileSteps(CompiledPlan& plan) { ProgramCompiler(plan).Run(); }
 
 std::string ToText(const PlannedGroup& group, const MeshShape& mesh) {
-  std::string out = ToString(group.axis);
-  if (group.ranks != mesh.size(group.axis)) out += " in groups of " + std::to_string(group.ranks);
+  std::string out = ToString(group.axes);
+  if (group.ranks != mesh.size(group.axes)) out += " in groups of " + std::to_string(group.ranks);
   return out;
 }
 

@@ -116,9 +116,9 @@ struct ModuleStep {
   bool operator==(const ModuleStep&) const = default;
 };
 
-// A process group along an axis: all ranks of the axis, or sub-groups of `ranks` consecutive coordinates.
+// A process group over one axis or several: all ranks of the axes, or sub-groups of `ranks` consecutive ones.
 struct PlannedGroup {
-  MeshAxis axis = MeshAxis::kTp;
+  AxisSet axes = MeshAxis::kTp;
   int64_t ranks = 1;
   auto operator<=>(const PlannedGroup&) const = default;
 };
@@ -169,9 +169,10 @@ struct ModuleSteps {
 };
 
 // Parameters whose gradients ddp sums in one all-reduce. The all-reduce starts when the backward has computed all of
-// the gradients; with `at_end`, when the backward ends, since the gradients are summed over tp or cp first.
+// the gradients; with `at_end`, when the backward ends, since the gradients are summed over tp first.
 struct GradientBucket {
   std::vector<ParamRef> params;
+  PlannedGroup group;  // of all buckets of a plan
   bool at_end = false;
   DType dtype = DType::kF32;
 };
@@ -182,7 +183,7 @@ void CompileSteps(CompiledPlan& plan);
 
 // Returns one line: "redistribute input 0: replicate -> shared on tp, one collective for 3 siblings".
 std::string ToText(const ModuleStep& step, const ModuleSteps& steps, const CompiledPlan& plan);
-// Returns "tp", or "tp in groups of 2".
+// Returns "tp", "dp_shard x cp", or "tp in groups of 2".
 std::string ToText(const PlannedGroup& group, const MeshShape& mesh);
 
 }  // namespace moonshard

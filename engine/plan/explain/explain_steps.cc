@@ -8,6 +8,7 @@
 #include "engine/core/base/text.h"
 #include "engine/core/base/visible.h"
 #include "engine/plan/compile/data_parallel.h"
+#include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/plan/explain/texts.h"
@@ -123,7 +124,7 @@ std::string ProgramText(const CompiledPlan& plan) {
   for (const PlannedGroup& group : plan.groups) groups.push_back(ToText(group, plan.mesh));
   out += "  groups: " + Join(groups, ", ") + "\n";
   for (const SumEntry& sum : SumsOf(plan)) {
-    const bool in_buckets = !plan.buckets.empty() && IsDataAxis(sum.group.axis);
+    const bool in_buckets = !plan.buckets.empty() && SpansData(sum.group);
     out += "  gradients summed over " + ToText(sum.group, plan.mesh) +
            (in_buckets ? ", in " + std::to_string(plan.buckets.size()) + " all_reduce during the backward"
                        : std::string(", in one all_reduce per dtype when the backward ends")) +
@@ -143,7 +144,7 @@ JsonValue StepsAsJson(const CompiledPlan& plan) {
                                            {"leave", StepsToJson(entry.steps->leave, *entry.steps, plan)}});
   }
   const auto to_json = [](const PlannedGroup& group) {
-    return JsonValue::Object{{"axis", ToString(group.axis)}, {"ranks", group.ranks}};
+    return JsonValue::Object{{"axis", ToString(group.axes)}, {"ranks", group.ranks}};
   };
   JsonValue::Array groups;
   for (const PlannedGroup& group : plan.groups) groups.emplace_back(to_json(group));

@@ -162,7 +162,9 @@ void AddUnits(std::string& out, const CompiledPlan& plan) {
   AddAdapters(out, plan);
   const int64_t ranks = plan.unit_settings.ranks;
   if (plan.units.empty() || ranks == 1) return;
-  out += "\nfsdp over " + std::to_string(ranks) + " ranks, full while used:\n";
+  const AxisSet axes = plan.unit_settings.axes;
+  out += "\nfsdp over " + std::to_string(ranks) + " ranks" + (axes.single() ? "" : " of " + ToString(axes)) +
+         ", full while used:\n";
   for (const bool reshard : {false, true}) {
     std::vector<std::string> paths;
     int64_t reshard_ranks = 0;

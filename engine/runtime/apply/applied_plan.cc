@@ -110,9 +110,7 @@ class Applier {
  private:
   void RunSteps() {
     for (const PlannedGroup& group : s_.plan.groups) {
-      s_.groups[group] = group.ranks == s_.plan.mesh.size(group.axis)
-                             ? AxisGroup::Make(s_.mesh, group.axis, options_.check, s_.counts)
-                             : AxisGroup::MakeSub(s_.mesh, group.axis, group.ranks, options_.check, s_.counts);
+      s_.groups[group] = AxisGroup::MakeSub(s_.mesh, group.axes, group.ranks, options_.check, s_.counts);
     }
     s_.streams = MakeStreams(*s_.groups.at({MeshAxis::kTp, s_.plan.mesh.size(MeshAxis::kTp)}));
     if (!s_.mesh.device().is_meta()) s_.values = DeferredValues::Of(s_.live);  // where values can be

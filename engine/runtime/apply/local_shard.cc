@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 
 namespace moonshard {
@@ -9,7 +10,7 @@ namespace {
 
 // The shards of a unit that fsdp offloads are in host memory; on the meta device there is no memory to choose.
 c10::Device DeviceOf(const LiveParameter& parameter, const CompiledPlan& plan, const DeviceMesh& mesh) {
-  const bool of_unit = parameter.placement[MeshAxis::kDpShard].is_shard();
+  const bool of_unit = parameter.placement != Gathered(parameter.placement);
   const bool offloads = plan.unit_settings.offload && of_unit && !mesh.device().is_meta();
   return offloads ? c10::Device(c10::kCPU) : mesh.device();
 }

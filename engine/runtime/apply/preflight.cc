@@ -111,10 +111,17 @@ class Preflight {
     return false;
   }
 
+  // Whether fsdp has sharded the parameter over the axis.
+  bool InUnits(const Placement& placement, MeshAxis axis) const {
+    const UnitSettings& settings = plan_.unit_settings;
+    return settings.ranks > 1 && settings.axes.contains(axis) && placement[axis] == Layout::Shard(0);
+  }
+
   void CheckAxes(const Placement& placement, const Module& module, size_t m, size_t p) {
     for (MeshAxis axis : kMeshAxes) {
       const bool data_parallel = plan_.plan->data_parallel && IsDataAxis(axis);
-      const bool context = plan_.context_parallel && axis == MeshAxis::kCp && placement[axis] == Layout::Shared();
+      const bool context = plan_.context_parallel && axis == MeshAxis::kCp &&
+                           (placement[axis] == Layout::Shared() || InUnits(placement, axis));
       if (axis == MeshAxis::kTp || data_parallel || context || plan_.mesh.size(axis) == 1 ||
           placement[axis] == Layout::Replicate()) {
         continue;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 
 #include "engine/core/base/check.h"
 #include "engine/plan/compile/data_parallel.h"
@@ -50,11 +49,7 @@ void SumInBuckets(const CompiledPlan& plan, const std::vector<LiveParameter>& pa
     for (auto& [type, bucket] : by_type) out.push_back(std::move(bucket));
   }
   if (out.empty()) return;
-  std::vector<std::shared_ptr<AxisGroup>> over;
-  for (MeshAxis axis : std::views::reverse(kDataAxes)) {
-    if (plan.mesh.size(axis) > 1) over.push_back(groups.at({axis, plan.mesh.size(axis)}));
-  }
-  sum.SetBuckets(out, std::move(over));
+  sum.SetBuckets(out, groups.at(plan.buckets.front().group));
 }
 
 PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter>& parameters, int64_t rank,
@@ -88,8 +83,8 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
       options.reduced.push_back(casts ? ScalarTypeNamed(settings.reduce_dtype).value_or(used) : used);
       sum->SetManual(live.tensor);
     }
-    const auto some = planned.reshard_ranks > 0 ? groups.at({MeshAxis::kDpShard, planned.reshard_ranks}) : nullptr;
-    UnitGroups own = {groups.at({MeshAxis::kDpShard, settings.ranks}), some, out.order, end, sum};
+    const auto some = planned.reshard_ranks > 0 ? groups.at({settings.axes, planned.reshard_ranks}) : nullptr;
+    UnitGroups own = {groups.at({settings.axes, settings.ranks}), some, out.order, end, sum};
     out.units.push_back(std::make_shared<Unit>(std::move(of_unit), std::move(options), std::move(own)));
   }
   // At the end of a backward, in this order: backwards that no input's gradient ended are closed, each of which starts

@@ -73,7 +73,8 @@ Announcement Announce(CollectiveKind kind, c10::ScalarType dtype, const Collecti
 AxisGroup::AxisGroup(std::shared_ptr<const MeshGroup> group, CheckOptions check,
                      std::shared_ptr<CollectiveCounts> counts)
     : group_(std::move(group)),
-      axis_(group_->axis),
+      axes_(group_->axes),
+      sizes_(group_->sizes),
       name_(group_->name),
       rank_(group_->rank),
       size_(group_->size()),
@@ -82,14 +83,14 @@ AxisGroup::AxisGroup(std::shared_ptr<const MeshGroup> group, CheckOptions check,
 
 AxisGroup::~AxisGroup() = default;
 
-std::shared_ptr<AxisGroup> AxisGroup::Make(const DeviceMesh& mesh, MeshAxis axis, CheckOptions check,
+std::shared_ptr<AxisGroup> AxisGroup::Make(const DeviceMesh& mesh, AxisSet axes, CheckOptions check,
                                            std::shared_ptr<CollectiveCounts> counts) {
-  return std::shared_ptr<AxisGroup>(new AxisGroup(mesh.Group(axis), check, std::move(counts)));
+  return MakeSub(mesh, axes, mesh.shape().size(axes), check, std::move(counts));
 }
 
-std::shared_ptr<AxisGroup> AxisGroup::MakeSub(const DeviceMesh& mesh, MeshAxis axis, int64_t k, CheckOptions check,
+std::shared_ptr<AxisGroup> AxisGroup::MakeSub(const DeviceMesh& mesh, AxisSet axes, int64_t k, CheckOptions check,
                                               std::shared_ptr<CollectiveCounts> counts) {
-  return std::shared_ptr<AxisGroup>(new AxisGroup(mesh.SubGroup(axis, k), check, std::move(counts)));
+  return std::shared_ptr<AxisGroup>(new AxisGroup(mesh.SubGroup(axes, k), check, std::move(counts)));
 }
 
 // A group whose collective failed is not used again: c10d does not tell which of its later collectives would meet their

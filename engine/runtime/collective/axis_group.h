@@ -66,15 +66,17 @@ class AxisGroup {
   AxisGroup(const AxisGroup&) = delete;
   AxisGroup& operator=(const AxisGroup&) = delete;
 
-  // Makes the group along `axis`. `counts`: the counter to which the group adds; several groups may share one counter.
-  // null: the group gets its own counter.
-  static std::shared_ptr<AxisGroup> Make(const DeviceMesh& mesh, MeshAxis axis, CheckOptions check = {},
+  // Makes the group over `axes`, usually one axis. `counts`: the counter to which the group adds; several groups may
+  // share one counter. null: the group gets its own counter.
+  static std::shared_ptr<AxisGroup> Make(const DeviceMesh& mesh, AxisSet axes, CheckOptions check = {},
                                          std::shared_ptr<CollectiveCounts> counts = {});
-  // Makes the group of `k` consecutive coordinates of `axis` that includes this rank (DeviceMesh::SubGroup).
-  static std::shared_ptr<AxisGroup> MakeSub(const DeviceMesh& mesh, MeshAxis axis, int64_t k, CheckOptions check = {},
+  // Makes the group of `k` consecutive ranks of the group over `axes` that includes this rank (DeviceMesh::SubGroup).
+  static std::shared_ptr<AxisGroup> MakeSub(const DeviceMesh& mesh, AxisSet axes, int64_t k, CheckOptions check = {},
                                             std::shared_ptr<CollectiveCounts> counts = {});
 
-  MeshAxis axis() const { return axis_; }
+  AxisSet axes() const { return axes_; }
+  // The sizes of the axes, outermost first, over which the ranks are row-major; of a sub-group its size alone.
+  const std::vector<int64_t>& sizes() const { return sizes_; }
   const std::string& name() const { return name_; }  // "tp[0,1]"
   int64_t rank() const { return rank_; }             // within the group
   int64_t size() const { return size_; }
@@ -130,7 +132,8 @@ class AxisGroup {
   std::vector<uint8_t> ExchangeBytes(const void* mine, size_t bytes);
 
   std::shared_ptr<const MeshGroup> group_;
-  MeshAxis axis_;
+  AxisSet axes_;
+  std::vector<int64_t> sizes_;
   std::string name_;
   int64_t rank_;
   int64_t size_;

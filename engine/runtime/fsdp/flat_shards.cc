@@ -6,9 +6,21 @@
 //
 // All blocks have one size, as collectives require, so the last rank's rows are padded. The place of each shard in a
 // block is the same on every rank: nothing about it has to be communicated.
+//
+// Over two axes of 2 ranks each, the inner axis shards the 5 rows into 3 and 2, and the outer axis each of these. The
+// group counts ranks with the inner axis fastest, so its blocks are not in the order of the rows:
+//
+//   rank 0 (outer 0, inner 0)  a0 a1        rank 2 (outer 1, inner 0)  a2
+//   rank 1 (outer 0, inner 1)  a3           rank 3 (outer 1, inner 1)  a4
+//
+// The longest shard has as many rows as with one axis of 4 ranks, since ceil(ceil(n / a) / b) = ceil(n / (a b)).
 #include "engine/runtime/fsdp/flat_shards.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <ranges>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -16,20 +28,43 @@
 
 namespace moonshard {
 
-at::Tensor RowsOfRank(const at::Tensor& full, int64_t ranks, int64_t rank) {
-  const int64_t chunk = (full.size(0) + ranks - 1) / ranks;
-  const int64_t begin = std::min(rank * chunk, full.size(0));
-  return full.narrow(0, begin, std::min(chunk, full.size(0) - begin));
+namespace {
+
+struct Rows {
+  int64_t begin = 0;
+  int64_t length = 0;
+};
+
+Rows RowsOf(int64_t rows, const std::vector<int64_t>& sizes, int64_t rank) {
+  Rows out = {0, rows};
+  for (int64_t ranks : std::views::reverse(sizes)) {
+    const int64_t chunk = (out.length + ranks - 1) / ranks;
+    const int64_t begin = std::min(rank % ranks * chunk, out.length);
+    out = {out.begin + begin, std::min(chunk, out.length - begin)};
+    rank /= ranks;
+  }
+  return out;
 }
 
-FlatShards::FlatShards(std::vector<std::vector<int64_t>> shapes, int64_t ranks, int64_t extra)
-    : ranks_(ranks), extra_(extra) {
+int64_t Product(const std::vector<int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+}  // namespace
+
+at::Tensor RowsOfRank(const at::Tensor& full, const std::vector<int64_t>& sizes, int64_t rank) {
+  const Rows rows = RowsOf(full.size(0), sizes, rank);
+  return full.narrow(0, rows.begin, rows.length);
+}
+
+FlatShards::FlatShards(std::vector<std::vector<int64_t>> shapes, std::vector<int64_t> sizes, int64_t extra)
+    : sizes_(std::move(sizes)), ranks_(Product(sizes_)), extra_(extra) {
   // Parameter-major within a block: a rank's shard of each parameter is one contiguous stretch, so it can be viewed
   // with the parameter's own shape (ShardIn), and gradients are scattered without a copy behind the collective.
   for (std::vector<int64_t>& shape : shapes) {
     Check(!shape.empty(), "a flat shard of a scalar");
     Part part;
-    part.chunk = (shape[0] + ranks - 1) / ranks;
+    part.chunk = (shape[0] + ranks_ - 1) / ranks_;
     part.width = 1;
     for (size_t d = 1; d < shape.size(); ++d) part.width *= shape[d];
     part.offset = block_;
@@ -41,10 +76,7 @@ FlatShards::FlatShards(std::vector<std::vector<int64_t>> shapes, int64_t ranks, 
   block_ += extra_;
 }
 
-int64_t FlatShards::rows(size_t i, int64_t rank) const {
-  const Part& part = parts_[i];
-  return std::clamp(part.shape[0] - rank * part.chunk, int64_t{0}, part.chunk);
-}
+int64_t FlatShards::rows(size_t i, int64_t rank) const { return RowsOf(parts_[i].shape[0], sizes_, rank).length; }
 
 at::Tensor FlatShards::ShardIn(const at::Tensor& block, size_t i, int64_t rank) const {
   const Part& part = parts_[i];
@@ -70,16 +102,23 @@ void FlatShards::PackShards(std::span<const at::Tensor> shards, int64_t rank, at
 void FlatShards::UnpackFull(const at::Tensor& all, std::span<at::Tensor> full) const {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
-    // Even rows: one strided copy for all ranks. Otherwise one copy per rank, of as many rows as it has.
+    // Even rows: one strided copy for all ranks, of which the axes are in reverse order in the rows. Otherwise one copy
+    // per rank, of as many rows as it has.
     if (part.shape[0] == part.chunk * ranks_) {
-      full[i]
-          .view({ranks_, part.chunk * part.width})
-          .copy_(all.view({ranks_, block_}).narrow(1, part.offset, part.chunk * part.width));
+      std::vector<int64_t> blocks = sizes_;
+      blocks.push_back(block_);
+      std::vector<int64_t> rows(sizes_.rbegin(), sizes_.rend());
+      rows.push_back(part.chunk * part.width);
+      std::vector<int64_t> order(sizes_.size());
+      std::iota(order.rbegin(), order.rend(), 0);
+      order.push_back(static_cast<int64_t>(sizes_.size()));
+      full[i].view(rows).copy_(all.view(blocks).narrow(-1, part.offset, part.chunk * part.width).permute(order));
       continue;
     }
     for (int64_t r = 0; r < ranks_; ++r) {
-      const int64_t length = rows(i, r);
-      if (length > 0) full[i].narrow(0, r * part.chunk, length).copy_(ShardIn(all.narrow(0, r * block_, block_), i, r));
+      const Rows rows = RowsOf(part.shape[0], sizes_, r);
+      if (rows.length == 0) continue;
+      full[i].narrow(0, rows.begin, rows.length).copy_(ShardIn(all.narrow(0, r * block_, block_), i, r));
     }
   }
 }
@@ -89,8 +128,9 @@ void FlatShards::PackFull(std::span<const at::Tensor> full, at::Tensor& all) con
     const Part& part = parts_[i];
     if (!full[i].defined()) continue;
     for (int64_t r = 0; r < ranks_; ++r) {
-      const int64_t length = rows(i, r);
-      if (length > 0) ShardIn(all.narrow(0, r * block_, block_), i, r).copy_(full[i].narrow(0, r * part.chunk, length));
+      const Rows rows = RowsOf(part.shape[0], sizes_, r);
+      if (rows.length == 0) continue;
+      ShardIn(all.narrow(0, r * block_, block_), i, r).copy_(full[i].narrow(0, rows.begin, rows.length));
     }
   }
 }

@@ -1,6 +1,7 @@
 // FlatShards: parameters of one dtype in one flat buffer, for one collective. Each parameter is sharded along tensor
-// dim 0 (its rows) as torch.chunk does it. A rank's block contains that rank's shard of every parameter; each shard is
-// padded to the length of the parameter's longest shard.
+// dim 0 (its rows) as torch.chunk does it; over several mesh axes by one axis after the other, the innermost first, as
+// compile places it (plan/compile/local_shape.h). A rank's block contains that rank's shard of every parameter; each
+// shard is padded to the length of the parameter's longest shard.
 //
 //   block of a rank    [rows of parameter 0 | rows of parameter 1 | ... | extra]
 //   all                [ranks * block]
@@ -17,15 +18,15 @@
 
 namespace moonshard {
 
-// Returns the rows of `full` that torch.chunk assigns to `rank`, as a view. If there are too few rows, the view of the
-// last ranks is empty.
-at::Tensor RowsOfRank(const at::Tensor& full, int64_t ranks, int64_t rank);
+// Returns the rows of `full` that belong to `rank`, as a view. `sizes`: the number of ranks along each axis, outermost
+// first, over which `rank` counts row-major. If there are too few rows, the view of the last ranks of an axis is empty.
+at::Tensor RowsOfRank(const at::Tensor& full, const std::vector<int64_t>& sizes, int64_t rank);
 
 class FlatShards {
  public:
-  // `shapes`: the shapes of the full parameters, each with at least one dim. `extra`: number of elements at the end of
-  // each block that belong to no parameter.
-  FlatShards(std::vector<std::vector<int64_t>> shapes, int64_t ranks, int64_t extra);
+  // `shapes`: the shapes of the full parameters, each with at least one dim. `sizes`: as for RowsOfRank. `extra`:
+  // number of elements at the end of each block that belong to no parameter.
+  FlatShards(std::vector<std::vector<int64_t>> shapes, std::vector<int64_t> sizes, int64_t extra);
 
   int64_t block() const { return block_; }  // elements
   int64_t extra() const { return extra_; }
@@ -55,6 +56,7 @@ class FlatShards {
     int64_t offset = 0;  // in a block, in elements
   };
   std::vector<Part> parts_;
+  std::vector<int64_t> sizes_;
   int64_t ranks_;
   int64_t extra_;
   int64_t block_ = 0;

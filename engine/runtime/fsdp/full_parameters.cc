@@ -33,7 +33,8 @@ void TakeStorage(const at::Tensor& tensor) {
 
 // One collective for each pair of stored and used dtype, in the order of the dtypes: the same on every rank. The dtype
 // that is sent is the used one, so bfloat16 parameters with float32 shards cost half the bytes.
-std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int64_t ranks, bool trained) {
+std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, const std::vector<int64_t>& sizes,
+                              bool trained) {
   std::map<std::pair<c10::ScalarType, c10::ScalarType>, std::vector<size_t>> by_dtype;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (trained && !parameters[i].trains) continue;
@@ -44,7 +45,7 @@ std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int6
     std::vector<std::vector<int64_t>> shapes;
     for (size_t i : members) shapes.push_back(parameters[i].shape);
     const auto flags = static_cast<int64_t>(members.size());
-    flats.push_back({std::move(members), FlatShards(std::move(shapes), ranks, flags)});
+    flats.push_back({std::move(members), FlatShards(std::move(shapes), sizes, flags)});
   }
   return flats;
 }
@@ -55,8 +56,8 @@ FullParameters::FullParameters(const std::vector<UnitParameter>& parameters, std
       group_(std::move(group)),
       some_(std::move(some)),
       label_(std::move(label)),
-      flats_(FlatsOf(parameters, group_->size())) {
-  if (some_) some_flats_ = FlatsOf(parameters, some_->size());
+      flats_(FlatsOf(parameters, group_->sizes())) {
+  if (some_) some_flats_ = FlatsOf(parameters, some_->sizes());
   for (const UnitParameter& parameter : parameters_) {
     const at::TensorOptions options = parameter.tensor.options().requires_grad(false);
     full_.push_back(at::empty(parameter.shape, options.dtype(parameter.used).device(group_->device())));
@@ -89,7 +90,7 @@ at::Tensor FullParameters::PackedShards(const UnitFlat& flat) const {
 // Start and Fill cannot mix old and new rows; `versions_` then differ, and Fill gathers again.
 void FullParameters::Start(Direction direction) {
   if (!stale()) return;
-  const Region region("the gather of parameters", label_.text(), group_->axis());
+  const Region region("the gather of parameters", label_.text(), group_->axes());
   // The shards of the neighbours are valid only for the parameters they were made of.
   const bool from_some = !kept_.empty() && Current();
   Free();
@@ -108,7 +109,7 @@ void FullParameters::Start(Direction direction) {
 void FullParameters::Fill(Direction direction) {
   Start(direction);
   if (filled_) return;
-  const Region region("the gather of parameters", label_.text(), group_->axis());
+  const Region region("the gather of parameters", label_.text(), group_->axes());
   for (size_t f = 0; f < flats_.size(); ++f) {
     const UnitFlat& flat = pending_some_ ? some_flats_[f] : flats_[f];
     const at::Tensor all = (pending_some_ ? some_ : group_)->Finish(std::move(pending_[f]));
@@ -136,10 +137,10 @@ void FullParameters::Free() {
 void FullParameters::KeepSome() {
   kept_.clear();
   if (some_ && filled_) {
-    const Region region("the gather of parameters", label_.text(), group_->axis());
+    const Region region("the gather of parameters", label_.text(), group_->axes());
     for (const UnitFlat& flat : some_flats_) {
       std::vector<at::Tensor> shards;
-      for (size_t i : flat.members) shards.push_back(RowsOfRank(full_[i], some_->size(), some_->rank()));
+      for (size_t i : flat.members) shards.push_back(RowsOfRank(full_[i], some_->sizes(), some_->rank()));
       kept_.push_back(at::empty({flat.shards.block()}, shards.front().options()));
       flat.shards.PackShards(shards, some_->rank(), kept_.back());
     }

@@ -37,8 +37,10 @@ struct UnitFlat {
   std::vector<size_t> members;  // indices of the parameters
   FlatShards shards;            // extra elements: one flag per parameter, whether any rank has a gradient
 };
-// `trained`: without the parameters that are frozen by the plan.
-std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, int64_t ranks, bool trained = false);
+// `sizes`: of the group that shards the parameters (AxisGroup::sizes). `trained`: without the parameters that are
+// frozen by the plan.
+std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, const std::vector<int64_t>& sizes,
+                              bool trained = false);
 
 class FullParameters {
  public:

@@ -19,7 +19,7 @@ GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameter
       group_(std::move(group)),
       sum_(std::move(sum)),
       label_(std::move(label)),
-      flats_(FlatsOf(parameters, group_->size(), /*trained=*/true)) {}
+      flats_(FlatsOf(parameters, group_->sizes(), /*trained=*/true)) {}
 
 // Gradients are packed rank-major in the dtype of the sum: block r holds the rows that rank r owns of every parameter.
 // A reduce-scatter sums and delivers them at once, where an all-reduce would send twice the bytes and leave every rank
@@ -27,7 +27,7 @@ GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameter
 void GradientReduction::Start(std::vector<at::Tensor> gradients) {
   Check(pending_.empty(), "a reduce-scatter of gradients while another is pending");
   const at::NoGradGuard no_grad;
-  Region region("the sum of a unit's gradients", label_.text(), group_->axis());
+  Region region("the sum of a unit's gradients", label_.text(), group_->axes());
   const int64_t n = group_->size();
   for (const UnitFlat& flat : flats_) {
     std::vector<at::Tensor> full;
@@ -68,7 +68,7 @@ void GradientReduction::Finish() {
 void GradientReduction::AddToGrads(const UnitFlat& flat, at::Tensor block, const Presence& presence) {
   std::vector<at::Tensor> shards(flat.members.size());
   {
-    Region region("the sum of a unit's gradients", label_.text(), group_->axis());
+    Region region("the sum of a unit's gradients", label_.text(), group_->axes());
     const std::vector<bool> any = presence.Any(flat.shards.ExtraIn(block));
     if (scale_ != 1) block.mul_(scale_);
     const at::Tensor& first = parameters_[flat.members.front()].tensor;

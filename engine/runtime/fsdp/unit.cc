@@ -184,7 +184,7 @@ void Unit::Close(bool write_back) {
     // Each rank copies its rows from what it wrote: all ranks must have written the same values.
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      shards_[i].copy_(RowsOfRank(gathered_.at(i), groups_.all->size(), groups_.all->rank()));
+      shards_[i].copy_(RowsOfRank(gathered_.at(i), groups_.all->sizes(), groups_.all->rank()));
       parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();  // the handle has its own counter
     }
   }

@@ -24,16 +24,16 @@ namespace moonshard {
 class OperatorScope;
 
 struct RegionInfo {
-  std::string_view name;   // of the work: "all-gather"
-  std::string_view label;  // module path and plan line; may be empty
-  MeshAxis axis = MeshAxis::kTp;
+  std::string_view name;         // of the work: "all-gather"
+  std::string_view label;        // module path and plan line; may be empty
+  AxisSet axes = MeshAxis::kTp;  // of the ranks that communicate
 };
 
 // Belongs to one thread; regions nest. `name` and `label` must outlive the region. A layout describes the tensor that
 // is passed. In a backward that tensor is the gradient, so a gradient whose terms are not summed yet is partial.
 class Region {
  public:
-  Region(std::string_view name, std::string_view label, MeshAxis axis);
+  Region(std::string_view name, std::string_view label, AxisSet axes);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
@@ -41,14 +41,14 @@ class Region {
   // Declares an input; call before the region's work. The layout checker reports a tensor with another layout as an
   // error of the code that computed the tensor.
   void DeclareInput(const at::Tensor& tensor, const Layout& layout);
-  // Declares an output. On the axes other than the region's, the output has the layout of the first input. With
+  // Declares an output. On axes other than the region's, the output has the layout of the first input. With
   // `summed`, dims that are sharded on those axes were reduced, so the output is partial on those axes.
   void DeclareOutput(const at::Tensor& tensor, const Layout& layout, bool summed = false);
-  // Declares that `sum` is the sum of the ranks' `terms` over the region's axis. If the terms are gradients of shards
+  // Declares that `sum` is the sum of the ranks' `terms` over the region's axes. If the terms are gradients of shards
   // that several ranks hold, `sum` is the sum over the ranks that hold the same shard. `terms` is undefined on a rank
   // without a term.
   void DeclareSum(const at::Tensor& terms, const at::Tensor& sum);
-  // DeclareGradientInput declares a parameter's gradient, which is partial on the region's axis. DeclareGradientOutput
+  // DeclareGradientInput declares a parameter's gradient, which is partial on the region's axes. DeclareGradientOutput
   // later declares, possibly in another region, the sum of this gradient over the ranks or this rank's shard of the
   // sum.
   void DeclareGradientInput(const at::Tensor& parameter, const at::Tensor& gradient);

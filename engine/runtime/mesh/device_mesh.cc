@@ -224,8 +224,8 @@ std::shared_ptr<RankExchange> MakeExchange(const MeshGroup& group, const StorePt
   return MakeBackendExchange(group.device.is_cpu() ? group.backend : make_gloo(), group.size());
 }
 
-std::string GroupName(MeshAxis axis, const std::vector<int64_t>& ranks) {
-  std::string name = std::string(ToString(axis)) + "[";
+std::string GroupName(AxisSet axes, const std::vector<int64_t>& ranks) {
+  std::string name = ToString(axes) + "[";
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (i > 0) name += ',';
     name += std::to_string(ranks[i]);
@@ -245,7 +245,7 @@ void CheckMembers(const std::vector<std::shared_ptr<MeshGroup>>& groups, int64_t
       const at::Tensor rows = GatherRows(*group->backend, at::full({1}, rank, at::kLong), group->device);
       std::vector<int64_t> members;
       for (int64_t r = 0; r < rows.size(0); ++r) members.push_back(rows[r].item<int64_t>());
-      if (members != group->ranks && !wrong) wrong.emplace(group.get(), GroupName(group->axis, members));
+      if (members != group->ranks && !wrong) wrong.emplace(group.get(), GroupName(group->axes, members));
     }
     anyone = wrong.has_value();
     for (const auto& group : groups) {
@@ -283,11 +283,11 @@ struct DeviceMesh::State {
   bool closed = false;
   std::shared_ptr<CollectiveLog> log;  // of a Recording mesh
   bool as_if_tp = false;
-  // By axis and size; the full axis is the group of its size.
-  std::map<std::pair<MeshAxis, int64_t>, std::shared_ptr<const MeshGroup>> groups;
+  // By axes and size; the full axis is the group of its size.
+  std::map<std::pair<AxisSet, int64_t>, std::shared_ptr<const MeshGroup>> groups;
   std::shared_ptr<PeerWatch> watch;  // null without NCCL
 
-  std::shared_ptr<const MeshGroup> Make(MeshAxis axis, int64_t k);
+  std::shared_ptr<const MeshGroup> Make(AxisSet axes, int64_t k);
   // Calls `end` with the NCCL groups that this mesh has made, in the order of axes and sizes.
   void EndNccl(const std::function<void(c10d::Backend&)>& end);
   ~State();
@@ -314,17 +314,22 @@ DeviceMesh::State::~State() {
 }
 
 // Ranks of one group make it under the same name, which includes their ranks, so only they take part.
-std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(MeshAxis axis, int64_t k) {
+std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(AxisSet axes, int64_t k) {
   auto group = std::make_shared<MeshGroup>();
-  const std::vector<int64_t> full = shape.GroupOf(rank, axis);
-  const int64_t place = shape.Coordinate(rank, axis);
+  const std::vector<int64_t> full = shape.GroupOf(rank, axes);
+  const int64_t place = shape.Coordinate(rank, axes);
   // k consecutive coordinates, aligned at multiples of k: of an axis of 8 with k = 2, coordinates 4 and 5 are one
   // group.
   const auto begin = full.begin() + place / k * k;
-  group->axis = axis;
+  group->axes = axes;
   group->ranks.assign(begin, begin + k);
+  group->sizes = {k};
+  if (group->ranks.size() == full.size()) {
+    group->sizes.clear();
+    for (MeshAxis axis : axes.axes()) group->sizes.push_back(shape.size(axis));
+  }
   group->rank = place % k;
-  group->name = GroupName(axis, group->ranks);
+  group->name = GroupName(axes, group->ranks);
   group->device = device.device;
   group->recording = log != nullptr;
   if (k == 1) return group;
@@ -463,8 +468,9 @@ DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& optio
   std::vector<std::shared_ptr<MeshGroup>> taken;
   for (const GivenGroup& one : given) {
     auto group = std::make_shared<MeshGroup>();
-    group->axis = one.axis;
+    group->axes = one.axis;
     group->ranks = state->shape.GroupOf(state->rank, one.axis);
+    group->sizes = {group->size()};
     group->rank = one.backend->getRank();
     group->name = GroupName(one.axis, group->ranks);
     group->device = device.device;
@@ -541,12 +547,12 @@ std::shared_ptr<const MeshGroup> DeviceMesh::Group(MeshAxis axis) const {
   return SubGroup(axis, state_->shape.size(axis));
 }
 
-std::shared_ptr<const MeshGroup> DeviceMesh::SubGroup(MeshAxis axis, int64_t k) const {
-  const int64_t size = state_->shape.size(axis);
-  Check(k > 0 && size % k == 0, "a sub-group size that does not divide the size of the axis");
+std::shared_ptr<const MeshGroup> DeviceMesh::SubGroup(AxisSet axes, int64_t k) const {
+  const int64_t size = state_->shape.size(axes);
+  Check(k > 0 && size % k == 0, "a sub-group size that does not divide the size of the axes");
   if (state_->closed) Fail(Finding::kBadMesh, "the mesh is closed", "", "a mesh on which Close was not called");
-  auto& group = state_->groups[{axis, k}];
-  if (!group) group = state_->Make(axis, k);
+  auto& group = state_->groups[{axes, k}];
+  if (!group) group = state_->Make(axes, k);
   return group;
 }
 

@@ -100,10 +100,11 @@ class DeviceMesh {
 
   // Returns this rank's group along `axis`. A group of one rank has no backend. Throws PlanError kBadMesh after Close.
   std::shared_ptr<const MeshGroup> Group(MeshAxis axis) const;
-  // Returns this rank's group among the groups of `k` consecutive coordinates of `axis`; `k` must divide the size of
-  // the axis. The first request for a `k` creates the groups, so all ranks of the axis must make their first requests
-  // for the different `k` in the same order. Throws PlanError kBadMesh after Close.
-  std::shared_ptr<const MeshGroup> SubGroup(MeshAxis axis, int64_t k) const;
+  // Returns this rank's group among the groups of `k` consecutive numbers of MeshShape::Coordinate(rank, axes); `k`
+  // must divide the product of the sizes of the axes, and may be this product. The first request for a set of axes and
+  // a `k` creates the groups, so all ranks must make their first requests in the same order. Throws PlanError kBadMesh
+  // after Close.
+  std::shared_ptr<const MeshGroup> SubGroup(AxisSet axes, int64_t k) const;
 
   // The store that all ranks of the mesh share (collective/store_group.h), with a key prefix of this mesh. Null in a
   // Recording mesh and after Close.

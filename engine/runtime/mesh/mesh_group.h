@@ -1,5 +1,5 @@
-// MeshGroup: one process group along a mesh axis, with its c10d backend. Made by DeviceMesh, used by collective/. This
-// header is expensive to compile, so only sources that call c10d include it.
+// MeshGroup: one process group along a mesh axis, or over several axes, with its c10d backend. Made by DeviceMesh, used
+// by collective/. This header is expensive to compile, so only sources that call c10d include it.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,10 @@ namespace moonshard {
 class PeerWatch;  // peer_watch.h
 
 struct MeshGroup {
-  MeshAxis axis = MeshAxis::kTp;
-  std::string name;                             // "tp[4,5,6,7]": the axis and the mesh ranks
+  AxisSet axes = MeshAxis::kTp;
+  // The sizes of the axes, outermost first; of a sub-group its size alone. The ranks are row-major over them.
+  std::vector<int64_t> sizes;
+  std::string name;                             // "tp[4,5,6,7]": the axes and the mesh ranks
   std::vector<int64_t> ranks;                   // mesh ranks in the group's order
   int64_t rank = 0;                             // of this process within the group
   c10::Device device = c10::Device(c10::kCPU);  // of the tensors that `backend` communicates

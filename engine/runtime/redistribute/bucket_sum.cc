@@ -21,8 +21,8 @@ namespace moonshard {
 //
 // What a started bucket sends is final. A late gradient is a separate term of the same sum, so delivering it adds to
 // what was delivered before.
-BucketSum::BucketSum(std::vector<Bucket> buckets, std::vector<std::shared_ptr<AxisGroup>> groups, CollectiveLabel label)
-    : buckets_(std::move(buckets)), groups_(std::move(groups)), label_(std::move(label)), states_(buckets_.size()) {
+BucketSum::BucketSum(std::vector<Bucket> buckets, std::shared_ptr<AxisGroup> group, CollectiveLabel label)
+    : buckets_(std::move(buckets)), group_(std::move(group)), label_(std::move(label)), states_(buckets_.size()) {
   size_t ids = 0;
   for (const Bucket& bucket : buckets_) {
     for (const Member& member : bucket.members) ids = std::max(ids, member.id + 1);
@@ -82,34 +82,26 @@ BucketSum::Gradients BucketSum::TakeAll(size_t bucket, const Take& take) const {
   return gradients;
 }
 
-PendingCollective BucketSum::StartOver(AxisGroup& group, const at::Tensor& flat) const {
-  const CollectiveUse use = {Direction::kBackward, &label_, flat.sizes(), flat.numel() * flat.element_size(), -1};
-  return group.StartAllReduce(flat, use);
-}
-
 PendingCollective BucketSum::Start(size_t bucket, Gradients gradients, const std::vector<float>& late) {
   const at::NoGradGuard no_grad;
-  Region region("the sum of gradients", label_.text(), groups_.front()->axis());
-  std::vector<at::Tensor> flat;
+  Region region("the sum of gradients", label_.text(), group_->axes());
+  std::vector<at::Tensor> terms;
   Presence presence;
   for (size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor& parameter = states_[bucket].trainable[i]->parameter;
     presence.Add(gradients[i].defined());
     region.DeclareGradientInput(parameter, gradients[i]);
-    flat.push_back(gradients[i].defined() ? gradients[i].reshape(-1)
-                                          : at::zeros({parameter.numel()}, parameter.detach().options()));
+    terms.push_back(gradients[i].defined() ? gradients[i].reshape(-1)
+                                           : at::zeros({parameter.numel()}, parameter.detach().options()));
   }
   gradients.clear();
   const at::TensorOptions options = states_[bucket].trainable.front()->parameter.detach().options();
-  flat.push_back(presence.Flags(options));
-  if (!late.empty()) flat.push_back(at::tensor(late).to(options));
+  terms.push_back(presence.Flags(options));
+  if (!late.empty()) terms.push_back(at::tensor(late).to(options));
   states_[bucket].presence = std::move(presence);
-  return StartOver(*groups_.front(), at::cat(flat));
-}
-
-at::Tensor BucketSum::SumOverOthers(at::Tensor flat) const {
-  for (size_t g = 1; g < groups_.size(); ++g) flat = groups_[g]->Finish(StartOver(*groups_[g], flat));
-  return flat;
+  const at::Tensor flat = at::cat(terms);
+  const CollectiveUse use = {Direction::kBackward, &label_, flat.sizes(), flat.numel() * flat.element_size(), -1};
+  return group_->StartAllReduce(flat, use);
 }
 
 void BucketSum::DeliverFrom(size_t bucket, const at::Tensor& flat, const Deliver& deliver) const {
@@ -126,8 +118,8 @@ void BucketSum::DeliverFrom(size_t bucket, const at::Tensor& flat, const Deliver
     if (any[i]) {
       // No view as autograd sees it: optimizers detach .grad in place.
       const at::Tensor full = sum.to(parameter.scalar_type()).variable_data();
-      for (const std::shared_ptr<AxisGroup>& group : groups_) {
-        Region region("the sum of gradients", label_.text(), group->axis());
+      {
+        Region region("the sum of gradients", label_.text(), group_->axes());
         region.DeclareGradientOutput(parameter, full, Layout::Replicate());
       }
       deliver(members[i]->id, full);
@@ -150,15 +142,8 @@ void BucketSum::Finish(const Take& take, const Deliver& deliver) {
     const size_t b = order_[next_];
     states_[b].pending = Start(b, TakeAll(b, take), next_ + 1 == order_.size() ? late : std::vector<float>());
   }
-  // The second group's sum of one bucket runs while the first group's of the next is waited for. Every rank passes the
-  // buckets in the same order in each group.
   std::vector<at::Tensor> flats(buckets_.size());
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    for (size_t b : order_) {
-      flats[b] = groups_[g]->Finish(std::move(states_[b].pending));
-      if (g + 1 < groups_.size()) states_[b].pending = StartOver(*groups_[g + 1], flats[b]);
-    }
-  }
+  for (size_t b : order_) flats[b] = group_->Finish(std::move(states_[b].pending));
   for (size_t b : order_) DeliverFrom(b, flats[b], deliver);
   if (late.empty()) return;
   const at::Tensor& last = flats[order_.back()];
@@ -167,7 +152,7 @@ void BucketSum::Finish(const Take& take, const Deliver& deliver) {
   for (size_t b : order_) {
     if (any_late[static_cast<int64_t>(b)].item<float>() == 0.0F) continue;
     if (second[b].empty()) second[b].resize(states_[b].trainable.size());
-    DeliverFrom(b, SumOverOthers(groups_.front()->Finish(Start(b, std::move(second[b]), {}))), deliver);
+    DeliverFrom(b, group_->Finish(Start(b, std::move(second[b]), {})), deliver);
     buckets_[b].at_end = true;
   }
 }

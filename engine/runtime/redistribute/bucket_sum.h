@@ -40,8 +40,8 @@ class BucketSum {
   // views.
   using Deliver = std::function<void(size_t id, at::Tensor sum)>;
 
-  // Sums over all `groups`, one after the other. The arguments must be the same on every rank.
-  BucketSum(std::vector<Bucket> buckets, std::vector<std::shared_ptr<AxisGroup>> groups, CollectiveLabel label);
+  // Sums over `group`. The arguments must be the same on every rank.
+  BucketSum(std::vector<Bucket> buckets, std::shared_ptr<AxisGroup> group, CollectiveLabel label);
 
   // A backward begins: drops the state that an earlier backward left behind if an exception ended it, and reads which
   // parameters need a gradient.
@@ -66,14 +66,11 @@ class BucketSum {
   Gradients TakeAll(size_t bucket, const Take& take) const;
   // `late`: flags to append after the flags of the members (whether this rank has the gradient).
   PendingCollective Start(size_t bucket, Gradients gradients, const std::vector<float>& late);
-  PendingCollective StartOver(AxisGroup& group, const at::Tensor& flat) const;
   void DeliverFrom(size_t bucket, const at::Tensor& flat, const Deliver& deliver) const;
-  // Sums `flat` over all groups except the first.
-  at::Tensor SumOverOthers(at::Tensor flat) const;
   std::vector<size_t> InOrder() const;
 
   std::vector<Bucket> buckets_;
-  std::vector<std::shared_ptr<AxisGroup>> groups_;
+  std::shared_ptr<AxisGroup> group_;
   CollectiveLabel label_;
   std::vector<int64_t> bucket_of_;  // by id; -1: in no bucket
   std::vector<bool> arrived_;       // by id

@@ -168,7 +168,7 @@ at::Tensor GradientSum::State::HoldBack(size_t index, at::Tensor gradient) {
 // The layout of the buffer depends on the parameters alone, not on which of them this rank used, so it is the same
 // everywhere.
 void GradientSum::State::SumGroup(const std::vector<const Term*>& group_terms) {
-  Region region("the sum of gradients", label.text(), group_terms.front()->group->axis());
+  Region region("the sum of gradients", label.text(), group_terms.front()->group->axes());
   std::vector<at::Tensor> flat;
   const Parameter& first = parameters[group_terms.front()->parameter];
   Presence presence;
@@ -266,7 +266,7 @@ void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> gr
   state_->Arm(index);
 }
 
-void GradientSum::SetBuckets(const std::vector<Bucket>& buckets, std::vector<std::shared_ptr<AxisGroup>> groups) {
+void GradientSum::SetBuckets(const std::vector<Bucket>& buckets, std::shared_ptr<AxisGroup> group) {
   std::vector<BucketSum::Bucket> sums;
   for (const Bucket& bucket : buckets) {
     BucketSum::Bucket& sum = sums.emplace_back();
@@ -275,14 +275,14 @@ void GradientSum::SetBuckets(const std::vector<Bucket>& buckets, std::vector<std
       const size_t index = state_->Find(parameter);
       sum.members.push_back({index, parameter});
       for (State::Term& term : state_->terms) {
-        if (term.parameter == index && std::ranges::find(groups, term.group) != groups.end()) {
+        if (term.parameter == index && term.group == group) {
           Check(term.dim < 0, "a bucket contains a parameter of which only a part is summed");
           term.in_bucket = true;
         }
       }
     }
   }
-  state_->buckets.emplace(std::move(sums), std::move(groups), state_->label);
+  state_->buckets.emplace(std::move(sums), std::move(group), state_->label);
 }
 
 void GradientSum::Scale(const at::Tensor& parameter, double factor) {

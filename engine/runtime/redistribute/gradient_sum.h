@@ -50,14 +50,14 @@ class GradientSum {
   // ranks hold.
   void Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> group, int64_t dim, int64_t begin, int64_t length);
 
-  // Sums the parameters of these buckets in one all-reduce per bucket and group. Every parameter must have been added
-  // in full to all of `groups`. Parameters of a bucket with `at_end` may have other groups too, over which they are
+  // Sums the parameters of these buckets over `group` in one all-reduce per bucket. Every parameter must have been
+  // added in full with `group`. Parameters of a bucket with `at_end` may have other groups too, over which they are
   // summed first. Call it once, after all calls of Add, with the same buckets on every rank.
   struct Bucket {
     std::vector<at::Tensor> parameters;  // of one dtype and device
     bool at_end = false;
   };
-  void SetBuckets(const std::vector<Bucket>& buckets, std::vector<std::shared_ptr<AxisGroup>> groups);
+  void SetBuckets(const std::vector<Bucket>& buckets, std::shared_ptr<AxisGroup> group);
 
   // Multiplies the sum by `factor` (1 / ranks for a mean) before it is added to .grad. Call it after all calls of Add
   // for the parameter. Does nothing for a parameter that is not summed.

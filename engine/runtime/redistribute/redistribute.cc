@@ -310,7 +310,7 @@ class RedistributionBackward final : public autograd::Node {
       throw PlanError({std::move(d)});
     }
     const at::NoGradGuard no_grad;
-    Region region(spec_->name, spec_->label.text(), spec_->group->axis());
+    Region region(spec_->name, spec_->label.text(), spec_->group->axes());
     region.DeclareInput(gradient, GradientLayout(spec_->to));
     at::Tensor out = Backward(*spec_, std::move(gradient), context_);
     region.DeclareOutput(out, GradientLayout(spec_->from));
@@ -376,7 +376,7 @@ at::Tensor TensorRedistribution::operator()(at::Tensor tensor) const {
   if (is_identity() || !tensor.defined()) return tensor;
   const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
   // The region reports layouts to the operator checker and the footprint, which do not look into it.
-  Region region(spec_->name, spec_->label.text(), spec_->group->axis());
+  Region region(spec_->name, spec_->label.text(), spec_->group->axes());
   region.DeclareInput(tensor, spec_->from);
   autograd::edge_list edges;
   if (recorded) edges.push_back(autograd::impl::gradient_edge(tensor));

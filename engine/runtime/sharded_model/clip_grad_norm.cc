@@ -47,8 +47,8 @@ at::Tensor Counted(const LiveParameter& parameter, const AppliedPlan& model, con
   bool own = false;
   for (const GradientTerm& term :
        GradientTermsOf(parameter.shape, parameter.placement, model.plan().mesh, model.mesh().rank())) {
-    if (!parameter.placement[term.group.axis].is_shard()) continue;
-    if (model.mesh().coordinate(term.group.axis) % term.group.ranks == 0) continue;
+    const MeshAxis axis = term.group.axes.axes().front();  // the one axis of a shard that several ranks hold
+    if (!parameter.placement[axis].is_shard() || model.mesh().coordinate(axis) % term.group.ranks == 0) continue;
     if (term.dim < 0) return {};
     if (!own) grad = grad.clone();
     own = true;

@@ -142,12 +142,12 @@ struct LossTape {
 
 class LossBackward final : public autograd::Node {
  public:
-  LossBackward(std::string name, const std::string& label, MeshAxis axis, bool whole, const ShardedLogits& logits,
+  LossBackward(std::string name, const std::string& label, AxisSet axes, bool whole, const ShardedLogits& logits,
                LossTape tape)
       : Node(autograd::collect_next_edges(at::TensorList(logits.inputs()))),
         name_(std::move(name)),
         label_(label),
-        axis_(axis),
+        axes_(axes),
         whole_(whole),
         logits_(logits.Emptied()),
         tape_(std::move(tape)) {
@@ -171,7 +171,7 @@ class LossBackward final : public autograd::Node {
     const ShardedLogits logits = logits_.WithInputs(std::move(inputs));
     std::vector<bool> needed;
     for (size_t i = 0; i < num_outputs(); ++i) needed.push_back(task_should_compute_output(i));
-    Region region(name_, label_, axis_);
+    Region region(name_, label_, axes_);
     region.DeclareInput(logits.inputs()[0], InputLayout(0, logits.inputs().size(), whole_));
     region.DeclareInput(gradient, Layout::Replicate());
     const GradientCoefficients coefficients = tape_.coefficients(gradient);
@@ -199,7 +199,7 @@ class LossBackward final : public autograd::Node {
  private:
   std::string name_;
   std::string label_;
-  MeshAxis axis_;
+  AxisSet axes_;
   bool whole_;
   std::vector<autograd::SavedVariable> inputs_;  // with the error of a write into one of them in between
   ShardedLogits logits_;
@@ -214,7 +214,7 @@ at::Tensor Record(const char* name, const Vocabulary& vocabulary, const ShardedL
                       });
   if (!wanted) return value;
   const auto node =
-      std::shared_ptr<LossBackward>(new LossBackward(name, vocabulary.label().text(), vocabulary.group().axis(),
+      std::shared_ptr<LossBackward>(new LossBackward(name, vocabulary.label().text(), vocabulary.group().axes(),
                                                      vocabulary.group().size() == 1, logits, std::move(tape)),
                                     autograd::deleteNode);
   autograd::create_gradient_edge(value, node);
@@ -271,7 +271,7 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const ShardedLogits& logit
   at::Tensor value;
   {
     const at::NoGradGuard no_grad;
-    Region region(kName, vocabulary.label().text(), vocabulary.group().axis());
+    Region region(kName, vocabulary.label().text(), vocabulary.group().axes());
     Take(region, logits, vocabulary.group().size() == 1);
     const Targets read = ReadTargets(vocabulary, logits, targets, options.ignore_index);
     const RowStatistics row = Statistics(vocabulary, logits, read.columns, {.target = true, .shifted_sum = e > 0});
@@ -323,7 +323,7 @@ at::Tensor TokenLogProbs(const Vocabulary& vocabulary, const ShardedLogits& logi
   at::Tensor value;
   {
     const at::NoGradGuard no_grad;
-    Region region(kName, vocabulary.label().text(), vocabulary.group().axis());
+    Region region(kName, vocabulary.label().text(), vocabulary.group().axes());
     Take(region, logits, vocabulary.group().size() == 1);
     const Targets read = ReadTargets(vocabulary, logits, targets, ignore_index);
     const RowStatistics row = Statistics(vocabulary, logits, read.columns, {.target = true});
@@ -345,7 +345,7 @@ at::Tensor Entropy(const Vocabulary& vocabulary, const ShardedLogits& logits) {
   at::Tensor value;
   {
     const at::NoGradGuard no_grad;
-    Region region(kName, vocabulary.label().text(), vocabulary.group().axis());
+    Region region(kName, vocabulary.label().text(), vocabulary.group().axes());
     Take(region, logits, vocabulary.group().size() == 1);
     const RowStatistics row = Statistics(vocabulary, logits, {}, {.moment = true});
     const at::Tensor entropy = row.log_sum - row.moment / row.log_sum.exp();
@@ -368,7 +368,7 @@ TopKResult TopK(const Vocabulary& vocabulary, const ShardedLogits& logits, int64
   }
   vocabulary.CheckCall(DescribeLoss("TopK", logits, "k " + std::to_string(k)), {}, 0, std::move(errors));
   const at::NoGradGuard no_grad;
-  Region region("TopK", vocabulary.label().text(), vocabulary.group().axis());
+  Region region("TopK", vocabulary.label().text(), vocabulary.group().axes());
   Take(region, logits, vocabulary.group().size() == 1);
   // The k largest of the vocabulary are among the k largest of each shard, so k candidates per rank are enough. An
   // all-gather takes equal blocks: all are as wide as rank 0's, whose shard is the longest, and the padding is removed

@@ -51,6 +51,27 @@ TEST_CASE("groups of an axis divide the ranks") {
   }
 }
 
+TEST_CASE("a group over several axes has the ranks whose other coordinates are equal, row-major") {
+  const MeshShape mesh = MeshShape::Parse("dp_replicate=3,dp_shard=2,cp=2,tp=4").ValueOrThrow();
+  AxisSet axes = MeshAxis::kCp;
+  CHECK(axes.single());
+  axes.insert(MeshAxis::kDpReplicate);
+  CHECK_FALSE(axes.single());
+  CHECK(axes.contains(MeshAxis::kCp));
+  CHECK_FALSE(axes.contains(MeshAxis::kDpShard));
+  CHECK(axes.axes() == std::vector<MeshAxis>{MeshAxis::kDpReplicate, MeshAxis::kCp});
+  CHECK(ToString(axes) == "dp_replicate x cp");
+  CHECK(mesh.size(axes) == 6);
+  CHECK(mesh.GroupOf(9, axes) == std::vector<int64_t>{9, 13, 25, 29, 41, 45});
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    CHECK(mesh.GroupOf(rank, axes)[static_cast<size_t>(mesh.Coordinate(rank, axes))] == rank);
+    CHECK(mesh.GroupOf(rank, AxisSet(MeshAxis::kTp)) == mesh.GroupOf(rank, MeshAxis::kTp));
+  }
+  CHECK(mesh.GroupOf(9, AxisSet()) == std::vector<int64_t>{9});
+  CHECK(AxisSet().empty());
+  CHECK(AxisSet(MeshAxis::kCp) < AxisSet(MeshAxis::kTp));
+}
+
 TEST_CASE("one rank has many names") {
   CHECK(MeshShape::Parse("").ValueOrThrow() == MeshShape());
   CHECK(MeshShape::Parse("tp=1,dp=1").ValueOrThrow() == MeshShape());

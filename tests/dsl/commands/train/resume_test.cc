@@ -85,9 +85,11 @@ TEST_CASE("a run goes on on another mesh") {
     INFO(done.ToText());
     REQUIRE(done.code == 0);
   };
-  train("tp=2", "3", "moved");
-  train("dp=2", "6", "moved");
-  train("cp=2", "9", "moved");
+  train("tp=2", "2", "moved");
+  train("dp=2,cp=2", "4", "moved");  // every parameter is sharded over four ranks
+  train("tp=2", "6", "moved");
+  train("dp=2", "8", "moved");
+  train("cp=2", "10", "moved");
   train("tp=1", "12", "moved");
   const Outcome done =
       RunTraining(TrainWords(folder, {"--decay-steps", "12", "--steps", "12", "--log", folder / "alone"}));

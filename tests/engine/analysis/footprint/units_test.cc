@@ -29,7 +29,7 @@ ParallelModel<WideNet> MakeUnitsModel(const UnitSetup& setup, c10::Device device
 }
 
 void Step(ParallelModel<WideNet>& model, c10::Device device) {
-  model.forward(torch::ones({1, 96}, device)).sum().backward();
+  model.forward(torch::ones({1, 1, 96}, device)).sum().backward();
 }
 
 TEST_CASE("units take what the step on the meta device does") {

@@ -11,6 +11,7 @@
 #include "engine/io/checkpoint/sharded_checkpoint.h"
 #include "engine/io/safetensors/reader.h"
 #include "engine/io/safetensors/writer.h"
+#include "engine/plan/compile/local_shape.h"
 #include "tests/engine/io/checkpoint/random_model.h"
 
 namespace moonshard::test {
@@ -65,6 +66,23 @@ class Sharded {
  private:
   ScratchFolder scratch_;
 };
+
+// A manifest of one tensor that dp_shard, cp and tp shard along dim 0.
+Manifest NestedManifest() {
+  Placement placement = Layout::Shard(0, 4);
+  placement[MeshAxis::kDpShard] = placement[MeshAxis::kCp] = Layout::Shard(0);
+  ShardLayout layout;
+  layout.shape = {20, 3};
+  layout.placement = {{"dp_shard", "shard(0)"}, {"cp", "shard(0)"}, {"tp", "shard(0,heads=4)"}};
+  Manifest out;
+  out.mesh = MeshShape::Parse("dp_shard=2,cp=2,tp=2").ValueOrThrow();
+  for (int64_t rank = 0; rank < 8; ++rank) {
+    out.rank_files.push_back({"rank-0000" + std::to_string(rank) + ".safetensors", rank});
+    layout.shards.emplace_back(TidyShard(LocalIntervals(layout.shape, placement, out.mesh, rank)));
+  }
+  out.layouts.push_back(std::move(layout));
+  return out;
+}
 
 // Of which tensor a byte of a rank file is; "" for the header.
 std::string TensorAt(const std::vector<StoredTensor>& tensors, uint64_t offset) {
@@ -151,6 +169,27 @@ TEST_CASE("a shard that is read for its own mesh is held against its hash") {
   REQUIRE(failed);
   CHECK(failed->finding == Finding::kCorruptData);
   CHECK(failed->path == "up.weight");
+}
+
+TEST_CASE("of three axes that shard one dim, no two shards can be exchanged") {
+  const Manifest good = NestedManifest();
+  CHECK(Manifest::Parse(good.ToText(), "m").ok());
+  for (size_t a = 0; a < good.rank_files.size(); ++a) {
+    for (size_t b = a + 1; b < good.rank_files.size(); ++b) {
+      Manifest exchanged = good;
+      std::swap(exchanged.layouts[0].shards[a], exchanged.layouts[0].shards[b]);
+      const Diagnostics said = Manifest::Parse(exchanged.ToText(), "m").diagnostics();
+      INFO(a << " and " << b);
+      CHECK_THAT(ToText(said),
+                 Contains("not in the order of the ranks") || Contains("is not the shard of its placement"));
+    }
+  }
+  // Each of the two is in order with its neighbours along every axis.
+  Manifest exchanged = good;
+  std::swap(exchanged.layouts[0].shards[2], exchanged.layouts[0].shards[4]);
+  CHECK_THAT(ToText(Manifest::Parse(exchanged.ToText(), "m").diagnostics()),
+             Contains("MS0410") && Contains("the shard of rank 2 is not the shard of its placement") &&
+                 Contains("{dp_shard: shard(0), cp: shard(0), tp: shard(0,heads=4)} on dp_shard=2,cp=2,tp=2"));
 }
 
 TEST_CASE("shards in too many parts are not looked at") {

@@ -71,11 +71,14 @@ TEST_CASE("every parameter of a plan that shards the sequence on cp is summed ov
       if (plan.tree->parameters(plan.tree->modules()[m]).empty()) continue;
       const std::vector<PlannedSum>& sums = plan.StepsOf(m).sums;
       const auto over_cp =
-          std::ranges::count(sums, MeshAxis::kCp, [](const PlannedSum& sum) { return sum.group.axis; });
+          std::ranges::count_if(sums, [](const PlannedSum& sum) { return sum.group.axes.contains(MeshAxis::kCp); });
       CHECK(over_cp == (context ? 1 : 0));
     }
-    // Buckets of ddp wait for the sums over cp, which the end of the backward runs.
-    for (const GradientBucket& bucket : plan.buckets) CHECK(bucket.at_end);
+    // One all-reduce over the ranks of dp_shard and cp, so that no bucket waits for the end of the backward.
+    for (const GradientBucket& bucket : plan.buckets) {
+      CHECK(!bucket.at_end);
+      CHECK(ToText(bucket.group, plan.mesh) == "dp_shard x cp");
+    }
   }
 }
 

@@ -3,6 +3,9 @@
 
 #include <catch2/catch.hpp>
 
+#include <functional>
+#include <numeric>
+
 #include <ATen/ATen.h>
 
 #include "engine/layout/shards.h"
@@ -10,10 +13,24 @@
 namespace moonshard {
 namespace {
 
+// The rows of a rank by the engine's own table: the innermost axis shards the rows, each outer one what is left.
+Interval RowsByLayouts(int64_t rows, std::vector<int64_t> sizes, int64_t rank) {
+  Interval out = {0, rows};
+  for (; !sizes.empty(); sizes.pop_back()) {
+    const auto shards = DimShards::Make(Layout::Shard(0), out.length, sizes.back()).ValueOrThrow();
+    const std::vector<Interval> own = shards.of(rank % sizes.back());
+    out = own.empty() ? Interval{out.begin, 0} : Interval{out.begin + own[0].begin, own[0].length};
+    rank /= sizes.back();
+  }
+  return out;
+}
+
 TEST_CASE("shards and whole parameters are each other's inverse") {
   const std::vector<std::vector<int64_t>> shapes = {{5, 3}, {1}, {8, 2, 2}, {3}, {0, 4}, {7}};
-  for (int64_t ranks : {1, 2, 3, 4, 7}) {
-    const FlatShards flat(shapes, ranks, 2);
+  const std::vector<std::vector<int64_t>> grids = {{1}, {2}, {3}, {4}, {7}, {2, 2}, {3, 2}, {2, 3}, {1, 2}, {2, 2, 2}};
+  for (const std::vector<int64_t>& sizes : grids) {
+    const int64_t ranks = std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+    const FlatShards flat(shapes, sizes, 2);
     std::vector<at::Tensor> whole;
     int64_t elements = 0;
     for (const std::vector<int64_t>& shape : shapes) {
@@ -26,10 +43,10 @@ TEST_CASE("shards and whole parameters are each other's inverse") {
     for (int64_t rank = 0; rank < ranks; ++rank) {
       std::vector<at::Tensor> shards;
       for (size_t i = 0; i < shapes.size(); ++i) {
-        // The rows that the layout shard(0) gives the rank, by the engine's own table.
-        const auto own = DimShards::Make(Layout::Shard(0), shapes[i][0], ranks).ValueOrThrow().of(rank);
-        shards.push_back(own.empty() ? whole[i].narrow(0, 0, 0) : whole[i].narrow(0, own[0].begin, own[0].length));
-        CHECK(flat.rows(i, rank) == shards.back().size(0));
+        const Interval own = RowsByLayouts(shapes[i][0], sizes, rank);
+        shards.push_back(whole[i].narrow(0, own.begin, own.length));
+        CHECK(flat.rows(i, rank) == own.length);
+        CHECK(at::equal(RowsOfRank(whole[i], sizes, rank), shards.back()));
       }
       at::Tensor block = all.narrow(0, rank * flat.block(), flat.block());
       flat.PackShards(shards, rank, block);
@@ -47,7 +64,7 @@ TEST_CASE("shards and whole parameters are each other's inverse") {
 }
 
 TEST_CASE("what no rank has stays zero") {
-  const FlatShards flat({{4}, {2}}, 2, 0);
+  const FlatShards flat({{4}, {2}}, {2}, 0);
   at::Tensor all = at::zeros({2 * flat.block()}, at::kDouble);
   flat.PackFull(std::vector<at::Tensor>{at::ones({4}, at::kDouble), at::Tensor()}, all);
   CHECK(all.sum().item<double>() == 4);

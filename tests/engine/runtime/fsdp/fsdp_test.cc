@@ -4,9 +4,11 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <torch/optim/adamw.h>
@@ -58,8 +60,35 @@ struct Setup {
   }
 };
 
-Plan PlanOf(const Setup& setup) {
+// The sequence is sharded on cp from the embedding's ids to the head's logits; the layers treat all tokens alike.
+Plan ContextRules() {
+  Placement sequence;
+  sequence[MeshAxis::kCp] = Layout::Shard(1);
   Plan plan = NetRules();
+  for (Rule& rule : plan.rules) {
+    for (auto* moves : {&rule.style.inputs, &rule.style.outputs}) {
+      for (std::optional<Redistribution>& move : *moves) {
+        move->from[MeshAxis::kCp] = move->to[MeshAxis::kCp] = Layout::Shard(1);
+      }
+    }
+  }
+  Style embed = plan.rules.back().style;
+  Style head = embed;
+  embed.inputs = {Redistribution{Placement(), sequence}};
+  embed.outputs = {Redistribution{sequence, sequence}};
+  head.inputs = {Redistribution{sequence, sequence}};
+  head.outputs = {Redistribution{sequence, Placement()}};
+  plan.rules.back().pattern = "{layer_*,layer_*.norm}";
+  for (const auto& [pattern, style] : {std::pair("embed", embed), std::pair("head", head)}) {
+    Rule& rule = plan.rules.emplace_back();
+    rule.pattern = pattern;
+    rule.style = style;
+  }
+  return plan;
+}
+
+Plan PlanOf(const Setup& setup) {
+  Plan plan = setup.mesh.find("cp") == std::string::npos ? NetRules() : ContextRules();
   DataParallel section;
   section.shards = setup.shards;
   if (setup.wrap) section.wrap = {{"layer_*"}};
@@ -147,6 +176,21 @@ std::vector<Setup> Setups() {
       {.mesh = "dp=2,tp=2", .shards = false, .bucket = 600},
       {.mesh = "dp_replicate=2,dp_shard=2", .shards = false, .bucket = 600},
       {.mesh = "dp=2", .shards = false, .bucket = 0},
+      {"cp=2"},
+      {"cp=3", true, R::kAlways},
+      {"cp=2", false},
+      {"dp=2,cp=2"},
+      {"dp=2,cp=2", true, R::kAlways},
+      {"dp=3,cp=2", true, R::kNever},
+      {"dp=2,cp=2", true, R::kAllButLast, false},
+      {"dp=2,cp=2", true, R::kAllButLast, true, false},
+      {"dp_replicate=2,cp=2"},
+      {"dp=2,cp=2,tp=2"},
+      {"dp=2,cp=2", false},
+      {.mesh = "dp=2,cp=2", .reshard = R::kSome, .ranks = 2},
+      {.mesh = "dp=2,cp=2", .reshard = R::kNever, .accumulate_shards = true},
+      {.mesh = "dp=2,cp=2", .ignore = true},
+      {.mesh = "dp=2,cp=2,tp=2", .shards = false, .bucket = 600},
   };
 }
 

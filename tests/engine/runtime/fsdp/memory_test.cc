@@ -84,7 +84,7 @@ TEST_CASE("units take what explain says, within a tenth") {
         // (Products in bfloat16 take memory of their own on a CPU.)
         if (setup.casts) net->to(torch::kFloat64);
         auto model = Parallelize(net, PlanOf(setup), mesh, {.initial = InitialValues::kUnchecked});
-        const at::Tensor x = torch::ones({1, 96});
+        const at::Tensor x = torch::ones({1, 1, 96});
         const auto step = [&] { model.forward(x).sum().backward(); };
         step();
         step();

@@ -52,9 +52,10 @@ struct UnitSetup {
 inline std::vector<UnitSetup> UnitSetups() {
   using R = DataParallel::Reshard;
   return {
-      {"dp=2", R::kAlways, 0},  {"dp=2", R::kAlways, 1},     {"dp=2", R::kAlways, 2},
-      {"dp=4", R::kAlways, 1},  {"dp=2", R::kAllButLast, 1}, {"dp=2", R::kNever, 0},
-      {"dp=4", R::kSome, 0, 2}, {"dp=3", R::kAllButLast, 1}, {"dp=2", R::kAlways, 1, 0, true},
+      {"dp=2", R::kAlways, 0},  {"dp=2", R::kAlways, 1},      {"dp=2", R::kAlways, 2},
+      {"dp=4", R::kAlways, 1},  {"dp=2", R::kAllButLast, 1},  {"dp=2", R::kNever, 0},
+      {"dp=4", R::kSome, 0, 2}, {"dp=3", R::kAllButLast, 1},  {"dp=2", R::kAlways, 1, 0, true},
+      {"cp=2", R::kAlways, 1},  {"dp=2,cp=2", R::kAlways, 1}, {"dp=3,cp=2", R::kAllButLast, 1},
   };
 }
 
@@ -66,6 +67,15 @@ inline std::string ToText(const UnitSetup& setup) {
 inline Plan PlanOf(const UnitSetup& setup) {
   Plan plan;
   plan.fallback.emplace().name = "whole";
+  if (setup.mesh.find("cp") != std::string::npos) {
+    // Each rank of cp is called with tokens of its own.
+    Placement sequence;
+    sequence[MeshAxis::kCp] = Layout::Shard(1);
+    Rule& rule = plan.rules.emplace_back();
+    rule.pattern = "layer_0";
+    rule.style.name = "own_tokens";
+    rule.style.inputs = {Redistribution{sequence, sequence}};
+  }
   DataParallel& section = plan.data_parallel.emplace();
   section.wrap = {{"layer_*"}};
   section.reshard = setup.reshard;

@@ -53,6 +53,23 @@ TEST_CASE("sub-groups of consecutive coordinates, on demand and once") {
   });
 }
 
+TEST_CASE("groups over several axes, of neighbours too") {
+  RunRanks("dp=2,cp=2,tp=2", [](DeviceMesh& mesh) {
+    AxisSet axes = MeshAxis::kDpShard;
+    axes.insert(MeshAxis::kCp);
+    const auto group = mesh.SubGroup(axes, 4);
+    Expect(Members(*group, mesh.rank()) == group->ranks, group->name);
+    Expect(group->ranks == mesh.shape().GroupOf(mesh.rank(), axes), "ranks of two axes");
+    Expect(group->rank == mesh.coordinate(MeshAxis::kDpShard) * 2 + mesh.coordinate(MeshAxis::kCp), "row-major");
+    Expect(group->sizes == std::vector<int64_t>{2, 2}, "the sizes of the axes");
+    Expect(group->name.starts_with("dp_shard x cp["), group->name);
+    const auto pair = mesh.SubGroup(axes, 2);
+    Expect(Members(*pair, mesh.rank()) == pair->ranks, pair->name);
+    Expect(pair->ranks == mesh.shape().GroupOf(mesh.rank(), MeshAxis::kCp), "the inner axis counts fastest");
+    Expect(pair->sizes == std::vector<int64_t>{2}, "the size of a sub-group");
+  });
+}
+
 TEST_CASE("two meshes over one store, and an orderly end") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
     MeshOptions options;

@@ -32,7 +32,7 @@ struct BucketRig {
       sum.Scale(parameters.back(), 0.5);
       buckets.push_back({{parameters.back()}});
     }
-    sum.SetBuckets(buckets, {group});
+    sum.SetBuckets(buckets, group);
   }
   int64_t sums() const { return group->counts().of(Direction::kBackward, CollectiveKind::kAllReduce).count; }
   // weight * x * p2 * p1 * p0 of ones; `seen` looks when the gradient of what parameter 2 goes into is there.
@@ -153,8 +153,9 @@ TEST_CASE("a backward that throws after a bucket has begun leaves nothing behind
 TEST_CASE("a bucket after a sum of parts, over two axes") {
   RunRanks("dp_replicate=2,dp_shard=2,tp=2", [](DeviceMesh& mesh) {
     const auto tp = AxisGroup::Make(mesh, MeshAxis::kTp);
-    const auto shard = AxisGroup::Make(mesh, MeshAxis::kDpShard);
-    const auto replicate = AxisGroup::Make(mesh, MeshAxis::kDpReplicate);
+    AxisSet axes = MeshAxis::kDpReplicate;
+    axes.insert(MeshAxis::kDpShard);
+    const auto data = AxisGroup::Make(mesh, axes);
     const double weight = static_cast<double>(mesh.rank()) + 1;
     GradientSum sum;
     const at::Tensor norm = Leaf();
@@ -162,18 +163,15 @@ TEST_CASE("a bucket after a sum of parts, over two axes") {
     const at::Tensor plain = Leaf();
     sum.Add(norm, tp);
     sum.Add(part, tp, 0, 1, 2);
-    for (const at::Tensor& p : {norm, part, plain}) {
-      sum.Add(p, shard);
-      sum.Add(p, replicate);
-    }
-    sum.SetBuckets({{{plain}}, {{norm, part}, true}}, {shard, replicate});
+    for (const at::Tensor& p : {norm, part, plain}) sum.Add(p, data);
+    sum.SetBuckets({{{plain}}, {{norm, part}, true}}, data);
     Backward(((norm + part + plain) * weight).sum());
     // Ranks of one tp coordinate: 1, 3, 5, 7 and 2, 4, 6, 8.
     const double own = mesh.coordinate(MeshAxis::kTp) == 0 ? 16 : 20;
     ExpectEqual(plain.grad(), Number(own), "over the data axes");
     ExpectEqual(norm.grad(), Number(36), "over all");
     ExpectEqual(part.grad(), at::tensor({own, 36.0, 36.0}, at::kDouble), "a part over tp too");
-    Expect(shard->counts().of(Direction::kBackward, CollectiveKind::kAllReduce).count == 2, "one sum per bucket");
+    Expect(data->counts().of(Direction::kBackward, CollectiveKind::kAllReduce).count == 2, "one sum per bucket");
   });
 }
 
