@@ -51,8 +51,11 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   double dropout, std::optional<double> scale) {
   TORCH_CHECK_VALUE(k.size(1) > 0 && q.size(1) > 0 && q.size(1) % k.size(1) == 0, "attention: ", q.size(1),
                     " query heads on this rank are not a multiple of the ", k.size(1), " key heads on this rank");
-  // Flash attention on GPUs reads a key head for all queries of its group; it takes no mask and no wide types.
-  const bool grouped = q.is_cuda() && at::isReducedFloatingType(q.scalar_type()) && !context.mask;
+  // Flash attention on GPUs reads a key head for all queries of its group; it takes no mask, no wide types and no more
+  // than 256 features a head.
+  constexpr int64_t kMostOfFlash = 256;
+  const bool grouped = q.is_cuda() && at::isReducedFloatingType(q.scalar_type()) && !context.mask &&
+                       q.size(-1) <= kMostOfFlash && v.size(-1) == q.size(-1);
   const int64_t repeats = grouped ? 1 : q.size(1) / k.size(1);
   const at::Tensor mixed =
       at::scaled_dot_product_attention(q, RepeatHeads(k, repeats), RepeatHeads(v, repeats), context.mask, dropout,

@@ -469,15 +469,16 @@ def layer_of_8b(run: Run) -> dict[str, Any]:
     return figures
 
 
-def first_of_two(run: Run, backend: str, stop: signal.Signals, timeout: int, env: dict[str, str]) -> dict[str, Any]:
-    """What the first of two ranks that train does once `stop` has been sent to the second: seconds, exit code, message."""
-    name = f"{backend}_{stop.name}"
+def first_rank(run: Run, backend: str, stop: signal.Signals, timeout: int, env: dict[str, str],
+               mesh: str = "tp=2", ranks: int = 2) -> dict[str, Any]:
+    """What the first of some ranks that train does once `stop` is sent to the last: seconds, exit code, message."""
+    name = f"{backend}_{stop.name}_{ranks}"
     store, log = run.folder / f"store_{name}", run.folder / f"{name}.jsonl"
-    command = train(run, "--steps", "100000", "--device", "cuda", "--mesh", "tp=2", "--timeout", str(timeout), "--log",
+    command = train(run, "--steps", "100000", "--device", "cuda", "--mesh", mesh, "--timeout", str(timeout), "--log",
                     str(log), *(["--backend", "gloo"] if backend == "gloo" else []))
     started = []
-    for rank in range(2):
-        mine = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MOONSHARD_STORE": str(store), **env}
+    for rank in range(ranks):
+        mine = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0", "MOONSHARD_STORE": str(store), **env}
         started.append(run.start(command, mine))
     # Only the first 256 collectives of a group are compared between the ranks, which would notice by itself.
     until = time.monotonic() + min(25.0, run.left())
@@ -486,7 +487,7 @@ def first_of_two(run: Run, backend: str, stop: signal.Signals, timeout: int, env
             end(started)
             raise Failed("the ranks did not begin to train: " + last_lines(run.finish(started)))
         time.sleep(0.2)
-    os.killpg(started[1].pid, stop)
+    os.killpg(started[-1].pid, stop)
     begin = time.monotonic()
     figures: dict[str, Any] = {}
     try:
@@ -510,8 +511,9 @@ def killed_rank(run: Run) -> dict[str, Any]:
     """The end of one rank by SIGKILL."""
     need_gpu(run)
     env = nccl_of_the_bundle(run)
-    return expect_exit_codes({"nccl": first_of_two(run, "nccl", signal.SIGKILL, 600, env),
-                              "gloo": first_of_two(run, "gloo", signal.SIGKILL, 600, {})})
+    return expect_exit_codes({"nccl": first_rank(run, "nccl", signal.SIGKILL, 600, env),
+                              "nccl_two_axes": first_rank(run, "nccl", signal.SIGKILL, 600, env, "dp=2,tp=2", 4),
+                              "gloo": first_rank(run, "gloo", signal.SIGKILL, 600, {})})
 
 
 @item(75)
@@ -519,8 +521,8 @@ def stopped_rank(run: Run) -> dict[str, Any]:
     """A rank that no longer answers, and does not end: the other waits for --timeout, which is 10 s here."""
     need_gpu(run)
     env = nccl_of_the_bundle(run)
-    return expect_exit_codes({"nccl": first_of_two(run, "nccl", signal.SIGSTOP, 10, env),
-                              "gloo": first_of_two(run, "gloo", signal.SIGSTOP, 10, {})})
+    return expect_exit_codes({"nccl": first_rank(run, "nccl", signal.SIGSTOP, 10, env),
+                              "gloo": first_rank(run, "gloo", signal.SIGSTOP, 10, {})})
 
 
 def end(processes: list[subprocess.Popen[str]]) -> None:

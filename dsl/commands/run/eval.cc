@@ -42,9 +42,10 @@ TensorSpec SpecOf(const std::string& name, const at::Tensor& tensor, const std::
   return {name, *DTypeOf(tensor.scalar_type()), shape};
 }
 
-void AppendOrThrow(std::optional<SafetensorsWriter>& writer, const at::Tensor& tensor) {
+void AppendOrThrow(const DeviceMesh& mesh, std::optional<SafetensorsWriter>& writer, const at::Tensor& tensor) {
   if (!writer) return;
   const at::Tensor bytes = tensor.detach().cpu().contiguous();
+  mesh.CheckPeers();
   if (auto error = writer->Append(bytes.const_data_ptr(), bytes.nbytes())) throw PlanError({*error});
 }
 
@@ -67,15 +68,14 @@ void WriteOutput(const EvalVerb& verb, const AppliedPlan& applied, const StepRes
   if (applied.mesh().rank() == 0) writer.emplace(SafetensorsWriter::Create(verb.output, specs).ValueOrThrow());
   for (const TensorSpec& spec : specs) {
     if (outputs.contains(spec.name)) {
-      AppendOrThrow(writer, outputs.at(spec.name));
+      AppendOrThrow(applied.mesh(), writer, outputs.at(spec.name));
     } else {
       const LiveParameter& parameter = *gradients.at(spec.name);
       at::Tensor full = GatherFull(applied, parameter, parameter.tensor.grad());
       if (!full.defined()) full = at::zeros(parameter.shape, parameter.tensor.options().device(c10::kCPU));
-      AppendOrThrow(writer, full);
+      AppendOrThrow(applied.mesh(), writer, full);
     }
   }
-  applied.mesh().CheckPeers();
   if (!writer) return;
   if (auto error = writer->Finish()) throw PlanError({*error});
 }

@@ -26,6 +26,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -158,12 +159,15 @@ struct GivenGroup {
 // An event of the stream on which this rank computes: it waits for the stream of NCCL behind each collective.
 class GpuMarker final : public PeerWatch::Marker {
  public:
-  void Record() override { event_.record(c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(CurrentGpu())); }
-  bool Passed() override { return event_.query(); }
+  explicit GpuMarker(c10::Device device) : device_(device) {}
+  void Record() override { event_.record(c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(device_)); }
+  bool Passed() override {
+    const c10::DeviceGuard guard(device_);  // the thread of the watch has none
+    return event_.query();
+  }
 
  private:
-  static c10::Device CurrentGpu() { return c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice(); }
-
+  c10::Device device_;
   c10::Event event_{c10::DeviceType::CUDA};
 };
 
@@ -288,20 +292,27 @@ struct DeviceMesh::State {
   std::shared_ptr<PeerWatch> watch;  // null without NCCL
 
   std::shared_ptr<const MeshGroup> Make(AxisSet axes, int64_t k);
-  // Calls `end` with the NCCL groups that this mesh has made, in the order of axes and sizes.
-  void EndNccl(const std::function<void(c10d::Backend&)>& end);
+  // Shuts the NCCL groups down that this mesh has made, in the order of axes and sizes; or aborts them.
+  void EndNccl(bool abort);
   ~State();
 };
 
 // NCCL's communicators are not ended by their destructors (the driver may be gone by then), and a process that exits
 // with open ones can hang. On the way without failure all ranks shut theirs down together (Close). After a failure
 // there is nobody to do it with: an abort ends what still runs on the GPU.
-void DeviceMesh::State::EndNccl(const std::function<void(c10d::Backend&)>& end) {
+void DeviceMesh::State::EndNccl(bool abort) {
   if (device.nccl == nullptr) return;
+  std::vector<c10::intrusive_ptr<c10d::Backend>> backends;
   for (const auto& [key, group] : groups) {
-    if (group == nullptr || group->backend == nullptr || group->given) continue;
+    if (group != nullptr && group->backend != nullptr && !group->given) backends.push_back(group->backend);
+  }
+  if (abort) {
+    AbortAll(backends);
+    return;
+  }
+  for (const auto& backend : backends) {
     try {
-      end(*group->backend);
+      backend->shutdown();
     } catch (const std::exception&) {
       // A communicator that cannot be ended is left to the end of the process.
     }
@@ -310,7 +321,7 @@ void DeviceMesh::State::EndNccl(const std::function<void(c10d::Backend&)>& end) 
 
 DeviceMesh::State::~State() {
   if (watch) watch->Stop();
-  if (!closed) EndNccl([](c10d::Backend& backend) { backend.abort(); });
+  if (!closed) EndNccl(/*abort=*/true);
 }
 
 // Ranks of one group make it under the same name, which includes their ranks, so only they take part.
@@ -374,7 +385,8 @@ DeviceMesh DeviceMesh::Join(std::shared_ptr<State> state, int64_t local_rank) {
     state->store = c10::make_intrusive<c10d::PrefixStore>(name + "/" + std::to_string(number), state->store);
   }
   if (state->device.nccl != nullptr && state->shape.world_size() > 1) {
-    state->watch = std::make_shared<PeerWatch>([] { return std::make_unique<GpuMarker>(); }, state->options.timeout);
+    state->watch = std::make_shared<PeerWatch>(
+        [device = state->device.device] { return std::make_unique<GpuMarker>(device); }, state->options.timeout);
   }
   for (MeshAxis axis : kMeshAxes) {
     const int64_t size = state->shape.size(axis);
@@ -603,8 +615,7 @@ void DeviceMesh::Close() {
       if (state_->watch) state_->watch->Stop();
       store->add("idle", 1);
       wait_for_count("idle", state_->shape.world_size());
-      const bool all = store->add("idle", 0) >= state_->shape.world_size();
-      state_->EndNccl([&](c10d::Backend& backend) { all ? backend.shutdown() : backend.abort(); });
+      state_->EndNccl(/*abort=*/store->add("idle", 0) < state_->shape.world_size());
     }
     ends = root && root->add(OpenKey(state_->rank), -1) == 0;
     if (ends && !first) end.emplace(StoreEnd::Of(state_->store_file, state_->server, state_->port));

@@ -41,8 +41,10 @@ struct MeshOptions {
   Backend backend = Backend::kAuto;
   // The longest wait for a peer inside one collective. Only a peer that hangs causes such a wait; the exit of a peer is
   // detected at once, with NCCL by a thread that aborts this rank's communicators (peer_watch.h). With NCCL between
-  // machines, an exit too is noticed after this time. NCCL groups of a mesh do not end the process as c10d's do, unless
-  // TORCH_NCCL_ASYNC_ERROR_HANDLING says so: their communicators are aborted, and the next call of the rank throws.
+  // machines, an exit is noticed once c10d finds an error of a collective, and after this time at the latest. After
+  // that the next call of the rank throws, and c10d does not end the process on a timeout or an error of NCCL, unless
+  // TORCH_NCCL_ASYNC_ERROR_HANDLING says so. A group that belongs to the embedder (FromGroups) is never aborted: a rank
+  // that waits for a kernel of it waits until the embedder's own limit.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   // The longest wait for the other ranks to join the store and the groups.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
@@ -114,8 +116,9 @@ class DeviceMesh {
 
   // Throws PlanError kRankLost if the process of another rank has ended while this rank waited for its GPU: its
   // collectives over NCCL were aborted, and tensors have undefined values. Call it after a wait for the GPU and before
-  // a value leaves the ranks (is printed or written); every collective and exchange calls it. Does nothing without
-  // NCCL, where a collective that cannot complete throws.
+  // a value leaves the ranks (is printed or written), not after work that the other ranks do not wait for: ranks that
+  // have closed their mesh a few seconds ago have ended too. Every collective and exchange calls it. Does nothing
+  // without NCCL, where a collective that cannot complete throws.
   void CheckPeers() const;
 
   // Releases the groups and the store. Before that, Close waits a few seconds for the other ranks to call Close too,

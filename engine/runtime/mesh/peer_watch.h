@@ -3,7 +3,8 @@
 // is gone. Therefore a thread watches two things:
 // - the connections of the rank exchanges (rank_exchange.h), which the system closes when a process ends, however it
 //   ends;
-// - whether the collectives that this rank has queued on its device end within the timeout.
+// - whether the collectives that this rank has queued on its device end within the timeout, and whether c10d has found
+//   an error of them. They are queued on one stream: of several, only the last that was used is watched.
 // After the first loss it aborts all watched backends, which ends their kernels, and the host goes on with tensors of
 // undefined values. Whoever uses such values outside of the ranks asks lost() first: AxisGroup does so before each
 // collective and exchange, DeviceMesh::CheckPeers for everyone else.
@@ -25,6 +26,9 @@
 
 namespace moonshard {
 
+// Aborts the backends all at once: the abort of one may wait for kernels of another. Never throws.
+void AbortAll(const std::vector<c10::intrusive_ptr<c10d::Backend>>& backends);
+
 class PeerWatch {
  public:
   // A place in the queue of work of the device.
@@ -33,7 +37,8 @@ class PeerWatch {
     virtual ~Marker() = default;
     // Moves the marker behind all work that the calling thread has queued.
     virtual void Record() = 0;
-    // Whether the device has done all work before the marker. From any thread.
+    // Whether the device has done all work before the marker. From any thread. What it throws is taken for a failure
+    // of the device, which is a loss too.
     virtual bool Passed() = 0;
   };
 
@@ -75,16 +80,20 @@ class PeerWatch {
   };
   void Watch();
   void Wake() const;
-  // What the pending collectives say of a loss; "" if nothing. With the mutex held.
+  // What the pending collectives and the errors of c10d say of a loss; "" if nothing. With the mutex held.
   std::string LossOfCollective();
+  std::string LossOfBackend();
 
   mutable std::mutex mutex_;
   std::vector<Peer> peers_;
   std::vector<c10::intrusive_ptr<c10d::Backend>> backends_;
+  std::vector<c10::intrusive_ptr<c10d::Backend>> telling_;  // of these, that tell of errors (Backend::getError)
   std::function<std::unique_ptr<Marker>()> make_marker_;
   std::chrono::milliseconds timeout_;
   Pending oldest_;  // that the device has not passed, as far as is known
   Pending newest_;  // behind it
+  std::mutex recording_;
+  Pending spare_;  // with recording_ held
   std::string lost_;
   bool stopping_ = false;
   int wake_ = -1;  // an eventfd: the list of peers has changed, or the watch stops
