@@ -1,8 +1,10 @@
 #include "dsl/commands/run/step.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <map>
+#include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -14,6 +16,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "dsl/commands/cli/memory_bound.h"
 #include "dsl/commands/run/full_outputs.h"
@@ -24,6 +27,7 @@
 #include "engine/models/own_loss.h"
 #include "engine/models/program/user_inputs.h"
 #include "engine/runtime/dtype/scalar_type.h"
+#include "engine/runtime/mesh/mesh_group.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "engine/runtime/sharded_model/initialize.h"
 #include "engine/runtime/sharded_model/load.h"
@@ -51,7 +55,9 @@ constexpr int64_t kIgnoredLabel = -100;
 
 }  // namespace
 
-DeviceMesh OpenMesh(const MeshShape& shape, const RunOptions& run) {
+namespace {
+
+MeshOptions OptionsOf(const RunOptions& run) {
   MeshOptions options;
   if (run.device == "cpu") {
     options.device = DeviceChoice::kCpu;
@@ -61,9 +67,32 @@ DeviceMesh OpenMesh(const MeshShape& shape, const RunOptions& run) {
   if (run.backend != "auto") options.backend = run.backend == "gloo" ? Backend::kGloo : Backend::kNccl;
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(run.timeout_s * 1000));
   options.rendezvous_timeout = std::min(options.rendezvous_timeout, options.timeout);
-  DeviceMesh mesh = DeviceMesh::FromEnvironment(shape, options);
+  return options;
+}
+
+}  // namespace
+
+DeviceMesh OpenMesh(const MeshShape& shape, const RunOptions& run) {
+  DeviceMesh mesh = DeviceMesh::FromEnvironment(shape, OptionsOf(run));
   if (!mesh.device().is_cpu()) at::globalContext().setAllowTF32CuDNN(false);
   return mesh;
+}
+
+void CheckTypedExperts(const ModelFolder& folder, const std::string& option) {
+  if (folder.mesh.size(MeshAxis::kCp) == 1 || ExpertsOf(folder.config) == 1) return;
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported, option + " cannot check experts whose tokens are sharded on cp");
+  d.declared = folder.mesh.ToString();
+  d.required = "a mesh without cp";
+  d.help = "verify compares the numbers of such a plan with those of an unsharded run";
+  throw PlanError({std::move(d)});
+}
+
+DeviceMesh OpenTpMesh(const DeviceMesh& mesh, const RunOptions& run) {
+  const auto store = c10::make_intrusive<c10d::PrefixStore>("verify/" + mesh.Group(MeshAxis::kTp)->name, mesh.store());
+  const MeshShape shape =
+      MeshShape::Make(std::array{std::pair(std::string("tp"), mesh.shape().size(MeshAxis::kTp))}).ValueOrThrow();
+  return DeviceMesh::FromStore(store, mesh.coordinate(MeshAxis::kTp), shape, OptionsOf(run));
 }
 
 int64_t ExpertsOf(const ModelConfig& config) {

@@ -24,8 +24,14 @@ namespace moonshard {
 // float32 convolutions on a GPU are then computed in float32; the default of cuDNN is TF32, with 10 bits of mantissa,
 // and the verbs compare numbers. Throws PlanError as DeviceMesh does.
 DeviceMesh OpenMesh(const MeshShape& shape, const RunOptions& run);
+// Opens a mesh of the axis tp alone: the ranks of this rank's group along tp in `mesh`, with groups of its own.
+// Collective over that group. Throws PlanError as DeviceMesh does.
+DeviceMesh OpenTpMesh(const DeviceMesh& mesh, const RunOptions& run);
 // The number of experts in the config; 1 without experts.
 int64_t ExpertsOf(const ModelConfig& config);
+// Throws PlanError (kNotSupported) for a model with experts on a mesh with cp, for an option that checks types: a
+// router takes tokens by their numbers among the tokens of all rows, of which a rank has some of each row.
+void CheckTypedExperts(const ModelFolder& folder, const std::string& option);
 // The dtype of the parameters: the requested dtype, else that of the program, of the config, or of the checkpoint;
 // nullopt if none of them has one. Throws PlanError (kBadInput) for a dtype that parameters cannot have.
 std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelFolder& folder);

@@ -1,5 +1,10 @@
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "dsl/commands/cli/verbs.h"
 #include "dsl/commands/run/difference.h"
@@ -22,53 +27,115 @@ void Trace(const ShardedModel& sharded, const Inputs& inputs, OperatorTrace& tra
   scope.Finish();
 }
 
-Diagnostic Differs(const OperatorDifference& first, const CompiledPlan& plan, const Tolerance& tolerance) {
+// `alone`: what the step is compared with.
+Diagnostic Differs(const OperatorDifference& first, const std::string& alone, const CompiledPlan& plan,
+                   const Tolerance& tolerance) {
   Diagnostic d = MakeDiagnostic(Finding::kNumbersDiffer,
                                 first.name + " in '" + first.path + "', " + (first.backward ? "backward" : "forward") +
-                                    ", differs from the unsharded run; no operator before it differs");
+                                    ", differs from " + alone + "; no operator before it differs");
   d.path = first.path;
   const int64_t module = plan.tree->Find(first.path);
   if (module >= 0) d.where = SourceOf(plan, plan.LayoutsOf(static_cast<size_t>(module)));
   char text[64];
-  std::snprintf(text, sizeof(text), "%.3g of the largest unsharded value", first.difference);
+  std::snprintf(text, sizeof(text), "%.3g of the largest value there", first.difference);
   d.declared = "a difference of " + std::string(text) + ", compared as " + first.type;
   d.required = tolerance.ToText();
   return d;
 }
+
+// One axis after the other, since a type says how the ranks of one axis divide what they hold together: the step on tp
+// alone against the unsharded step, and the step on cp and tp against the step on tp alone, of which every rank of cp
+// has the same. So a difference is between steps that differ in one axis.
+class OperatorsOfSteps {
+ public:
+  OperatorsOfSteps(const VerifyVerb& verb, const ModelFolder& folder, const DeviceMesh& mesh)
+      : verb_(verb), folder_(folder), mesh_(mesh), type_(ParameterType(verb.run, folder)) {}
+
+  // Collective. Returns whether no operator differs on any rank.
+  bool Run() {
+    const MeshShape& shape = folder_.mesh;
+    const bool tp = shape.size(MeshAxis::kTp) > 1;
+    if (shape.size(MeshAxis::kCp) == 1) {
+      const SideBySide pair = LoadSideBySide(verb_.model, folder_, mesh_, type_, /*operators=*/true);
+      return Compare(pair.sharded, TraceOf(pair.sharded, mesh_.device()), TraceOf(pair.alone, c10::kCPU), MeshAxis::kTp,
+                     kUnsharded);
+    }
+    std::unique_ptr<OperatorTrace> before;
+    bool good = true;
+    if (tp) {
+      ModelFolder alone = folder_;
+      DeviceMesh over_tp = OpenTpMesh(mesh_, verb_.run);
+      alone.mesh = over_tp.shape();
+      const SideBySide pair = LoadSideBySide(verb_.model, alone, over_tp, type_, /*operators=*/true);
+      before = TraceOf(pair.sharded, over_tp.device());
+      good = Compare(pair.sharded, before, TraceOf(pair.alone, c10::kCPU), MeshAxis::kTp, kUnsharded);
+    }
+    const SideBySide pair = LoadSideBySide(verb_.model, folder_, mesh_, type_, /*operators=*/tp);
+    if (!tp) before = TraceOf(pair.alone, c10::kCPU);
+    const bool same = Compare(pair.sharded, TraceOf(pair.sharded, mesh_.device()), before, MeshAxis::kCp,
+                              tp ? "the run at cp=1" : kUnsharded);
+    return good && same;
+  }
+
+ private:
+  static constexpr const char* kUnsharded = "the unsharded run";
+
+  std::unique_ptr<OperatorTrace> TraceOf(const ShardedModel& model, c10::Device device) const {
+    auto trace = std::make_unique<OperatorTrace>();
+    Trace(model, MadeUpInputs(verb_.input, verb_.tokens, model, device), *trace);
+    return trace;
+  }
+
+  // The ranks of one tp coordinate find what differs among themselves. The others then have no finding of their own, so
+  // the first of them that has one prints it.
+  bool Compare(const ShardedModel& model, const std::unique_ptr<OperatorTrace>& here,
+               const std::unique_ptr<OperatorTrace>& alone, MeshAxis axis, const std::string& what) const {
+    const AppliedPlan& applied = *model.applied;
+    const bool whole = applied.plan().mesh == folder_.mesh;
+    if (whole && mesh_.rank() == 0) PrintFindings(applied.plan().findings, verb_.findings_output);
+    const Tolerance tolerance = ToleranceOf(verb_.tolerance, type_, applied.plan());
+    // Of the axes of the types, cp is in front of tp.
+    const size_t index = axis == MeshAxis::kTp && applied.plan().mesh.size(MeshAxis::kCp) > 1 ? 1 : 0;
+    const OperatorDifferences found = CompareOperators(*here, *alone, applied.group(axis), index, tolerance.relative);
+    if (mesh_.rank() == 0) {
+      char largest[32];
+      std::snprintf(largest, sizeof(largest), "%.1e", found.largest);
+      std::cout << "operators" << (what == kUnsharded ? "" : ", against " + what) << ": " << found.compared
+                << " results compared, " << found.left_out << " left out, largest difference " << largest << " ("
+                << Visible(found.largest_name) << ")\n";
+    }
+    const std::vector<int64_t> finders =
+        applied.group(MeshAxis::kTp).ExchangeNumbers(found.first ? 1 : 0, CollectiveLabel("the findings of operators"));
+    const auto first = std::ranges::find(finders, 1) - finders.begin();
+    const bool differs = first < static_cast<int64_t>(finders.size());
+    if (found.first && mesh_.coordinate(MeshAxis::kCp) == 0 && mesh_.coordinate(MeshAxis::kTp) == first) {
+      PrintFindings({Differs(*found.first, what, applied.plan(), tolerance)}, verb_.findings_output);
+    }
+    return !differs;
+  }
+
+  const VerifyVerb& verb_;
+  const ModelFolder& folder_;
+  const DeviceMesh& mesh_;
+  std::optional<c10::ScalarType> type_;
+};
 
 }  // namespace
 
 int RunVerifyOps(const VerifyVerb& verb) {
   const ModelFolder folder =
       WithoutLossOfShards(verb.model, OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow());
-  if (folder.mesh.size(MeshAxis::kTp) != folder.mesh.world_size()) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "--ops supports only meshes of the single axis tp");
-    d.required = "a mesh such as tp=2";
+  if (folder.mesh.size(MeshAxis::kCp) * folder.mesh.size(MeshAxis::kTp) != folder.mesh.world_size()) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "--ops supports only meshes of the axes cp and tp");
+    d.required = "a mesh such as tp=2 or cp=2,tp=2";
     throw PlanError({std::move(d)});
   }
+  CheckTypedExperts(folder, "--ops");
   const DeviceMesh mesh = OpenMesh(folder.mesh, verb.run);
-  const std::optional<c10::ScalarType> type = ParameterType(verb.run, folder);
-  const auto [sharded, unsharded] = LoadSideBySide(verb.model, folder, mesh, type, /*operators=*/true);
-  if (mesh.rank() == 0) PrintFindings(sharded.applied->plan().findings, verb.findings_output);
-
-  OperatorTrace trace;
-  OperatorTrace expected;
-  Trace(sharded, MadeUpInputs(verb.input, verb.tokens, sharded, mesh.device()), trace);
-  Trace(unsharded, MadeUpInputs(verb.input, verb.tokens, unsharded, c10::kCPU), expected);
-  const Tolerance tolerance = ToleranceOf(verb.tolerance, type, sharded.applied->plan());
-  AxisGroup& group = sharded.applied->group(MeshAxis::kTp);
-  const OperatorDifferences differences = CompareOperators(trace, expected, group, 0, tolerance.relative);
-  if (mesh.rank() == 0) {
-    char largest[32];
-    std::snprintf(largest, sizeof(largest), "%.1e", differences.largest);
-    std::cout << "operators: " << differences.compared << " results compared, " << differences.left_out
-              << " left out, largest difference " << largest << " (" << Visible(differences.largest_name) << ")\n";
-    if (differences.first)
-      PrintFindings({Differs(*differences.first, sharded.applied->plan(), tolerance)}, verb.findings_output);
-  }
+  const bool good = OperatorsOfSteps(verb, folder, mesh).Run();
   DeviceMesh closing = mesh;
   closing.Close();
-  return differences.first ? kExitFailed : kExitSuccess;
+  return good ? kExitSuccess : kExitFailed;
 }
 
 }  // namespace moonshard

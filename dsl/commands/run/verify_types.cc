@@ -20,6 +20,7 @@ int RunVerifyTypes(const VerifyVerb& verb) {
     d.required = "a rank from 0 to " + std::to_string(folder.mesh.world_size() - 1);
     throw PlanError({std::move(d)});
   }
+  CheckTypedExperts(folder, "--types");
   // Layouts do not look at values: shapes are enough, whatever the model's size.
   const MetaScope meta({.routed_share = 1.0 / static_cast<double>(ExpertsOf(folder.config))});
   const c10::Device device(c10::kMeta);
@@ -27,7 +28,7 @@ int RunVerifyTypes(const VerifyVerb& verb) {
   // Shards of one size: a rank without peers does not know the lengths of theirs.
   std::string tokens = verb.tokens;
   if (tokens.empty()) {
-    std::pair<int64_t, int64_t> sizes = {2, 12 * folder.mesh.size(MeshAxis::kTp)};
+    std::pair<int64_t, int64_t> sizes = {2, 12 * folder.mesh.size(MeshAxis::kTp) * folder.mesh.size(MeshAxis::kCp)};
     if (folder.program) sizes = FittingTokens(*folder.program, sizes);
     tokens = std::to_string(sizes.first) + "," + std::to_string(sizes.second);
   }

@@ -139,7 +139,7 @@ Diagnostic OfSize(const TypeFault& fault) {
   Diagnostic d =
       MakeDiagnostic(Finding::kSizeNotScaled, fault.what + " " + In(fault) + ": " + fault.message + Alike(fault));
   d.declared = fault.got;
-  d.required = fault.declared + ", as at tp=1";
+  d.required = fault.declared + ", as at " + ToString(fault.axis) + "=1";
   d.help =
       "if the forward uses the size of a shard where it needs the full size (y / y.size(-1)), take the number from the "
       "config; if it uses a full size to reshape a shard (the number of heads in the config), pass -1 for that dim";
@@ -222,7 +222,7 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
     Diagnostic d =
         MakeDiagnostic(Finding::kUnproven,
                        "the layouts are proven, but sizes and numbers that the forward takes from tensors were not "
-                       "compared with the step at tp=1");
+                       "compared with the step of one rank");
     d.help = "run the step with ProveAtTwoSizes";
     out.push_back(std::move(d));
   }

@@ -247,6 +247,7 @@ class Comparing {
   struct Candidate {
     bool comparable = false;
     bool uniform = false;   // as large as the shard it was made for, whatever it is
+    bool nested = false;    // another axis shards the dim too, or the sum has terms on another axis too
     bool by_index = false;  // of a shard: `shards` is this rank's alone, and its type's map says what it holds
     std::vector<at::Tensor> shards;
     std::vector<AxisType> types;
@@ -267,6 +268,9 @@ class Comparing {
     out.comparable = comparable && std::ranges::count(kinds, kinds.front()) == static_cast<int64_t>(kinds.size());
     if (!out.comparable) return out;
     out.uniform = uniform;
+    out.nested = std::ranges::count_if(op.types[i], [&](const AxisType& other) {
+                   return other.is(type.kind) && (other.is_partial() || (other.is_shard() && other.dim == type.dim));
+                 }) > 1;
     out.by_index = by_index;
     if (type.is_replicate() || by_index) {
       out.shards = {op.outputs[i]};
@@ -344,6 +348,8 @@ class Comparing {
     }
   }
 
+  bool Nested(const Candidate& one) { return !Everywhere(!one.nested); }
+
   bool Everywhere(bool holds) {
     const std::vector<int64_t> all = group_.ExchangeNumbers(holds ? 1 : 0, label_);
     return std::ranges::count(all, 1) == static_cast<int64_t>(all.size());
@@ -359,14 +365,20 @@ class Comparing {
     }
     double difference =
         one.by_index ? Difference(one.shards.front(), Held(one, want)) : Difference(Full(one, want, false), want);
-    out_.by_index += one.by_index ? 1 : 0;
     // A gradient of heads that several ranks have.
     if (op.backward && one.types.front().is_shard() && !one.by_index)
       difference = std::min(difference, Difference(Full(one, want, true), want));
-    ++out_.compared;
     const auto scaled = static_cast<int64_t>(std::min(difference, 1e6) * 1e12);
     const std::vector<int64_t> ranks = group_.ExchangeNumbers(scaled, label_);
     difference = static_cast<double>(*std::ranges::max_element(ranks)) * 1e-12;
+    // The ranks of an axis hold the elements of the other step in order only if this axis has sharded the dim last, and
+    // the terms of its tokens only then.
+    if (difference > tolerance_ && Nested(one)) {
+      ++out_.left_out;
+      return;
+    }
+    ++out_.compared;
+    out_.by_index += one.by_index ? 1 : 0;
     if (difference > out_.largest || out_.largest_name.empty()) {
       out_.largest = difference;
       out_.largest_name = op.name;

@@ -58,9 +58,12 @@ struct OperatorDifference {
 };
 
 struct OperatorDifferences {
-  int64_t compared = 0;      // number of compared results
-  int64_t by_index = 0;      // number of compared results that are shards and were compared at the rank's indices
-  int64_t left_out = 0;      // number of results without a match in the other step, or of a type that is not compared
+  int64_t compared = 0;  // number of compared results
+  int64_t by_index = 0;  // number of compared results that are shards and were compared at the rank's indices
+  // Number of results without a match in the other step, or of a type that is not compared, or that differ where
+  // another axis shards the same dim or has terms of the same sum: the ranks of the axis may then have other elements
+  // or terms.
+  int64_t left_out = 0;
   double largest = 0;        // largest difference over all ranks
   std::string largest_name;  // "aten::mm in 'layers.0.mlp'"
   // The first difference above the tolerance, in the order of the unsharded step.

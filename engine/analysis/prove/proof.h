@@ -25,11 +25,11 @@ struct CompiledPlan;
 // An assumption of a proof, which the proof does not check.
 struct Assumption {
   enum class Kind : uint8_t {
-    // Tensors from outside of the step are equal on all tp ranks; on data-parallel ranks each such tensor is a constant
-    // or holds rows of the batch.
+    // Tensors from outside of the step are equal on all ranks of tp and cp; on data-parallel ranks each such tensor is
+    // a constant or holds rows of the batch.
     kConstants,
     kRegions,     // regions (redistributions and losses of the engine) return tensors of the layouts that they declare
-    kAxes,        // along axes other than tp, sizes are right if the layouts are right
+    kAxes,        // along axes other than tp and cp, sizes are right if the layouts are right
     kNumbers,     // sizes and numbers that are not compared with tp=1 and are not reported one by one (step_sizes.h)
     kValueSizes,  // sizes of results that depend on values, such as the number of tokens of an expert
     kSlices,      // slices outside of all modules (of flattened gradients) may begin at another index than at tp=1
@@ -65,7 +65,8 @@ struct Proof {
   int64_t operators = 0;  // number of operators that ran
   int64_t assumed = 0;    // number of tensors from outside of the step that were assumed to be replicated
 
-  // Whether all sizes and numbers were compared with the step at tp=1; true if tp is 1.
+  // Whether all sizes and numbers were compared with the step at tp=1, and of a plan that shards the sequence on cp
+  // with the step at cp=1; true if there is one rank of each.
   bool sizes_compared = false;
   std::vector<std::string> sizes_not_compared;  // sizes and numbers that were not compared, with the reason
   // Whether the plan places a parameter on one rank alone (an expert): this rank computes with the parameter as at

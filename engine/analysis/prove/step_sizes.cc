@@ -194,8 +194,14 @@ std::vector<Pair> Aligned(const Places& a, const Places& b) {
 // Compares the operators of one module and direction.
 class Pairing {
  public:
-  Pairing(const StepSizes::Place& place, const StepSizes::Run& here, const StepSizes::Run& full, SizeDifferences& out)
-      : place_(place), here_(here), full_(full), out_(out) {}
+  Pairing(const StepSizes::Place& place, const StepSizes::Run& here, const StepSizes::Run& full, MeshAxis axis,
+          SizeDifferences& out)
+      : place_(place),
+        here_(here),
+        full_(full),
+        axis_(axis),
+        at_(std::string(" at ") + ToString(axis) + "=1"),
+        out_(out) {}
 
   // Three attempts, each only where the one before did not explain all operators: pair by order; fold loops and pair
   // by order; align. `reliable` counts the operators in front of the first difference: up to there both runs provably
@@ -223,8 +229,8 @@ class Pairing {
       if (place_.backward) {
         out_.backwards.push_back(Where() + ", from operator " + diverges + " on");
       } else if (!here_.own_rows) {
-        out_.others.push_back("the sizes in " + Where() + ": the forward runs other operators at tp=1, from operator " +
-                              diverges + " on");
+        out_.others.push_back("the sizes in " + Where() + ": the forward runs other operators" + at_ +
+                              ", from operator " + diverges + " on");
       }
     }
     // One fault a module: what follows from a wrong size has wrong sizes too.
@@ -260,6 +266,7 @@ class Pairing {
     fault.kind = TypeFault::Kind::kSize;
     fault.path = place_.path;
     fault.backward = place_.backward;
+    fault.axis = axis_;
     fault.what = op.name;
     fault.message = message;
     fault.got = got;
@@ -286,17 +293,17 @@ class Pairing {
       const std::string got = here.types[i].ToString() + " of " + ShapeText(here.sizes[i]);
       const std::string want = ShapeText(full.sizes[i]);
       if (!reliable) {
-        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns " + got + ", and " + want +
-                              " at tp=1, but the module runs other operators at tp=1");
+        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns " + got + ", and " + want + at_ +
+                              ", but the module runs other operators" + at_);
         return true;
       }
       if (here.types[i].floating || OfOneElement(here.types[i], here.sizes[i], full.sizes[i])) {
-        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns " + got + ", and " + want +
-                              " at tp=1, but the sharded dim of shards of one element is ambiguous");
+        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns " + got + ", and " + want + at_ +
+                              ", but the sharded dim of shards of one element is ambiguous");
         return true;
       }
       if (BlameView(here, full)) return true;
-      Blame(here, "the operator returns sizes that differ from the sizes at tp=1", got, want);
+      Blame(here, "the operator returns sizes that differ from the sizes" + at_, got, want);
       return true;
     }
     if (here.numbers.size() != full.numbers.size()) return false;
@@ -317,15 +324,17 @@ class Pairing {
       const std::string want = NumberText(full.numbers[i]);
       const bool of_value = here.after_value || full.after_value;
       if (IsHash(here.numbers[i]) && IsHash(full.numbers[i])) {
-        out_.others.push_back(
-            "the numbers in " + Where() + ": " + here.name +
-            " receives a constant from outside of the step, and the values of the constant differ at tp=1");
+        out_.others.push_back("the numbers in " + Where() + ": " + here.name +
+                              " receives a constant from outside of the step, "
+                              "and the values of the constant differ" +
+                              at_);
       } else if (of_value || loops_ || !reliable) {
         out_.others.push_back("the numbers in " + Where() + ": " + here.name + " receives " + got + ", and " + want +
-                              " at tp=1, but " +
-                              (of_value ? "the number may depend on a value that was read from a tensor"
-                               : loops_ ? "a loop of the module runs a different number of times at tp=1"
-                                        : "the module runs other operators at tp=1"));
+                              at_ + ", but " +
+                              (of_value ? "the number may depend on a value that was read from a "
+                                          "tensor"
+                               : loops_ ? "a loop of the module runs a different number of times" + at_
+                                        : "the module runs other operators" + at_));
       } else {
         Blame(here, "the operator receives a number that depends on the size of the local shard", got, want);
       }
@@ -345,7 +354,7 @@ class Pairing {
       while (b != &full && b->name != kView) ++b;
       if (a == &here || b == &full) return false;
       if (a->types[0].by_value || SizesFit(a->types[0], a->sizes[0], b->sizes[0], place_.backward)) continue;
-      Blame(*a, "the operator returns sizes that differ from the sizes at tp=1",
+      Blame(*a, "the operator returns sizes that differ from the sizes" + at_,
             a->types[0].ToString() + " of " + ShapeText(a->sizes[0]), ShapeText(b->sizes[0]));
       return true;
     }
@@ -354,6 +363,8 @@ class Pairing {
   const StepSizes::Place& place_;
   const StepSizes::Run& here_;
   const StepSizes::Run& full_;
+  MeshAxis axis_;
+  std::string at_;  // " at tp=1"
   SizeDifferences& out_;
   bool loops_ = false;  // loops that run another number of times are paired by their first run
 };
@@ -385,7 +396,7 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(int index) {
   };
 }
 
-SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharded) {
+SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharded, MeshAxis axis) {
   SizeDifferences out;
   static const StepSizes::Run none;
   const auto of = [](const StepSizes& step, const StepSizes::Place& place) -> const StepSizes::Run& {
@@ -403,7 +414,7 @@ SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharde
   places.erase(std::ranges::unique(places).begin(), places.end());
   for (const StepSizes::Place& place : places) {
     if (place.backward && !out.faults.empty()) break;
-    Pairing(place, of(sharded, place), of(unsharded, place), out).Run();
+    Pairing(place, of(sharded, place), of(unsharded, place), axis, out).Run();
   }
   return out;
 }

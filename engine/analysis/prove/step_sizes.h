@@ -1,5 +1,6 @@
-// StepSizes: compares the sizes and numbers of a step's operators on a mesh with the sizes and numbers at tp=1. The
-// layout types do not detect the following errors:
+// StepSizes: compares the sizes and numbers of a step's operators on a mesh with the sizes and numbers at tp=1, or at
+// cp=1 for a plan that shards the sequence on cp; what follows is about tp and holds for cp too. The layout types do
+// not detect the following errors:
 //
 //   h / h.size(-1)                   if h is a shard, divides by the local number of features
 //   q.view({B, T, n_head, -1})       with the full n_head on two ranks, returns n_head heads of half the size
@@ -39,7 +40,7 @@ namespace moonshard {
 struct SizedOperator {
   std::string name;                         // "aten::div"; "aten::view" for all operators that only change the shape
   std::vector<std::vector<int64_t>> sizes;  // of the results
-  std::vector<AxisType> types;              // of the results, along tp; Replicate in the step at tp=1
+  std::vector<AxisType> types;              // of the results, along the axis; Replicate with one rank on it
   std::vector<double> numbers;              // the scalar arguments, in order
   // Whether, earlier in this module and direction, a value was read from a tensor or the size of a result depended on
   // values.
@@ -48,8 +49,8 @@ struct SizedOperator {
 
 class StepSizes {
  public:
-  // Returns an observer for OperatorChecker::Observe that records operators. `index` is the index of tp in the
-  // checker's axes; -1 in the step at tp=1. The StepSizes must outlive the checker.
+  // Returns an observer for OperatorChecker::Observe that records operators. `index` is the index of the compared axis
+  // in the checker's axes; -1 in the step with one rank on it. The StepSizes must outlive the checker.
   std::function<void(const CheckedOperator&)> Recorder(int index);
 
   struct Place {
@@ -79,7 +80,8 @@ struct SizeDifferences {
   int64_t outside = 0;                 // number of slices outside of all modules that begin at another index
 };
 
-// Compares the operators of a step on the mesh with those of the same step at tp=1.
-SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharded);
+// Compares the operators of a step on the mesh with those of the same step with one rank on `axis`, along which
+// `sharded` has recorded the types.
+SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharded, MeshAxis axis);
 
 }  // namespace moonshard

@@ -29,6 +29,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -101,20 +102,26 @@ struct TypeScope::State final : CallObserver {
     for (const LiveParameter& parameter : applied.parameters())
       checker.SetLeaf(parameter.tensor, TypeOfParameter(parameter));
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
-    unsharded = options.unsharded;
-    record = options.record != nullptr ? options.record : &own_sizes;
-    const bool sizes = options.record != nullptr || options.unsharded != nullptr;
-    std::function<void(const CheckedOperator&)> recorder;
-    if (sizes) recorder = record->Recorder(checker.IndexOf(MeshAxis::kTp));
-    if (recorder && options.observer) {
-      checker.Observe([recorder, observer = options.observer](const CheckedOperator& op) {
-        recorder(op);
-        observer(op);
-      });
-    } else {
-      checker.Observe(recorder ? recorder : options.observer);
+    std::vector<std::function<void(const CheckedOperator&)>> observers;
+    if (options.observer) observers.push_back(options.observer);
+    if (options.record != nullptr) observers.push_back(options.record->Recorder(-1));
+    AxisSet compared;
+    const StepSizes* one_rank = options.without_cp != nullptr ? options.without_cp : options.unsharded;
+    if (one_rank != nullptr) {
+      compared_axis = options.without_cp != nullptr ? MeshAxis::kCp : MeshAxis::kTp;
+      unsharded = one_rank;
+      observers.push_back(own_sizes.Recorder(checker.IndexOf(compared_axis)));
+      // The step at cp=1 is itself compared along tp. A data-parallel rank has a batch of its own, whatever tp is.
+      for (MeshAxis axis : kMeshAxes) {
+        if (axis != MeshAxis::kCp || compared_axis == MeshAxis::kCp) compared.insert(axis);
+      }
     }
-    if (unsharded != nullptr) checker.ExpectSizesCompared();
+    if (!observers.empty()) {
+      checker.Observe([observers](const CheckedOperator& op) {
+        for (const auto& observe : observers) observe(op);
+      });
+    }
+    checker.ExpectSizesCompared(compared);
     if (options.believe_knowledge) checker.BelieveKnowledge();
     applied.Watch(*this);
   }
@@ -130,11 +137,12 @@ struct TypeScope::State final : CallObserver {
         type.push_back(AxisType::Shared());
         continue;
       }
-      const Layout& layout = parameter.placement[axis.axis];
       const std::vector<int64_t>& full = parameter.shape;
-      // As it is while it is used: fsdp has gathered it.
-      const std::vector<int64_t> local =
-          LocalShape(full, Gathered(parameter.placement), applied.plan().mesh, applied.mesh().rank());
+      // As it is while it is used: fsdp has gathered it, and the rank has other tokens than the other ranks of cp.
+      const Placement gathered = Gathered(parameter.placement);
+      const bool of_unit = gathered[axis.axis] != parameter.placement[axis.axis];
+      const Layout layout = of_unit ? Layout::Shared() : gathered[axis.axis];
+      const std::vector<int64_t> local = LocalShape(full, gathered, applied.plan().mesh, applied.mesh().rank());
       int64_t size = -1;
       if (layout.is_shard()) size = full[static_cast<size_t>(layout.dim)];
       type.push_back(TypeOfLayout(layout, local, size, axis.ranks, axis.rank));
@@ -142,13 +150,15 @@ struct TypeScope::State final : CallObserver {
     return type;
   }
 
-  // A batch is the same on every tp rank and a shard of its first dim on data-parallel ranks; a tensor without dims
-  // has no batch, and is a constant there too.
-  TensorType TypeOfInput(const at::Tensor& tensor) const {
+  // A batch is the same on every rank of tp and cp and a shard of its first dim on data-parallel ranks; a tensor
+  // without dims has no batch, and is a constant there too. `declared`: the layouts that a module's input has in the
+  // plan, which may have its tokens in shards on cp; null: none.
+  TensorType TypeOfInput(const at::Tensor& tensor, const Placement* declared = nullptr) const {
     TensorType type;
     for (const CheckedAxis& axis : checker.axes()) {
       const bool batch = IsDataAxis(axis.axis) && tensor.dim() > 0;
-      const Layout layout = batch ? Layout::Shard(0) : Layout::Replicate();
+      const bool own_tokens = axis.axis == MeshAxis::kCp && declared != nullptr && (*declared)[axis.axis].is_shard();
+      const Layout layout = batch ? Layout::Shard(0) : own_tokens ? (*declared)[axis.axis] : Layout::Replicate();
       type.push_back(TypeOfLayout(layout, tensor.sizes(), -1, axis.ranks, axis.rank));
     }
     return type;
@@ -171,11 +181,12 @@ struct TypeScope::State final : CallObserver {
     const ModuleLayouts& layouts = applied.plan().LayoutsOf(module);
     for (const TensorSlot& slot : arguments) {
       if (!slot.tensor->defined()) continue;
+      const bool planned = slot.position < layouts.inputs.size() && layouts.inputs[slot.position];
       if (outermost && !IsTyped(*slot.tensor) && (!slot.tensor->requires_grad() || slot.tensor->is_leaf())) {
-        SetType(*slot.tensor, TypeOfInput(*slot.tensor));
+        SetType(*slot.tensor, TypeOfInput(*slot.tensor, planned ? &layouts.inputs[slot.position]->from : nullptr));
         NoteInput(*slot.tensor);
       }
-      if (slot.position >= layouts.inputs.size() || !layouts.inputs[slot.position]) continue;
+      if (!planned) continue;
       const std::string what = "input " + std::to_string(slot.position);
       Anchor(*slot.tensor, *layouts.inputs[slot.position], layouts.in_features, what);
     }
@@ -197,21 +208,29 @@ struct TypeScope::State final : CallObserver {
     --depth;
   }
 
-  // An axis other than tp only where the plan speaks of it: a placement that names tp alone has replicate on the
-  // others by default, which would contradict a batch that is sharded there. The full size is known for the last dim
-  // alone, from the weights; it places the heads of a shard and the parts of a fused one.
+  // An axis other than tp only where the plan speaks of it: a placement that names tp alone has replicate on the others
+  // by default, which would contradict a batch that is sharded there. The full size is known for the last dim alone,
+  // from the weights; it places the heads of a shard and the parts of a fused one. Of a dim that two axes shard, the
+  // size that one of them shards is not that of the weights.
   void Anchor(const at::Tensor& tensor, const Redistribution& declared, int64_t features, const std::string& what) {
     for (const CheckedAxis& axis : checker.axes()) {
       const Layout& layout = declared.from[axis.axis];
       if (axis.axis != MeshAxis::kTp && layout == Layout::Replicate()) continue;
-      checker.Anchor(tensor, axis.axis, layout, layout.is_shard() && layout.dim == -1 ? features : -1, what,
-                     declared.from == declared.to);
+      const bool sized = layout.is_shard() && layout.dim == -1 && !IsNested(declared.from, axis.axis);
+      checker.Anchor(tensor, axis.axis, layout, sized ? features : -1, what, declared.from == declared.to);
     }
   }
 
+  // Whether another axis shards the last dim, which `axis` shards.
+  bool IsNested(const Placement& placement, MeshAxis axis) const {
+    return std::ranges::any_of(checker.axes(), [&](const CheckedAxis& other) {
+      return other.axis != axis && placement[other.axis].is_shard() && placement[other.axis].dim == -1;
+    });
+  }
+
   // After the backward every gradient sum has run, so .grad must have the parameter's own layout: a shard for a shard,
-  // the same everywhere for replicate and for shared, whose terms were summed. On tp alone: gradients over dp may
-  // rightly be terms, where the host reduces them itself.
+  // the same everywhere for replicate and for shared, whose terms were summed. On tp and cp alone: gradients over dp
+  // may rightly be terms, where the host reduces them itself.
   void CheckGradients() {
     const CompiledPlan& plan = applied.plan();
     for (const LiveParameter& parameter : applied.parameters()) {
@@ -220,24 +239,38 @@ struct TypeScope::State final : CallObserver {
       const TensorType type = TypeOfParameter(parameter);
       for (size_t a = 0; a < checker.axes().size(); ++a) {
         const CheckedAxis& axis = checker.axes()[a];
-        if (axis.axis != MeshAxis::kTp || gradient.sizes() != parameter.tensor.sizes()) continue;
-        checker.CheckGradient(plan.tree->PathOf(parameter.ref), gradient, axis.axis, type[a],
-                              parameter.placement[axis.axis].ToText());
+        const bool checked = axis.axis == MeshAxis::kTp || (axis.axis == MeshAxis::kCp && plan.context_parallel);
+        if (!checked || gradient.sizes() != parameter.tensor.sizes()) continue;
+        const Layout& layout = parameter.placement[axis.axis];
+        const bool of_unit = axis.axis == MeshAxis::kCp && layout.is_shard();
+        const AxisType expected = of_unit ? TypeOfLayout(layout, gradient.sizes(), -1, axis.ranks, axis.rank) : type[a];
+        checker.CheckGradient(plan.tree->PathOf(parameter.ref), gradient, axis.axis, expected, layout.ToText());
       }
     }
   }
 
-  // With tp=1 there is nothing to compare: the sizes are those of the unsharded step. A step that stopped has recorded
-  // a part of its operators, and its missing ones would be reported as differences.
+  // The axes along which a step has other sizes than with one rank on the axis.
+  AxisSet SizedAxes() const {
+    const CompiledPlan& plan = applied.plan();
+    AxisSet out;
+    if (plan.context_parallel) out.insert(MeshAxis::kCp);
+    if (plan.mesh.size(MeshAxis::kTp) > 1) out.insert(MeshAxis::kTp);
+    return out;
+  }
+
+  // With one rank there is nothing to compare: the sizes are those of the unsharded step. A step that stopped has
+  // recorded a part of its operators, and its missing ones would be reported as differences.
   void CompareWithUnsharded(Proof& proof) const {
-    proof.sizes_compared = applied.plan().mesh.size(MeshAxis::kTp) == 1;
+    const AxisSet axes = SizedAxes();
+    proof.sizes_compared = axes.empty();
     const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;
-    if (unsharded == nullptr || unsharded->empty() || stopped || proof.sizes_compared) return;
-    SizeDifferences differences = CompareSizes(*record, *unsharded);
+    if (unsharded == nullptr || unsharded->empty() || stopped || axes.empty()) return;
+    SizeDifferences differences = CompareSizes(own_sizes, *unsharded, compared_axis);
     // What types refuse has wrong sizes too.
     if (proof.faults.empty()) proof.faults = FoldedFaults(std::move(differences.faults));
     proof.sizes_not_compared = std::move(differences.others);
-    proof.sizes_compared = proof.sizes_not_compared.empty();
+    const bool all = compared_axis == MeshAxis::kCp || !axes.contains(MeshAxis::kCp);
+    proof.sizes_compared = all && proof.sizes_not_compared.empty();
     const auto assume = [&proof](Assumption::Kind kind, int64_t count, std::vector<std::string> of = {}) {
       if (count > 0) proof.assumptions.push_back({kind, count, std::move(of)});
     };
@@ -276,7 +309,9 @@ struct TypeScope::State final : CallObserver {
     add(Assumption::Kind::kRegions, {checker.trusted().begin(), checker.trusted().end()});
     std::vector<std::string> others;
     for (const CheckedAxis& axis : checker.axes()) {
-      if (axis.axis != MeshAxis::kTp) others.emplace_back(moonshard::ToString(axis.axis));
+      if (axis.axis != MeshAxis::kTp && !SizedAxes().contains(axis.axis)) {
+        others.emplace_back(moonshard::ToString(axis.axis));
+      }
     }
     add(Assumption::Kind::kAxes, std::move(others));
     return out;
@@ -297,32 +332,17 @@ struct TypeScope::State final : CallObserver {
   OperatorChecker checker;
   std::optional<OperatorScope> scope;
   const StepSizes* unsharded = nullptr;
-  StepSizes* record = nullptr;
-  StepSizes own_sizes;
-  std::optional<std::string> stopped_in;  // the module that an exception left first
-  std::vector<std::string> inputs;        // ProofScope::inputs
+  MeshAxis compared_axis = MeshAxis::kTp;  // on which the step of `unsharded` has one rank
+  StepSizes own_sizes;                     // of this step, with the types along that axis
+  std::optional<std::string> stopped_in;   // the module that an exception left first
+  std::vector<std::string> inputs;         // ProofScope::inputs
   std::set<size_t> called;
   int depth = 0;
   bool loss_checked = false;
 };
 
-namespace {
-
-// A dim that two axes shard has no type on either of them, so that a proof would not mean anything.
-AppliedPlan& WithoutContext(AppliedPlan& applied) {
-  if (!applied.plan().context_parallel) return applied;
-  Diagnostic d =
-      MakeDiagnostic(Finding::kNotSupported, "the types of a plan that shards the sequence on cp cannot be checked");
-  d.declared = "cp=" + std::to_string(applied.plan().mesh.size(MeshAxis::kCp));
-  d.required = "a mesh without cp";
-  d.help = "verify compares the numbers of such a plan with those of an unsharded run";
-  throw PlanError({std::move(d)});
-}
-
-}  // namespace
-
 TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
-    : state_(std::make_unique<State>(WithoutContext(applied), options)) {}
+    : state_(std::make_unique<State>(applied, options)) {}
 
 // Finish closes first and checks then: gradients are read by the checker and by no operator, and what the host runs
 // after the step must not be recorded as a part of it. A scope that an exception leaves closes here, without a proof.
@@ -361,43 +381,89 @@ Proof TypeScope::Finish() {
   return proof;
 }
 
-// The unsharded run comes first, so that the run on the mesh can be compared when it finishes, and its faults count
-// only where it stopped: a step that cannot run at tp=1 is broken without any plan. The observer is called in one of
-// the two runs, since it is about the sharded step.
-Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions options, int64_t rank,
-                      c10::Device device) {
-  const int64_t tp = shape.size(MeshAxis::kTp);
-  if (tp == 1) return run(DeviceMesh::Recording(shape, rank, device), options);
-  // The other axes stay as they are, so that what they do to a step is the same in both runs. tp's ranks are
-  // neighbours.
+namespace {
+
+// The mesh with one rank on `axis`, and the number of `rank` on it.
+std::pair<MeshShape, int64_t> WithOneRank(const MeshShape& shape, int64_t rank, MeshAxis axis) {
   std::vector<std::pair<std::string, int64_t>> axes;
-  for (MeshAxis axis : kMeshAxes) {
-    if (axis != MeshAxis::kTp) axes.emplace_back(ToString(axis), shape.size(axis));
+  int64_t place = 0;
+  for (MeshAxis other : kMeshAxes) {
+    if (other == axis) continue;
+    axes.emplace_back(ToString(other), shape.size(other));
+    place = place * shape.size(other) + shape.Coordinate(rank, other);
   }
-  StepSizes unsharded;
-  TypeOptions alone = options;
-  alone.record = &unsharded;
-  alone.observer = {};
-  const MeshShape without = MeshShape::Make(axes).ValueOrThrow();
-  Proof first = run(DeviceMesh::Recording(without, rank / tp, device, /*as_if_tp=*/true), alone);
-  if (std::ranges::count(first.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0) return first;
-  options.unsharded = &unsharded;
-  const auto prove = [&](int64_t at) {
-    options.believe_knowledge = false;
-    Proof proof = run(DeviceMesh::Recording(shape, at, device), options);
-    if (!proof.loss_checked || !std::ranges::any_of(proof.faults, &TypeFault::idle)) return proof;
-    // Some of the faults are declarations that nothing follows from. What is left of the others without them decides.
-    options.believe_knowledge = true;
-    Proof other = run(DeviceMesh::Recording(shape, at, device), options);
-    return other.faults.empty() && other.loss_checked ? other : proof;
-  };
+  return {MeshShape::Make(axes).ValueOrThrow(), place};
+}
+
+// Some faults may be declarations that nothing follows from. What is left of the others without them decides.
+Proof ProveAt(const MeshShape& shape, const StepOfMesh& run, TypeOptions options, int64_t rank, c10::Device device) {
+  options.believe_knowledge = false;
+  Proof proof = run(DeviceMesh::Recording(shape, rank, device), options);
+  if (!proof.loss_checked || !std::ranges::any_of(proof.faults, &TypeFault::idle)) return proof;
+  options.believe_knowledge = true;
+  Proof other = run(DeviceMesh::Recording(shape, rank, device), options);
+  return other.faults.empty() && other.loss_checked ? other : proof;
+}
+
+// Owners make every rank's step another one: what a rank holds is computed there alone.
+Proof ProveAtOwners(const std::function<Proof(int64_t rank)>& prove, int64_t rank, int64_t tp) {
   Proof proof = prove(rank);
   if (!proof.has_owners || !proof.faults.empty()) return proof;
-  // Owners make every rank's step another one: what a rank holds is computed there alone.
   for (int64_t i = 1; i < tp; ++i) {
     Proof other = prove(rank / tp * tp + (rank % tp + i) % tp);
     if (!other.faults.empty() || (proof.holds() && !other.holds())) return other;
     proof.scope.ranks.push_back(other.scope.ranks.front());
+  }
+  return proof;
+}
+
+// The unsharded run comes first, so that the run on the mesh can be compared when it finishes, and its faults count
+// only where it stopped: a step that cannot run at tp=1 is broken without any plan. The observer is called in one of
+// the two runs, since it is about the sharded step. The other axes stay as they are, so that what they do to a step is
+// the same in both runs.
+Proof ProveOverTp(const MeshShape& shape, const StepOfMesh& run, TypeOptions options, int64_t rank,
+                  c10::Device device) {
+  const int64_t tp = shape.size(MeshAxis::kTp);
+  if (tp == 1) return run(DeviceMesh::Recording(shape, rank, device), options);
+  StepSizes unsharded;
+  TypeOptions alone = options;
+  alone.record = &unsharded;
+  alone.observer = {};
+  const auto [without, place] = WithOneRank(shape, rank, MeshAxis::kTp);
+  Proof first = run(DeviceMesh::Recording(without, place, device, /*as_if_tp=*/true), alone);
+  if (std::ranges::count(first.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0) return first;
+  options.unsharded = &unsharded;
+  return ProveAtOwners([&](int64_t at) { return ProveAt(shape, run, options, at, device); }, rank, tp);
+}
+
+}  // namespace
+
+// The step at cp=1 is proven first, against the step of one rank; the step on the mesh is then compared with the step
+// at cp=1 that has the same coordinate on tp. Not with a step at tp=1 besides: tp shards the features first, so that
+// the ranks of cp have other heads there.
+Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions options, int64_t rank,
+                      c10::Device device) {
+  if (shape.size(MeshAxis::kCp) == 1) return ProveOverTp(shape, run, std::move(options), rank, device);
+  TypeOptions alone = options;
+  alone.observer = {};
+  const auto [without, place] = WithOneRank(shape, rank, MeshAxis::kCp);
+  Proof first = ProveOverTp(without, run, alone, place, device);
+  if (!first.faults.empty()) return first;
+  const auto prove = [&](int64_t at) {
+    StepSizes sizes;
+    alone.record = &sizes;
+    const auto [mesh, alike] = WithOneRank(shape, at, MeshAxis::kCp);
+    run(DeviceMesh::Recording(mesh, alike, device), alone);
+    TypeOptions compared = options;
+    compared.without_cp = &sizes;
+    return ProveAt(shape, run, compared, at, device);
+  };
+  Proof proof = ProveAtOwners(prove, rank, shape.size(MeshAxis::kTp));
+  proof.sizes_compared = proof.sizes_compared && first.sizes_compared;
+  for (const std::string& other : first.sizes_not_compared) {
+    if (std::ranges::find(proof.sizes_not_compared, other) == proof.sizes_not_compared.end()) {
+      proof.sizes_not_compared.push_back(other);
+    }
   }
   return proof;
 }

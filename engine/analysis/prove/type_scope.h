@@ -15,10 +15,10 @@
 // size of a shard, the step must also run at tp=1, as ProveAtTwoSizes does.
 //
 // Parameters have the types that the plan declares. A tensor that enters the outermost planned call, or is declared by
-// Input, is replicated along tp and a shard of the batch along the data-parallel axes. At each planned module the
-// checker compares the layouts of the inputs and outputs with the declared layouts. If a layout differs, the checker
-// continues with the declared layout, so that one fault gives one finding. After the backward, the checker also
-// compares the gradient of each parameter.
+// Input, is replicated along tp and cp (along cp a shard, if the plan declares the input so) and a shard of the batch
+// along the data-parallel axes. At each planned module the checker compares the layouts of the inputs and outputs with
+// the declared layouts. If a layout differs, the checker continues with the declared layout, so that one fault gives
+// one finding. After the backward, the checker also compares the gradient of each parameter.
 // Stage before: apply, types. Stage after: Proof (proof.h).
 #pragma once
 
@@ -47,6 +47,9 @@ struct TypeOptions {
   // must outlive the scope. Null: sizes and numbers are not compared, and the proof does not hold unless the mesh has
   // tp=1.
   const StepSizes* unsharded = nullptr;
+  // The same for the step at cp=1 with the tp of the mesh, if the plan shards the sequence on cp. Set one of the two:
+  // the step at cp=1 has to be compared with the step at tp=1 by itself, as ProveAtTwoSizes does.
+  const StepSizes* without_cp = nullptr;
   // Receives the sizes of this step; must outlive the scope. Null: the sizes are not available after the scope.
   StepSizes* record = nullptr;
   // At a boundary that redistributes nothing, a declared layout may differ from the computed layout. true: the tensor
@@ -55,20 +58,20 @@ struct TypeOptions {
   bool believe_knowledge = false;
 };
 
-// Proves a step at tp=1 and at the tp of `shape`. `run` builds the model, applies the plan on the given mesh, runs the
-// step within a TypeScope with the given options, and returns the scope's proof. `run` is called on a Recording mesh
-// with tp=1, then at least once on a Recording mesh of `shape` at `rank`. If shards have owners (Proof::has_owners),
-// `run` is also called at the other ranks of tp. All meshes are on `device`. If `shape` has tp=1, `run` is called once.
-// Every call must build the same model and the same inputs, which are the inputs of one data-parallel rank. Returns the
-// proof at `rank`, or the proof of the first other rank whose proof fails. If the step throws at tp=1, returns the
-// proof of the step at tp=1.
+// Proves a step at tp=1 and at the tp of `shape`; if `shape` has cp, at cp=1 before. `run` builds the model, applies
+// the plan on the given mesh, runs the step within a TypeScope with the given options, and returns the scope's proof.
+// `run` is called on a Recording mesh with tp=1, then at least once on a Recording mesh of `shape` at `rank`. If shards
+// have owners (Proof::has_owners), `run` is also called at the other ranks of tp. All meshes are on `device`. If
+// `shape` has tp=1 and cp=1, `run` is called once. With cp, the proof of the mesh without cp is returned if it has
+// faults. Every call must build the same model and the same inputs, which are the inputs of one data-parallel rank.
+// Returns the proof at `rank`, or the proof of the first other rank whose proof fails. If the step throws at tp=1,
+// returns the proof of the step at tp=1.
 using StepOfMesh = std::function<Proof(const DeviceMesh& mesh, const TypeOptions& options)>;
 Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions options = {}, int64_t rank = 0,
                       c10::Device device = c10::Device(c10::kCPU));
 
 // Use on one thread. An AppliedPlan has at most one open scope, and must outlive the scope. The constructor throws
-// PlanError: kBadArgument if an operator_like of the plan refers to an operator without a rule; kNotSupported if the
-// plan shards the sequence on cp.
+// PlanError: kBadArgument if an operator_like of the plan refers to an operator without a rule.
 class TypeScope {
  public:
   explicit TypeScope(AppliedPlan& applied, const TypeOptions& options = {});
@@ -78,8 +81,8 @@ class TypeScope {
 
   // Declares a tensor of the batch that is not an input of the model: labels, a mask for the loss.
   void Input(const at::Tensor& tensor);
-  // Checks the loss. Call before the backward. The loss must be replicated along tp; along data-parallel axes it may
-  // also be partial or varying.
+  // Checks the loss. Call before the backward. The loss must be replicated along tp and cp; along data-parallel axes it
+  // may also be partial or varying.
   void Loss(const at::Tensor& loss);
   // Reports an exception that the step threw, as a fault of the module that threw it.
   void Stopped(const std::string& what);

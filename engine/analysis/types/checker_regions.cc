@@ -6,11 +6,13 @@
 // where replicate and shared change their meaning: a shared tensor's gradient is partial until its region has summed
 // it.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 
+#include "engine/analysis/types/nested_shards.h"
 #include "engine/analysis/types/operator_checker.h"
 #include "engine/layout/shards.h"
 
@@ -90,7 +92,8 @@ void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layo
   }
   const AxisType guessed = here;
   bool agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false);
-  while (!agrees && MoveToNextReading(here, tensor.sizes(), sizes_compared_, /*terms=*/false)) {
+  while (!agrees && MoveToNextReading(here, tensor.sizes(), sizes_compared_.contains(axis),
+                                      /*terms=*/false)) {
     agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false);
   }
   if (!agrees) here = guessed;
@@ -191,7 +194,7 @@ void OperatorChecker::CheckRegionInput(const RegionInfo& region, const at::Tenso
   const auto agrees = [&](const AxisType& type) { return Agrees(type, layout, tensor, axis, -1, place.backward); };
   AxisType reading = here;
   while (!agrees(reading)) {
-    if (!MoveToNextReading(reading, tensor.sizes(), sizes_compared_, place.backward)) break;
+    if (!MoveToNextReading(reading, tensor.sizes(), sizes_compared_.contains(axis.axis), place.backward)) break;
   }
   if (agrees(reading)) return;
   Blame({TypeFault::Kind::kRegion, place.path, place.backward, axis.axis, std::string(region.name), "", layout.ToText(),
@@ -243,6 +246,24 @@ int64_t OperatorChecker::FullSize(const RegionSource& input, const Layout& layou
   return shards.ok() && shards.value().length(axis.rank) == made.size(dim) ? size : -1;
 }
 
+// The batch is no dim that tp or cp shard, so types along the data-parallel axes stay.
+void OperatorChecker::KeepNested(const RegionInfo& region, const RegionSource& input, const Layout& layout,
+                                 const at::Tensor& made, TensorType& type) {
+  const std::vector<size_t> axes = AxesOf(region);
+  if (axes.size() != 1 || input.type.empty()) return;
+  const CheckedAxis& along = axes_[axes.front()];
+  const MovedAlong moved = {along.axis, along.ranks, along.rank, input.layout, layout};
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (i == axes.front() || IsDataAxis(axes_[i].axis)) continue;
+    std::optional<AxisType> after = TypeBeside(type[i], axes_[i].axis, axes_[i].rank, moved, input.sizes, made.sizes());
+    if (!after) {
+      NoteUnproven(std::string(region.name) + ": it is not known which elements each rank of " +
+                   ToString(axes_[i].axis) + " holds of a dim that " + ToString(along.axis) + " shards too");
+    }
+    type[i] = after ? std::move(*after) : AxisType::Of(TypeKind::kUnproven);
+  }
+}
+
 void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout,
                                    bool summed) {
   if (!tensor.defined()) return;
@@ -256,6 +277,7 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
       layout.kind != LayoutKind::kPartial) {
     return;
   }
+  KeepNested(region, input, layout, tensor, type);
   for (AxisType& one : type) {
     if (summed && (one.is_shard() || one.is(TypeKind::kVarying))) one = AxisType::Partial();
   }

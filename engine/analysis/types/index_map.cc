@@ -181,6 +181,42 @@ IndexMapPtr IndexMap::Taken(int64_t begin, int64_t length) const {
   return Make(end - first, std::move(out));
 }
 
+IndexMapPtr IndexMap::Kept(const std::vector<std::vector<Interval>>& positions) const {
+  std::vector<Intervals> kept;
+  Intervals all;
+  for (size_t rank = 0; rank < intervals_.size(); ++rank) {
+    Intervals& of_rank = kept.emplace_back();
+    for (const Interval& at : positions[rank]) {
+      for (const Interval& one : Piece(intervals_[rank], at.begin, at.length)) Append(of_rank, one);
+    }
+    all.insert(all.end(), of_rank.begin(), of_rank.end());
+  }
+  // The indices that are kept, once each and in order; an index becomes the number of those in front of it.
+  std::ranges::sort(all, {}, &Interval::begin);
+  Intervals joined;
+  for (const Interval& next : all) {
+    const int64_t end = joined.empty() ? 0 : joined.back().begin + joined.back().length;
+    const int64_t begin = joined.empty() ? next.begin : std::max(next.begin, end);
+    Append(joined, {begin, std::max(next.begin + next.length - begin, int64_t{0})});
+  }
+  for (Intervals& of_rank : kept) {
+    Intervals numbered;
+    for (const Interval& one : of_rank) {
+      int64_t before = 0;
+      for (const Interval& other : joined) {
+        if (other.begin + other.length <= one.begin) {
+          before += other.length;
+        } else if (other.begin < one.begin) {
+          before += one.begin - other.begin;
+        }
+      }
+      Append(numbered, {before, one.length});
+    }
+    of_rank = std::move(numbered);
+  }
+  return Make(LengthOf(joined), std::move(kept));
+}
+
 IndexMapPtr IndexMap::Joined(const std::vector<IndexMapPtr>& parts) {
   std::vector<Intervals> out;
   int64_t size = 0;

@@ -64,6 +64,9 @@ class IndexMap {
   // of the old full dim that the slices of all ranks cover together. Null if the ranks hold different numbers of
   // indices, or if the slices do not cover one interval.
   IndexMapPtr Taken(int64_t begin, int64_t length) const;
+  // The map after rank r has kept its local indices positions[r] alone, if the new full dim consists of the indices
+  // that some rank has kept. Null if the result has too many intervals. Requires one list for each rank.
+  IndexMapPtr Kept(const std::vector<std::vector<Interval>>& positions) const;
   // The map after a concatenation of `parts` along the dim. Null if one of the maps is null or has another number of
   // ranks.
   static IndexMapPtr Joined(const std::vector<IndexMapPtr>& parts);

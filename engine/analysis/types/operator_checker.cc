@@ -443,7 +443,7 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
 }
 
 AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const {
-  operands.SetSizesCompared(sizes_compared_);
+  operands.SetSizesCompared(sizes_compared_.contains(axes_[axis].axis));
   operands.SetBackward(call.place.backward);
   operands.SetRanks(axes_[axis].ranks, axes_[axis].rank);
   if (entry.collective && AxisOfGroup(call) < 0)
@@ -514,11 +514,12 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   // a view cannot tell, the operator that uses it can. The fault is that of the first guess where no guess fits.
   if (!judged->fault().empty()) {
     bool moved = false;
+    const bool compared = sizes_compared_.contains(axes_[axis].axis);
     const bool terms = call.place.backward && std::ranges::any_of(types, &AxisType::is_partial);
     for (size_t i = 0; i < types.size() && !judged->fault().empty(); ++i) {
       const AxisType guessed = types[i];
       const at::IntArrayRef sizes = call.operands[i].sizes;
-      while (!judged->fault().empty() && (MoveToNextReading(types[i], sizes, sizes_compared_, terms))) {
+      while (!judged->fault().empty() && MoveToNextReading(types[i], sizes, compared, terms)) {
         moved = true;
         made = apply();
       }

@@ -94,8 +94,9 @@ class OperatorChecker final : public OperatorHandler {
 
   void BelieveKnowledge() { believes_knowledge_ = true; }
   const std::vector<TypeFault>& untrue() const { return untrue_; }
-  // Call before the step if the sizes of the step are compared with the sizes at tp=1 afterwards.
-  void ExpectSizesCompared() { sizes_compared_ = true; }
+  // Call before the step with the axes along which the sizes of the step are compared, after it, with the sizes that it
+  // has with one rank on the axis.
+  void ExpectSizesCompared(AxisSet axes) { sizes_compared_ = axes; }
   void Observe(std::function<void(const CheckedOperator&)> observer) { observer_ = std::move(observer); }
 
   const std::vector<TypeFault>& faults() const { return faults_; }
@@ -195,8 +196,9 @@ class OperatorChecker final : public OperatorHandler {
   int64_t operators_ = 0;
   int64_t backward_operators_ = 0;
   int64_t assumed_ = 0;
-  bool sizes_compared_ = false;
-  bool one_element_ = false;  // the sharded dim of shards of one element was ambiguous for an operator
+  AxisSet sizes_compared_;
+  bool one_element_ = false;  // the sharded dim of shards of one element was
+                              // ambiguous for an operator
   std::set<std::string, std::less<>> trusted_;
   // The first input of an open region; `type` is empty before the input is declared.
   struct RegionSource {
@@ -208,6 +210,10 @@ class OperatorChecker final : public OperatorHandler {
   // Returns the full size of the dim of `made` that `layout` shards, computed from the region's input; -1: not known.
   static int64_t FullSize(const RegionSource& input, const Layout& layout, const at::Tensor& made,
                           const CheckedAxis& axis);
+  // Sets the types along the other axes than the region's of what the region makes of its input: where the region
+  // changes the size of a dim that another axis shards too.
+  void KeepNested(const RegionInfo& region, const RegionSource& input, const Layout& layout, const at::Tensor& made,
+                  TensorType& type);
   std::vector<RegionSource> regions_;
 };
 

@@ -27,7 +27,8 @@ struct TypeFault {
   MeshAxis axis = MeshAxis::kTp;
   std::string what;     // "aten::add.Tensor(partial, replicate)", "input 0", "all-gather"
   std::string message;  // what is wrong
-  // kBoundary, kRegion, kGradient: the declared or required layout; kSize: the sizes or the number at tp=1; else empty.
+  // kBoundary, kRegion, kGradient: the declared or required layout; kSize: the sizes or the number with one rank on
+  // `axis`; else empty.
   std::string declared;
   std::string got;    // kBoundary, kRegion, kGradient, kSize: the layout, sizes or number that was found; else empty
   std::string since;  // the operator or region from which the layout comes; may be empty

@@ -188,15 +188,58 @@ TEST_CASE("--types proves a plan on one process, without a weight") {
   CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
 }
 
-TEST_CASE("--types and --ops refuse a plan that shards the sequence on cp") {
-  const Outcome types = Verify("llama_gqa", {"--mesh", "cp=2", "--option", "context=ulysses", "--types"});
-  INFO(types.ToText());
-  CHECK(types.code == 1);
-  CHECK_THAT(types.err, Contains("error[MS0506]: the types of a plan that shards the sequence on cp"));
-  const Outcome ops = Verify("llama_gqa", {"--mesh", "cp=2", "--option", "context=ulysses", "--ops"});
-  INFO(ops.ToText());
-  CHECK(ops.code == 2);
-  CHECK_THAT(ops.err, Contains("error[MS0308]"));
+TEST_CASE("--types proves a plan that shards the sequence on cp") {
+  const auto [model, mesh, sequence_parallel] = GENERATE(table<std::string, std::string, std::string>({
+      {"llama_gqa", "cp=2", "false"},
+      {"llama_gqa", "cp=4", "false"},
+      {"llama_gqa", "dp=2,cp=2", "false"},
+      {"llama_gqa", "cp=2,tp=2", "false"},
+      {"llama_gqa", "cp=2,tp=2", "true"},
+      {"qwen3_head_dim12", "cp=2,tp=2", "true"},
+      {"gemma3_softcap", "cp=2,tp=2", "false"},
+  }));
+  const Outcome done = Verify(model, {"--mesh", mesh, "--option", "context=ulysses", "--option",
+                                      "sequence_parallel=" + sequence_parallel, "--types", "--rank", "1"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.err, !Contains("error["));
+  CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
+}
+
+TEST_CASE("--types and --ops refuse experts on cp") {
+  for (const std::string option : {"--types", "--ops"}) {
+    const Outcome done = Verify("mixtral", {"--mesh", "cp=2", "--option", "context=ulysses", option});
+    INFO(done.ToText());
+    CHECK(done.code == 1);
+    CHECK_THAT(done.err, Contains("error[MS0506]: " + option + " cannot check experts whose tokens are sharded on cp"));
+  }
+}
+
+TEST_CASE("--types finds other heads on cp at the module that computes with them") {
+  const Outcome done = Verify("llama_gqa", {"--mesh", "cp=2", "--option", "context=ulysses", "--types", "--plan",
+                                            kPlanted + "context_wrong_heads.lua"});
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("error[MS06") && Contains("at: model.layers.1.self_attn"));
+}
+
+TEST_CASE("--ops compares the operators of a plan that shards the sequence on cp") {
+  const auto [model, mesh] = GENERATE(table<std::string, std::string>({
+      {"llama_gqa", "cp=2"},
+      {"llama_gqa", "cp=2,tp=2"},
+      {"gemma3_softcap", "cp=2,tp=2"},
+  }));
+  const Outcome done =
+      Verify(model, {"--mesh", mesh, "--option", "context=ulysses", "--option", "sequence_parallel=true", "--ops"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.out, Contains("results compared"));
+  CHECK((mesh == "cp=2" || done.out.find("against the run at cp=1") != std::string::npos));
+  const Outcome bad = Verify("llama_gqa", {"--mesh", "cp=2", "--option", "context=ulysses", "--ops", "--plan",
+                                           kPlanted + "context_wrong_heads.lua"});
+  INFO(bad.ToText());
+  CHECK(bad.code == 1);
+  CHECK_THAT(bad.err, Contains("error[MS0510]") && Contains("at: model.layers.1.self_attn"));
 }
 
 TEST_CASE("--types --json: whether the plan is proven, for which step, and what that rests on") {
