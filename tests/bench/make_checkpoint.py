@@ -63,10 +63,7 @@ def small_bfloat16(elements):
     return (bytes(block) * (elements // (len(block) // 2) + 1))[: 2 * elements]
 
 
-def main():
-    folder = pathlib.Path(sys.argv[1])
-    headers_only = "--405b" in sys.argv[2:]
-    shape = LLAMA_405B if headers_only else TWO_GB
+def write(folder, shape, headers_only):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(shape.config(), indent=2))
     everything, weight_map = list(shape.tensors()), {}
@@ -90,4 +87,10 @@ def main():
     (folder / "input.json").write_text(json.dumps({"input_ids": ids}))
 
 
-main()
+def main():
+    headers_only = "--405b" in sys.argv[2:]
+    write(pathlib.Path(sys.argv[1]), LLAMA_405B if headers_only else TWO_GB, headers_only)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Compares context parallelism by all-to-all with tensor parallelism: what explain predicts for a Llama of one layer.
+
+    context_table.py [MOONSHARD] [RANKS]    default: build/moonshard and 8 ranks; needs no ranks, weights or package
+
+For each number of query and key heads and each length of the sequence, a row has the bytes that a rank sends for the
+activations of a layer in a step (forward and backward, bfloat16, one sequence), for cp, tp and tp with sequence
+parallelism, and the activations at the peak of a step of two layers. A ring sends (n-1)/n of what an all-gather or a reduce-scatter is
+counted for, twice that for an all-reduce, and an all-to-all sends (n-1)/n of a shard.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import make_checkpoint
+
+HEADS = [(32, 32), (32, 8), (32, 4)]
+LENGTHS = [4096, 32768, 131072]
+SENT = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2, "all_to_all": 1}
+
+
+def explained(moonshard, folder, mesh, options, tokens):
+    words = [moonshard, "explain", str(folder), "--mesh", mesh, "--tokens", f"1,{tokens}", "--memory", "--json"]
+    for option in options:
+        words += ["--option", option]
+    # The first line names the plan that was chosen.
+    text = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return json.loads(text[text.index("{") :])
+
+
+def sent(step, ranks):
+    total = 0
+    for kinds in step["collectives"].values():
+        for kind, count in kinds.items():
+            total += SENT[kind] * count["bytes"] * (ranks - 1) / ranks
+    return total
+
+
+def main():
+    moonshard = sys.argv[1] if len(sys.argv) > 1 else "build/moonshard"
+    ranks = int(sys.argv[2]) if len(sys.argv) > 2 else 8
+    ways = [
+        ("cp", f"cp={ranks}", ["context=ulysses", "loss_parallel=true"]),
+        ("tp", f"tp={ranks}", ["loss_parallel=true"]),
+        ("tp, sequence", f"tp={ranks}", ["loss_parallel=true", "sequence_parallel=true"]),
+    ]
+    columns = "".join(f"{name + ' sent':>20}{name + ' peak':>20}" for name, _, _ in ways)
+    print(f"{'heads':>8}{'length':>8}{columns}    MiB on {ranks} ranks")
+    for heads, kv_heads in HEADS:
+        for length in LENGTHS:
+            row = f"{heads:>5}/{kv_heads:<2}{length:>8}"
+            for _, mesh, options in ways:
+                per_layer = []
+                for layers in (1, 2):
+                    with tempfile.TemporaryDirectory() as folder:
+                        shape = make_checkpoint.Shape(layers, 4096, 14336, heads, kv_heads, 32000, 500000.0, 1)
+                        make_checkpoint.write(pathlib.Path(folder), shape, headers_only=True)
+                        # What follows from the parameters does not depend on the tokens.
+                        steps = [explained(moonshard, folder, mesh, options, t) for t in (length, 2 * length)]
+                    per_layer.append(sent(steps[1], ranks) - sent(steps[0], ranks))
+                row += f"{(per_layer[1] - per_layer[0]) / 2**20:>20.1f}"
+                row += f"{steps[0]['peak']['by_kind']['activations'] / 2**20:>20.1f}"
+            print(row, flush=True)
+
+
+main()
