@@ -18,7 +18,7 @@ Interval RowsByLayouts(int64_t rows, std::vector<int64_t> sizes, int64_t rank) {
   Interval out = {0, rows};
   for (; !sizes.empty(); sizes.pop_back()) {
     const auto shards = DimShards::Make(Layout::Shard(0), out.length, sizes.back()).ValueOrThrow();
-    const std::vector<Interval> own = shards.of(rank % sizes.back());
+    const std::vector<Interval>& own = shards.of(rank % sizes.back());
     out = own.empty() ? Interval{out.begin, 0} : Interval{out.begin + own[0].begin, own[0].length};
     rank /= sizes.back();
   }
