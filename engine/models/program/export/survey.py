@@ -5,6 +5,7 @@
                       [--timeout SECONDS]
                       [--engine MOONSHARD] [--keep FOLDER]   also in the engine: on one rank, and sharded on two
                       [--suggested]                          also under the plan that `moonshard suggest` writes
+                      [--seed N] [--padding] [--set NAME=NUMBER ...]   other weights and inputs; padded rows; other sizes
     survey.py --summary OUT.tsv                              a summary of the table, and its exceptions, as Markdown
     survey.py --config TYPE FOLDER                           writes the small config.json that the survey uses
 
@@ -26,6 +27,7 @@ import contextlib
 import copy
 import dataclasses
 import importlib.metadata
+import inspect
 import json
 import multiprocessing
 import os
@@ -141,10 +143,17 @@ INPUTS: dict[str | tuple[str, str], list[str]] = {
 }
 
 
-def _options(task: str, model_type: str) -> Any:
+def _options(task: str, model_type: str, model: Any, padding: bool) -> Any:
+    """`padding`: with a mask of which the last row has padding, where the model takes one and its inputs are usual."""
+    import hugging_face
     from export_program import Options
 
-    return Options(inputs=INPUTS.get((task, model_type), INPUTS.get(model_type)))
+    inputs = INPUTS.get((task, model_type), INPUTS.get(model_type))
+    if padding and inputs is None and "attention_mask" in inspect.signature(model.forward).parameters:
+        usual = hugging_face.default_inputs(model)
+        if "input_ids" in usual and "attention_mask" not in usual:
+            inputs = [usual[0], "attention_mask", *usual[1:]]
+    return Options(inputs=inputs)
 
 
 def class_of(model_type: str, auto: str) -> Any:
@@ -211,7 +220,7 @@ def _is_number(config: Any, name: str) -> bool:
 
 
 def survey_one(task: str, model_type: str, engine: str | None = None, keep: str | None = None,
-               suggested: bool = False) -> dict[str, Any]:  # fmt: skip
+               suggested: bool = False, seed: int = 0, padding: bool = False) -> dict[str, Any]:  # fmt: skip
     """One row of the table: the model of a type in the auto class AutoModelFor`task`."""
     import torch
     import transformers
@@ -221,7 +230,7 @@ def survey_one(task: str, model_type: str, engine: str | None = None, keep: str 
 
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     auto = "AutoModelFor" + task
     row: dict[str, Any] = {"class": task, "type": model_type}
     with tempfile.TemporaryDirectory() as temporary:
@@ -229,12 +238,12 @@ def survey_one(task: str, model_type: str, engine: str | None = None, keep: str 
         folder.mkdir(parents=True, exist_ok=True)
         try:
             model = hugging_face.build(small_config(model_type, auto), torch.float32)
-            hugging_face.randomise(model)
+            hugging_face.randomise(model, seed)
             model.save_pretrained(folder)
         except Exception as error:
             return {**row, "result": "no small model", "reason": _reason(error)}
         try:
-            options = _options(task, model_type)
+            options = _options(task, model_type, model, padding)
             exported = export_model(folder, options)
         except Exception as error:
             return {**row, "result": "not exported", "reason": _reason(error)}
@@ -247,7 +256,7 @@ def survey_one(task: str, model_type: str, engine: str | None = None, keep: str 
         if not engine:
             return row
         try:
-            _expect(folder, exported, options)
+            _expect(folder, exported, options, seed)
             found = survey_engine(engine, folder, suggested)
         except Exception as error:
             found = {"engine": "does not run", "reason": _reason(error)}
@@ -327,7 +336,7 @@ def _suggested(engine: str, folder: pathlib.Path, program: list[str], expected: 
     return f"tp={','.join(ranks)}: {_number(worst)}"
 
 
-def _expect(folder: pathlib.Path, exported: Any, options: Any) -> None:
+def _expect(folder: pathlib.Path, exported: Any, options: Any, seed: int = 0) -> None:
     """Writes the program, inputs, and the results of transformers to `folder`, which has a checkpoint. The results are those
     in evaluation mode, because the engine draws other random numbers."""
     import torch
@@ -344,7 +353,7 @@ def _expect(folder: pathlib.Path, exported: Any, options: Any) -> None:
     names = [one["name"] for one in exported.description["inputs"]]
     outputs = [one["name"] for one in exported.description["outputs"]]
     for size in ((2, 12), (3, 17)):
-        inputs, _ = hugging_face.example_inputs(real, [*names, *exported.description["fixed"]], *size, seed=3)
+        inputs, _ = hugging_face.example_inputs(real, [*names, *exported.description["fixed"]], *size, seed=3 + seed)
         if not broken_guards(exported.description, inputs):
             break
     with hugging_face.without_dropped_layers():
@@ -547,6 +556,9 @@ def main() -> None:
     parser.add_argument("--engine", metavar="MOONSHARD", help="the moonshard program, to run the exports too")
     parser.add_argument("--keep", metavar="FOLDER", help="directory in which to keep the models that the engine ran")
     parser.add_argument("--suggested", action="store_true")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights and inputs")
+    parser.add_argument("--padding", action="store_true", help="rows with padding, and a mask that tells it")
+    parser.add_argument("--set", nargs="+", dest="sizes", metavar="NAME=NUMBER", default=[], help="sizes of the configs")
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--update", action="store_true", help="keep the rows of OUT.tsv that are not made anew")
     parser.add_argument("--config", nargs=2, metavar=("TYPE", "FOLDER"))
@@ -554,6 +566,7 @@ def main() -> None:
     if given.summary:
         print(summary(given.out))
         return
+    SIZES.update({name: int(number) for name, number in (one.split("=") for one in given.sizes)})
     if given.config:
         small_config(given.config[0], "AutoModelFor" + given.tasks[0]).save_pretrained(given.config[1])
         return
@@ -609,7 +622,7 @@ def _run(task: str, model_type: str, given: argparse.Namespace) -> dict[str, Any
 def _send_row(sender: Any, task: str, model_type: str, given: argparse.Namespace) -> None:
     os.setpgid(0, 0)  # so that its own children end with it
     try:
-        row = survey_one(task, model_type, given.engine, given.keep, given.suggested)
+        row = survey_one(task, model_type, given.engine, given.keep, given.suggested, given.seed, given.padding)
     except Exception as error:
         row = {"class": task, "type": model_type, "result": "crashed", "reason": _reason(error)}
     sender.send(row)
