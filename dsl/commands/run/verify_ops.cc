@@ -27,12 +27,14 @@ void Trace(const ShardedModel& sharded, const Inputs& inputs, OperatorTrace& tra
   scope.Finish();
 }
 
-// `alone`: what the step is compared with.
-Diagnostic Differs(const OperatorDifference& first, const std::string& alone, const CompiledPlan& plan,
+// `alone`: what the step is compared with. `all`: whether every operator that differs could be compared.
+Diagnostic Differs(const OperatorDifference& first, const std::string& alone, bool all, const CompiledPlan& plan,
                    const Tolerance& tolerance) {
   Diagnostic d = MakeDiagnostic(Finding::kNumbersDiffer,
                                 first.name + " in '" + first.path + "', " + (first.backward ? "backward" : "forward") +
-                                    ", differs from " + alone + "; no operator before it differs");
+                                    ", differs from " + alone +
+                                    (all ? "; no operator before it differs"
+                                         : "; of those that could be compared, no operator before it differs"));
   d.path = first.path;
   const int64_t module = plan.tree->Find(first.path);
   if (module >= 0) d.where = SourceOf(plan, plan.LayoutsOf(static_cast<size_t>(module)));
@@ -69,6 +71,7 @@ class OperatorsOfSteps {
       const SideBySide pair = LoadSideBySide(verb_.model, alone, over_tp, type_, /*operators=*/true);
       before = TraceOf(pair.sharded, over_tp.device());
       good = Compare(pair.sharded, before, TraceOf(pair.alone, c10::kCPU), MeshAxis::kTp, kUnsharded);
+      over_tp.Close();
     }
     const SideBySide pair = LoadSideBySide(verb_.model, folder_, mesh_, type_, /*operators=*/tp);
     if (!tp) before = TraceOf(pair.alone, c10::kCPU);
@@ -101,15 +104,19 @@ class OperatorsOfSteps {
       char largest[32];
       std::snprintf(largest, sizeof(largest), "%.1e", found.largest);
       std::cout << "operators" << (what == kUnsharded ? "" : ", against " + what) << ": " << found.compared
-                << " results compared, " << found.left_out << " left out, largest difference " << largest << " ("
-                << Visible(found.largest_name) << ")\n";
+                << " results compared, " << found.left_out << " left out"
+                << (found.left_out_different == 0 ? ""
+                                                  : ", " + std::to_string(found.left_out_different) +
+                                                        " of them different where cp and tp shard one dim")
+                << ", largest difference " << largest << " (" << Visible(found.largest_name) << ")\n";
     }
     const std::vector<int64_t> finders =
         applied.group(MeshAxis::kTp).ExchangeNumbers(found.first ? 1 : 0, CollectiveLabel("the findings of operators"));
     const auto first = std::ranges::find(finders, 1) - finders.begin();
     const bool differs = first < static_cast<int64_t>(finders.size());
     if (found.first && mesh_.coordinate(MeshAxis::kCp) == 0 && mesh_.coordinate(MeshAxis::kTp) == first) {
-      PrintFindings({Differs(*found.first, what, applied.plan(), tolerance)}, verb_.findings_output);
+      PrintFindings({Differs(*found.first, what, found.left_out_different == 0, applied.plan(), tolerance)},
+                    verb_.findings_output);
     }
     return !differs;
   }

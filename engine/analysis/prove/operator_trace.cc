@@ -375,6 +375,7 @@ class Comparing {
     // the terms of its tokens only then.
     if (difference > tolerance_ && Nested(one)) {
       ++out_.left_out;
+      ++out_.left_out_different;
       return;
     }
     ++out_.compared;

@@ -64,8 +64,9 @@ struct OperatorDifferences {
   // another axis shards the same dim or has terms of the same sum: the ranks of the axis may then have other elements
   // or terms.
   int64_t left_out = 0;
-  double largest = 0;        // largest difference over all ranks
-  std::string largest_name;  // "aten::mm in 'layers.0.mlp'"
+  int64_t left_out_different = 0;  // number of the last of these
+  double largest = 0;              // largest difference over all ranks
+  std::string largest_name;        // "aten::mm in 'layers.0.mlp'"
   // The first difference above the tolerance, in the order of the unsharded step.
   std::optional<OperatorDifference> first;
 };

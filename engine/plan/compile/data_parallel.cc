@@ -105,8 +105,9 @@ class DataParallelCompiler {
   }
 
   void CheckFree(const ModuleLayouts& layouts, const Parameter& parameter, const Placement& placement) {
-    for (MeshAxis axis : kDataAxes) {
-      if (placement[axis] == Layout::Replicate()) continue;
+    for (MeshAxis axis : {MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kCp}) {
+      const bool sequence = axis == MeshAxis::kCp && placement[axis] == Layout::Shared();  // context_parallel.h
+      if (placement[axis] == Layout::Replicate() || sequence) continue;
       Diagnostic d = Of(Finding::kNotSupported,
                         std::string("a layout on ") + ToString(axis) + " cannot be combined with " + section_.name());
       d.declared = parameter.name + " " + placement.ToText() + ", by style '" + layouts.style + "'";

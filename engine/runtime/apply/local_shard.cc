@@ -1,8 +1,10 @@
 #include "engine/runtime/apply/local_shard.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <ATen/ops/empty.h>
 
-#include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 
 namespace moonshard {
@@ -10,7 +12,8 @@ namespace {
 
 // The shards of a unit that fsdp offloads are in host memory; on the meta device there is no memory to choose.
 c10::Device DeviceOf(const LiveParameter& parameter, const CompiledPlan& plan, const DeviceMesh& mesh) {
-  const bool of_unit = parameter.placement != Gathered(parameter.placement);
+  const std::vector<MeshAxis> axes = plan.unit_settings.axes.axes();
+  const bool of_unit = std::ranges::any_of(axes, [&](MeshAxis axis) { return parameter.placement[axis].is_shard(); });
   const bool offloads = plan.unit_settings.offload && of_unit && !mesh.device().is_meta();
   return offloads ? c10::Device(c10::kCPU) : mesh.device();
 }

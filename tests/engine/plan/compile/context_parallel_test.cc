@@ -82,6 +82,26 @@ TEST_CASE("every parameter of a plan that shards the sequence on cp is summed ov
   }
 }
 
+TEST_CASE("a weight that a rule shards on cp is refused beside ddp and fsdp") {
+  const auto tree =
+      std::make_shared<const ModuleTree>(TreeFromText("(root) Model\nproj Linear weight:float32[16, 16]\n"));
+  const Layout sequence = Layout::Shard(1);
+  for (const bool shards : {false, true}) {
+    auto plan = std::make_shared<Plan>();
+    plan->rules.push_back(
+        MakeRule("proj", "cut", Layout::Replicate(), {Placement(), On(sequence)}, {On(sequence), On(sequence)}, 1));
+    plan->rules[0].style.params["weight"] = On(Layout::Shard(1));
+    plan->data_parallel = DataParallel{};
+    plan->data_parallel->shards = shards;
+    const Result<CompiledPlan> compiled = ResolvePlan(plan, tree, Mesh("dp=2,cp=2"));
+    REQUIRE_FALSE(compiled.ok());
+    const bool refused = std::ranges::any_of(compiled.diagnostics(), [](const Diagnostic& d) {
+      return d.finding == Finding::kNotSupported && d.message.find("a layout on cp cannot be combined") == 0;
+    });
+    CHECK(refused);
+  }
+}
+
 TEST_CASE("an outermost call compares its inputs on cp and on tp") {
   const auto axes = [](const std::string& mesh, const std::string& path) {
     const CompiledPlan plan = CompileAttention(mesh);
