@@ -147,9 +147,12 @@ TEST_CASE("elements that a sharded mask selects are not followed, which is a war
   INFO(ToText(resolution.diagnostics));
   CHECK(resolution.compiled);
   const Diagnostics found = Of(resolution, Finding::kNotSupported);
-  REQUIRE(found.size() == 1);
+  REQUIRE(found.size() == 2);
   CHECK_THAT(found[0].message, Contains("the results of 'aten::index' on sharded or partial tensors (1 node)"));
   CHECK(found[0].severity == Severity::kWarning);
+  CHECK_THAT(found[1].message,
+             Contains("the gradients of 2 parameters are not followed") && Contains("for them: q.bias, q.weight"));
+  CHECK(found[1].severity == Severity::kNote);
 }
 
 TEST_CASE("a parameter whose gradient is a term on each rank must be shared") {
