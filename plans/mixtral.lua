@@ -3,6 +3,7 @@ local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {
   sequence_parallel = false, loss_parallel = false, stable = false, context = "", expert_parallel = false,
+  exchange = false,
 }
 local stream <const> = transformer.stream(opt)
 local n_heads <const> = config.num_attention_heads
@@ -16,5 +17,6 @@ return plan {
                         { heads = n_heads, kv_heads = config:get("num_key_value_heads", n_heads) }),
   experts.block(listed and "model.layers.*.block_sparse_moe" or "model.layers.*.mlp", stream,
                 { size = config.intermediate_size, up = listed and "{w1,w3}", down = listed and "w2",
-                  count = config:get("num_local_experts", 0), expert_parallel = opt.expert_parallel }),
+                  count = config:get("num_local_experts", 0), expert_parallel = opt.expert_parallel,
+                  parallel = opt.exchange and "exchange" or nil }),
 }

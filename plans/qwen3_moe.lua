@@ -3,6 +3,7 @@ local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {
   sequence_parallel = false, loss_parallel = false, stable = false, context = "", expert_parallel = false,
+  exchange = false,
 }
 local stream <const> = transformer.stream(opt)
 local n_heads <const> = config.num_attention_heads
@@ -16,5 +17,6 @@ return plan {
                         { heads = n_heads, kv_heads = config:get("num_key_value_heads", n_heads), norms = "{q,k}_norm" }),
   model:has("model.layers.*.mlp.down_proj") and transformer.mlp("model.layers.*.mlp", stream),
   sparse and experts.block(sparse .. ".mlp", stream, { size = config.moe_intermediate_size,
-                  count = config:get("num_local_experts", config:get("num_experts", 0)), expert_parallel = opt.expert_parallel }),
+                  count = config:get("num_local_experts", config:get("num_experts", 0)), expert_parallel = opt.expert_parallel,
+                  parallel = opt.exchange and "exchange" or nil }),
 }

@@ -1,5 +1,6 @@
 -- experts.lua: blocks with a router and experts. The intermediate features of every expert are sharded as in an mlp:
--- each rank computes a term of the output of every expert, and the output of the block is reduced once.
+-- each rank computes a term of the output of every expert, and the output of the block is reduced once. Full experts
+-- can be distributed over the ranks of tp, which have the same tokens, or over those of ep, to which tokens are sent.
 
 local transformer <const> = require "transformer"
 
@@ -24,8 +25,15 @@ local experts = {}
 ---                        {gate,up}_proj [mlps, features, hidden], down_proj [mlps, hidden, features]
 ---@field shared_gate? string  name of a projection to one value per token, which multiplies the shared mlp's output
 ---@field count?  integer  number of experts
----@field expert_parallel?  boolean  each rank owns full experts, the first experts on the first rank;
----                        requires `count` if experts are modules
+---@field parallel? string  "tp" (the default): tp shards every expert; "owned": each rank of tp owns full experts, the
+---                        first experts on the first rank; "exchange": each rank of ep has some experts, which tp may
+---                        shard, and every token is sent to the ranks of its experts, and the results back; without ep
+---                        in the mesh as "tp". "owned" and "exchange" require `count` if experts are modules
+---@field expert_parallel?  boolean  true: parallel = "owned"
+---@field per_token? integer  experts of a token, for "exchange": num_experts_per_tok of config.json
+---@field capacity? number  of "exchange": an expert takes at most this multiple of the mean number of tokens from each
+---                        rank, and further tokens are dropped; nil: no token is dropped
+---@field features? integer  features of a token, for "exchange": hidden_size of config.json
 
 -- Checks that the stream has no context parallelism, with which only experts that are modules are supported.
 local function no_context(stream)
@@ -49,11 +57,20 @@ function experts.gathered(path, stream)
   return stream.residual ~= replicate and at(path, block({ stream.residual, replicate }, { replicate, stream.residual }))
 end
 
--- Layouts of stacked experts: each expert is sharded, or each rank has full experts.
+-- Layouts of stacked experts: each expert is sharded, and the experts are distributed over ep with an exchange; or each
+-- rank has full experts.
 local function stacked_params(o)
-  if o.expert_parallel then return { ["*"] = shard(0) } end
-  if o.fused == false then return { up_proj = shard(1), down_proj = shard(2) } end
-  return { gate_up_proj = packed(1, { o.size, o.size }), down_proj = shard(2) }
+  if o.parallel == "owned" then return { ["*"] = shard(0) } end
+  local function expert(layout) return o.parallel == "exchange" and on { tp = layout, ep = shard(0) } or layout end
+  if o.fused == false then return { up_proj = expert(shard(1)), down_proj = expert(shard(2)) } end
+  return { gate_up_proj = expert(packed(1, { o.size, o.size })), down_proj = expert(shard(2)) }
+end
+
+-- The exchange of a call of experts with tokens, ids and weights. `listed`: number of experts that are modules.
+local function exchange(o, listed)
+  if o.parallel ~= "exchange" then return nil end
+  return { tokens = 1, ids = 2, weights = 3, per_token = o.per_token or config.num_experts_per_tok,
+           features = o.features or config.hidden_size, capacity = o.capacity, listed = listed }
 end
 
 -- The rules of the shared mlp.
@@ -79,7 +96,7 @@ end
 -- Rules for projections that are modules of all experts, with stacked weights [experts, out, in], or transposed, called
 -- with the tokens sorted by expert. Their partial outputs are summed before the router's weights multiply them.
 local function linears(path, stream, o)
-  if o.expert_parallel then error("experts: 'expert_parallel' is not supported if each projection is a module of all experts") end
+  if o.parallel ~= "tp" then error("experts: parallel = '" .. o.parallel .. "' is not supported if each projection is a module of all experts") end
   local rows <const>, columns <const> = o.transposed and 2 or 1, o.transposed and 1 or 2
   local function features(dim) return o.size and packed(dim, { o.size, o.size }) or shard(dim) end
   return {
@@ -114,7 +131,8 @@ local function stacked(path, stream, o)
       params = stacked_params(o),
       inputs = { { replicate, shared }, false, { replicate, shared } },
       outputs = { { partial, replicate } },
-      route = o.expert_parallel and { of = "inputs", ids = 2, weights = 3 },
+      route = o.parallel == "owned" and { of = "inputs", ids = 2, weights = 3 },
+      exchange = exchange(o),
     }),
     shared_mlp(path, o, replicate, replicate),
     o.shared_gate and at(path .. "." .. o.shared_gate, replicated()),
@@ -154,6 +172,39 @@ local function spread(path, o)
   return rules
 end
 
+-- Styles of the projections of an expert on one rank of ep, on which tp shards its intermediate features. On the other
+-- ranks it has no features and no tokens.
+local function distributed(owner)
+  local rows <const> = on { tp = shard(0), ep = shard(0, { owner = owner }) }
+  return style {
+    name = "exchanged_up",
+    params = { weight = rows, bias = rows },
+    inputs = { { shared, shared } },
+    outputs = { { shard(-1), shard(-1) } },
+  }, style {
+    name = "exchanged_down",
+    params = { weight = on { tp = shard(1), ep = shard(1, { owner = owner }) } },
+    inputs = { { shard(-1), shard(-1) } },
+    outputs = { { partial, partial } },
+  }
+end
+
+-- Rules for experts that are distributed over ep in blocks, and for the module that calls them.
+local function exchanged(path, o)
+  local each_rank <const> = (o.count + mesh.ep - 1) // mesh.ep
+  local rules <const> = {
+    at(path .. ".experts", style { name = "experts_exchange", outputs = { { partial, partial } }, exchange = exchange(o, o.count) }),
+  }
+  for rank = 0, (o.count - 1) // each_rank do
+    local last <const> = math.min((rank + 1) * each_rank, o.count) - 1
+    local up <const>, down <const> = distributed(rank)
+    local each <const> = path .. ".experts.{" .. rank * each_rank .. ".." .. last .. "}."
+    table.insert(rules, at(each .. (o.up or "{gate,up}_proj"), up))
+    table.insert(rules, at(each .. (o.down or "down_proj"), down))
+  end
+  return rules
+end
+
 -- Rules for experts that are modules, called with some of the tokens. The experts and the router use the input of the
 -- block as shared, so a loss on the router's logits that every rank adds would count once per rank.
 local function listed(path, stream, o)
@@ -162,7 +213,7 @@ local function listed(path, stream, o)
     at(path, block({ stream.residual, transformer.tokens(stream, shared) },
                    { transformer.tokens(stream, partial), stream.residual })),
     at(path .. "." .. (o.gate or "gate"), summed()),
-    o.expert_parallel and spread(path, o) or {
+    o.parallel == "owned" and spread(path, o) or o.parallel == "exchange" and exchanged(path, o) or {
       at(path .. ".experts.*." .. (o.up or "{gate,up}_proj"), up),
       at(path .. ".experts.*." .. (o.down or "down_proj"), down),
     },
@@ -182,6 +233,19 @@ function experts.replicated(path, stream)
   }
 end
 
+-- The value of `parallel`, with its default.
+local function parallel_of(o)
+  local names <const> = { tp = true, owned = true, exchange = true }
+  if o.parallel and not names[o.parallel] then
+    error("experts: parallel = '" .. o.parallel .. "': it must be one of 'tp', 'owned', 'exchange'")
+  end
+  if o.expert_parallel and o.parallel and o.parallel ~= "owned" then
+    error("experts: expert_parallel = true is parallel = 'owned', and parallel = '" .. o.parallel .. "'; leave one of them out")
+  end
+  local parallel <const> = o.parallel or o.expert_parallel and "owned" or "tp"
+  return parallel == "exchange" and mesh.ep == 1 and "tp" or parallel
+end
+
 -- Rules for a block with experts. The form of the experts is read from the model.
 ---@param path string  pattern of the blocks, all of one form
 ---@param stream stream
@@ -192,8 +256,13 @@ function experts.block(path, stream, o)
                             shared = "string", shared_gate = "string", shared_up = "string",
                             shared_down = "string", shared_size = "integer",
                             shared_stacked = "boolean", transposed = "boolean",
-                            count = "integer", expert_parallel = "boolean",
+                            count = "integer", parallel = "string", expert_parallel = "boolean",
+                            per_token = "integer", features = "integer", capacity = "number",
                             whole = "now expert_parallel" })
+  o.parallel = parallel_of(o)
+  if stream.stable and o.parallel == "exchange" then
+    error("experts: parallel = 'exchange' cannot be combined with stable; turn one of them off")
+  end
   if stream.stable then return experts.replicated(path, stream) end
   local down <const> = o.down or "down_proj"
   if model:has(path .. ".experts.*." .. down) then return listed(path, stream, o) end

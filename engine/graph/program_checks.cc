@@ -461,12 +461,16 @@ void AddAdapters(const CompiledPlan& plan, Diagnostics& found) {
   found.push_back(std::move(d));
 }
 
-// The operators between the modules have sizes of the sequence in them, which cp would shard.
-void AddContext(const CompiledPlan& plan, Diagnostics& found) {
-  Diagnostic d =
-      MakeDiagnostic(Finding::kNotSupported, "an exported program cannot be run with its sequence sharded on cp");
-  d.declared = "cp=" + std::to_string(plan.mesh.size(MeshAxis::kCp)) + " and a plan that shards the sequence on cp";
-  d.required = "a model in C++, or a mesh without cp";
+// The operators between the modules have sizes of the sequence in them, which cp would shard, and those of the experts
+// sizes of the batch, which is another one behind an exchange of tokens.
+void AddUnsupportedAxis(const CompiledPlan& plan, MeshAxis axis, Diagnostics& found) {
+  const bool context = axis == MeshAxis::kCp;
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                context ? "an exported program cannot be run with its sequence sharded on cp"
+                                        : "the tokens of an exported program cannot be sent to experts on ep");
+  d.declared = std::string(ToString(axis)) + "=" + std::to_string(plan.mesh.size(axis)) +
+               (context ? " and a plan that shards the sequence on cp" : " and a plan with parallel = \"exchange\"");
+  d.required = std::string("a model in C++, or a mesh without ") + ToString(axis);
   found.push_back(std::move(d));
 }
 
@@ -479,8 +483,12 @@ std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan,
   }
   AddUnitsInBranches(program, plan, found);
   if (plan.context_parallel) {
-    AddContext(plan, found);
+    AddUnsupportedAxis(plan, MeshAxis::kCp, found);
     return "not run: the plan shards the sequence on cp";
+  }
+  if (plan.exchanges_tokens()) {
+    AddUnsupportedAxis(plan, MeshAxis::kEp, found);
+    return "not run: the plan sends tokens to experts on ep";
   }
   if (plan.mesh.size(MeshAxis::kTp) == 1) return "not run: tp has one rank";
   const SizeConflicts conflicts = FindSizeConflicts(program, plan);

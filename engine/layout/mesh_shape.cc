@@ -21,6 +21,7 @@ const char* ToString(MeshAxis axis) {
     case MeshAxis::kPp: return "pp";
     case MeshAxis::kDpReplicate: return "dp_replicate";
     case MeshAxis::kDpShard: return "dp_shard";
+    case MeshAxis::kEp: return "ep";
     case MeshAxis::kCp: return "cp";
     case MeshAxis::kTp: return "tp";
   }
@@ -50,7 +51,7 @@ std::optional<MeshAxis> MeshAxisFromName(std::string_view name) {
 }
 
 std::span<const std::string> MeshAxisNames() {
-  static const std::vector<std::string> names = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
+  static const std::vector<std::string> names = {"pp", "dp_replicate", "dp_shard", "ep", "cp", "tp"};
   return names;
 }
 

@@ -18,14 +18,17 @@
 namespace moonshard {
 
 // The axes a mesh can have, outermost first. An axis that is not given has size 1.
-enum class MeshAxis : uint8_t { kPp, kDpReplicate, kDpShard, kCp, kTp };
-inline constexpr size_t kMeshAxisCount = 5;
-inline constexpr std::array<MeshAxis, kMeshAxisCount> kMeshAxes = {MeshAxis::kPp, MeshAxis::kDpReplicate,
-                                                                   MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp};
+enum class MeshAxis : uint8_t { kPp, kDpReplicate, kDpShard, kEp, kCp, kTp };
+inline constexpr size_t kMeshAxisCount = 6;
+inline constexpr std::array<MeshAxis, kMeshAxisCount> kMeshAxes = {
+    MeshAxis::kPp, MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kEp, MeshAxis::kCp, MeshAxis::kTp};
 
-// The axes along which ranks take other rows of the batch, outermost first.
-inline constexpr std::array<MeshAxis, 2> kDataAxes = {MeshAxis::kDpReplicate, MeshAxis::kDpShard};
-constexpr bool IsDataAxis(MeshAxis axis) { return axis == MeshAxis::kDpReplicate || axis == MeshAxis::kDpShard; }
+// The axes along which ranks take other rows of the batch, outermost first. To experts that ep distributes over its
+// ranks, the rows of all these ranks are one batch.
+inline constexpr std::array<MeshAxis, 3> kDataAxes = {MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kEp};
+constexpr bool IsDataAxis(MeshAxis axis) {
+  return axis == MeshAxis::kDpReplicate || axis == MeshAxis::kDpShard || axis == MeshAxis::kEp;
+}
 
 // A set of axes, which a group of ranks can span. Sets are ordered as numbers whose lowest bit is the outermost axis,
 // so that sets of one axis have the order of the axes.
@@ -48,13 +51,13 @@ class AxisSet {
   uint32_t bits_ = 0;
 };
 
-// "pp", "dp_replicate", "dp_shard", "cp", "tp".
+// "pp", "dp_replicate", "dp_shard", "ep", "cp", "tp".
 const char* ToString(MeshAxis axis);
 // "tp", "dp_shard x cp": the names of the axes, outermost first.
 std::string ToString(AxisSet axes);
 // Also accepts "dp" for dp_shard. Returns nullopt for any other name.
 std::optional<MeshAxis> MeshAxisFromName(std::string_view name);
-// Returns the five names, for messages.
+// Returns the six names, for messages.
 std::span<const std::string> MeshAxisNames();
 
 // The largest number of ranks of a mesh. The limit ensures that passes that visit every rank take at most seconds.
@@ -93,7 +96,7 @@ class MeshShape {
   bool operator==(const MeshShape&) const = default;
 
  private:
-  std::array<int64_t, kMeshAxisCount> sizes_ = {1, 1, 1, 1, 1};
+  std::array<int64_t, kMeshAxisCount> sizes_ = {1, 1, 1, 1, 1, 1};
 };
 
 }  // namespace moonshard

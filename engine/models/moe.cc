@@ -4,7 +4,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <torch/nn/modules/container/modulelist.h>
 
 namespace moonshard {
 
@@ -23,36 +22,44 @@ MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_to
   return options;
 }
 
-SparseMoeImpl::SparseMoeImpl(const MoeOptions& options)
-    : experts_per_token_(options.experts_per_token), normalize_(options.normalize) {
-  const auto router = torch::nn::LinearOptions(options.expert.hidden, options.experts).bias(false);
-  gate_ = register_module("gate", nn::Linear(router));
-  auto list = register_module("experts", torch::nn::ModuleList());
+ExpertsImpl::ExpertsImpl(const MoeOptions& options) {
   for (int64_t i = 0; i < options.experts; ++i) {
     experts_.emplace_back(options.expert);
-    list->push_back(experts_.back());
+    register_module(std::to_string(i), experts_.back());
   }
 }
 
 // Tokens are gathered by expert, so the cost is that of the chosen experts only. Ids and weights are the same on all
 // ranks if the router is replicated, and each rank then adds terms of the same tokens; with sharded experts the sum is
 // partial and the plan reduces it once for the block, not once per expert.
-at::Tensor SparseMoeImpl::forward(const at::Tensor& hidden) {
-  const at::Tensor tokens = hidden.reshape({-1, hidden.size(-1)});
-  // The softmax is in float32, as in transformers. Each expert then runs on its own tokens: gather, MLP, weighted
-  // scatter.
-  const at::Tensor probabilities = at::softmax(gate_(tokens), -1, at::kFloat);
-  auto [weights, chosen] = at::topk(probabilities, experts_per_token_);
-  if (normalize_) weights = weights / weights.sum(-1, /*keepdim=*/true);
+at::Tensor ExpertsImpl::forward(const at::Tensor& tokens, const at::Tensor& ids, const at::Tensor& weights) {
   at::Tensor sum = at::zeros_like(tokens);
   for (size_t i = 0; i < experts_.size(); ++i) {
-    const at::Tensor places = chosen.eq(static_cast<int64_t>(i)).nonzero();  // [n, 2]: token, rank of the expert for it
+    const at::Tensor places = ids.eq(static_cast<int64_t>(i)).nonzero();  // [n, 2]: token, rank of the expert for it
     const at::Tensor token = places.select(1, 0);
     const at::Tensor weight = weights.index({token, places.select(1, 1)}).unsqueeze(-1);
     const at::Tensor result = experts_[i](tokens.index_select(0, token)) * weight;
     sum = sum.index_add(0, token, result.to(sum.scalar_type()));
   }
-  return sum.view(hidden.sizes());
+  return sum;
+}
+
+SparseMoeImpl::SparseMoeImpl(const MoeOptions& options)
+    : experts_per_token_(options.experts_per_token), normalize_(options.normalize) {
+  const auto router = torch::nn::LinearOptions(options.expert.hidden, options.experts).bias(false);
+  gate_ = register_module("gate", nn::Linear(router));
+  experts_ = register_module("experts", Experts(options));
+}
+
+at::Tensor SparseMoeImpl::forward(const at::Tensor& hidden) {
+  const at::Tensor tokens = hidden.reshape({-1, hidden.size(-1)});
+  // The softmax of a model in 16 bits is in float32, as in transformers.
+  const at::Tensor scores = gate_(tokens);
+  const at::Tensor probabilities =
+      at::softmax(scores, -1, scores.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  auto [weights, chosen] = at::topk(probabilities, experts_per_token_);
+  if (normalize_) weights = weights / weights.sum(-1, /*keepdim=*/true);
+  return experts_(tokens, chosen, weights).view(hidden.sizes());
 }
 
 }  // namespace moonshard

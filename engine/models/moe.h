@@ -28,8 +28,20 @@ struct MoeOptions {
 // (num_experts_per_tok). `experts`, `experts_per_token`: the defaults for absent fields.
 MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_token);
 
-// x [B, T, H] -> [B, T, H]. Every expert is called in every forward, also if no token is routed to it, so that all
-// ranks run the same collectives. The gradient of an expert without tokens is zero.
+// Experts "0", "1", ...: tokens [N, H], ids of their experts int64 [N, k], weights [N, k] -> the sums [N, H] of the
+// weighted results of the experts. Every expert is called in every forward, also if no token is routed to it, so that
+// all ranks run the same collectives. The gradient of an expert without tokens is zero.
+class ExpertsImpl : public torch::nn::Module {
+ public:
+  explicit ExpertsImpl(const MoeOptions& options);
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& ids, const at::Tensor& weights);
+
+ private:
+  std::vector<GatedMlp> experts_;
+};
+MOONSHARD_MODULE(Experts);
+
+// x [B, T, H] -> [B, T, H].
 class SparseMoeImpl : public torch::nn::Module {
  public:
   explicit SparseMoeImpl(const MoeOptions& options);
@@ -39,7 +51,7 @@ class SparseMoeImpl : public torch::nn::Module {
   int64_t experts_per_token_;
   bool normalize_;
   nn::Linear gate_ = nullptr;
-  std::vector<GatedMlp> experts_;
+  Experts experts_ = nullptr;
 };
 MOONSHARD_MODULE(SparseMoe);
 

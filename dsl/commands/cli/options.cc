@@ -42,7 +42,7 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
   app.add_option("--plan", model.plan,
                  "plan file, the name of a shipped plan, or hf:FILE[#KEY]; default: chosen by architecture");
   app.add_option("--mesh", model.mesh,
-                 "axes and sizes, as in tp=2,dp=4: tp, cp, dp (= dp_shard) and dp_replicate; default: one rank");
+                 "axes and sizes, as in tp=2,dp=4: tp, cp, ep, dp (= dp_shard) and dp_replicate; default: one rank");
   app.add_option("--option", plan_options, "an option of the plan, as in sequence_parallel=true; may be repeated")
       ->allow_extra_args(false);
   app.add_flag("--isolate", model.isolate, "evaluate the plan in a child process under limits: for an untrusted plan");

@@ -114,7 +114,7 @@ std::string Side(const std::vector<std::optional<Redistribution>>& redistributio
   return Join(texts, ", ");
 }
 
-// "replicate -> shared: all_reduce backward" of every redistribution that communicates.
+// "replicate -> shared: all_reduce backward" of every redistribution that communicates, and of an exchange of tokens.
 std::string Collectives(const ModuleLayouts& layouts, const MeshShape& mesh, Direction direction) {
   std::vector<std::string> texts;
   for (const auto* redistributions : {&layouts.inputs, &layouts.outputs}) {
@@ -124,6 +124,9 @@ std::string Collectives(const ModuleLayouts& layouts, const MeshShape& mesh, Dir
       const std::string kind = CollectiveText(*move, mesh, direction, !ids);
       if (!kind.empty()) texts.push_back(kind);
     }
+  }
+  if (layouts.exchange && mesh.size(MeshAxis::kEp) > 1) {
+    texts.emplace_back(direction == Direction::kForward ? "3 all_to_all" : "2 all_to_all");
   }
   return Join(texts, ", ");
 }

@@ -91,6 +91,34 @@ struct Timing {
   int64_t memory_before_load = 0;
 };
 
+// {path, received, dropped} of each module that exchanges tokens: the rows that each expert received from the ranks of
+// rank 0's group of ep, and the rows of rank 0's tokens that were dropped. Collective.
+JsonValue::Array ExpertsJson(const AppliedPlan& applied) {
+  JsonValue::Array out;
+  if (!applied.plan().exchanges_tokens()) return out;
+  const CollectiveLabel label("the loads of experts");
+  AxisGroup& group = applied.group(MeshAxis::kEp);
+  for (const ExpertLoad& load : applied.expert_loads()) {
+    const auto module = static_cast<size_t>(applied.plan().tree->Find(load.path));
+    const int64_t experts = applied.plan().LayoutsOf(module).experts;
+    const int64_t block = (experts + group.size() - 1) / group.size();
+    std::vector<int64_t> received(static_cast<size_t>(block * group.size()), 0);
+    for (int64_t i = 0; i < block; ++i) {
+      const auto index = static_cast<size_t>(i);
+      const std::vector<int64_t> all =
+          group.ExchangeNumbers(index < load.received.size() ? load.received[index] : 0, label);
+      for (int64_t rank = 0; rank < group.size(); ++rank) {
+        received[static_cast<size_t>(rank * block + i)] = all[static_cast<size_t>(rank)];
+      }
+    }
+    received.resize(static_cast<size_t>(experts));
+    out.emplace_back(JsonValue::Object{{"path", load.path},
+                                       {"received", JsonValue::Array(received.begin(), received.end())},
+                                       {"dropped", load.dropped}});
+  }
+  return out;
+}
+
 // Rank 0 gathers the numbers of all ranks and writes them.
 void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const CollectiveCounts& counts, const Timing& timing,
                 const StepResult& result, int64_t peak) {
@@ -106,6 +134,7 @@ void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const Collecti
     befores = group.ExchangeNumbers(befores[0], label);
     owns = group.ExchangeNumbers(owns[0], label);
   }
+  JsonValue::Array experts = ExpertsJson(applied);
   if (applied.mesh().rank() != 0) return;
   JsonValue::Array ranks;
   for (size_t r = 0; r < peaks.size(); ++r) {
@@ -126,6 +155,7 @@ void WriteStats(const EvalVerb& verb, const AppliedPlan& applied, const Collecti
       {"seconds",
        JsonValue::Object{{"load", timing.load_s}, {"forward", result.forward_s}, {"backward", result.backward_s}}},
   };
+  if (!experts.empty()) stats["experts"] = std::move(experts);
   const JsonValue collectives = ToJson(counts);
   for (const auto& [direction, kinds] : collectives.AsObject()) stats[direction] = kinds;
   const std::string text = WriteJson(stats, 2) + "\n";

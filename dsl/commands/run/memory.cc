@@ -43,6 +43,16 @@ void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
   }
 }
 
+// How many tokens the experts of a rank receive depends on their values, which the meta device does not have.
+void RefuseExchange(const CompiledPlan& plan) {
+  if (!plan.exchanges_tokens()) return;
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                "the memory of a plan that sends tokens to experts on ep cannot be predicted");
+  d.declared = "ep=" + std::to_string(plan.mesh.size(MeshAxis::kEp));
+  d.required = "a mesh without ep";
+  throw PlanError({std::move(d)});
+}
+
 }  // namespace
 
 int RunExplainMemory(const ExplainVerb& verb) {
@@ -67,6 +77,7 @@ int RunExplainMemory(const ExplainVerb& verb) {
   const StepRecorder::Scope scope(recorder);
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type, /*trains=*/false);
+  RefuseExchange(sharded.applied->plan());
   std::optional<BatchLoss> loss;
   Inputs inputs;
   if (sharded.by_name) {

@@ -151,6 +151,10 @@ void Report::Step(const StepNumbers& numbers) {
                             {"collectives", numbers.collectives.count},
                             {"collective_bytes", numbers.collectives.bytes}};
   if (!peak_memory_.empty()) line["peak_memory_bytes"] = List(peak_memory_);
+  if (numbers.expert_load) {
+    line["expert_load"] = *numbers.expert_load;
+    line["dropped_tokens"] = numbers.dropped;
+  }
   Write(std::move(line));
 }
 

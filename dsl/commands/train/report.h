@@ -23,6 +23,10 @@ struct StepNumbers {
   bool skipped = false;         // the parameters are unchanged, because the loss or a gradient is not finite
   int64_t units = 0;            // tokens or examples of the step, over all ranks
   CollectiveCount collectives;  // of this rank, of all kinds
+  // Of a plan that sends tokens to experts: the largest number of tokens that an expert received, as a multiple of the
+  // mean over all experts, and the number of tokens that were not sent to one of their experts, over all ranks.
+  std::optional<double> expert_load;
+  int64_t dropped = 0;
 };
 
 // The sum over all kinds of collectives, in forward and backward.

@@ -1,6 +1,9 @@
 #include "dsl/commands/train/train.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -131,8 +134,42 @@ class TrainingRun {
     const CollectiveCount of_model = Total(model_.counts());
     const CollectiveCount of_loss = Total(loss_.counts());
     numbers.collectives = {of_model.count + of_loss.count, of_model.bytes + of_loss.bytes};
+    CountLoads(numbers);
     CountSkips(numbers);
     return numbers;
+  }
+
+  // How evenly the router spread the tokens of the step over the experts of all layers and ranks. Ranks of tp have the
+  // same numbers, which does not change a ratio; the dropped tokens are those of the first of them.
+  void CountLoads(StepNumbers& numbers) const {
+    const CompiledPlan& plan = model_.plan();
+    if (!plan.exchanges_tokens()) return;
+    int64_t largest = 0;
+    int64_t received = 0;
+    int64_t experts = 0;
+    int64_t dropped = 0;
+    bool drops = false;
+    for (const ExpertLoad& load : model_.expert_loads()) {
+      for (const int64_t rows : load.received) {
+        largest = std::max(largest, rows);
+        received += rows;
+      }
+      const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(plan.tree->Find(load.path)));
+      experts += layouts.experts * (plan.mesh.world_size() / plan.mesh.size(MeshAxis::kEp));
+      drops = drops || layouts.exchange->capacity > 0;
+      if (mesh_.coordinate(MeshAxis::kTp) == 0) dropped += load.dropped;
+    }
+    const CollectiveLabel label("the loads of experts");
+    const auto sum = [&](int64_t mine) {
+      const std::vector<int64_t> all = world_.All(mine, label);
+      return std::accumulate(all.begin(), all.end(), int64_t{0});
+    };
+    largest = world_.Max(largest, label);
+    received = sum(received);
+    if (drops) numbers.dropped = sum(dropped);
+    if (received > 0) {
+      numbers.expert_load = static_cast<double>(largest) * static_cast<double>(experts) / static_cast<double>(received);
+    }
   }
 
   // Runs `read`, which reads data, and throws on every rank if it throws on any: otherwise the other ranks would wait

@@ -32,6 +32,7 @@ class StyleReader {
     if (Field("after")) ReadAfter();
     if (Field("lookup")) ReadLookup();
     if (Field("route")) ReadRoute();
+    if (Field("exchange")) ReadExchange();
     if (Field("bare")) ReadBare();
     if (Field("missing")) ReadMissing();
     return good_;
@@ -178,6 +179,37 @@ class StyleReader {
       return Bad(form, index);
     }
     style_.route = Route{of == "inputs", static_cast<int>(*ids) - 1, static_cast<int>(*weights) - 1};
+  }
+
+  void ReadExchange() {
+    const int index = lua_absindex(lua_, -1);
+    const std::string form = MustBe("style", "exchange");
+    if (!IsTable(lua_, index)) return Bad(form);
+    KeyReader keys(lua_, index, "exchange");
+    const std::optional<int64_t> tokens = keys.Integer("tokens");
+    const std::optional<int64_t> ids = keys.Integer("ids");
+    const std::optional<int64_t> weights = keys.Integer("weights");
+    const std::optional<int64_t> per_token = keys.Integer("per_token");
+    const std::optional<int64_t> features = keys.Integer("features");
+    const std::optional<double> capacity = keys.Number("capacity");
+    const std::optional<int64_t> listed = keys.Integer("listed");
+    if (!keys.good()) {
+      good_ = false;
+      return;
+    }
+    if (!tokens || !ids || !weights || !per_token || !features || tokens == ids || tokens == weights ||
+        ids == weights || capacity == 0.0) {
+      return Bad(form, index);
+    }
+    Exchange exchange;
+    exchange.tokens = static_cast<int>(*tokens) - 1;
+    exchange.ids = static_cast<int>(*ids) - 1;
+    exchange.weights = static_cast<int>(*weights) - 1;
+    exchange.per_token = *per_token;
+    exchange.features = *features;
+    exchange.capacity = capacity.value_or(0);
+    exchange.listed = listed.value_or(0);
+    style_.exchange = exchange;
   }
 
   lua_State* lua_;

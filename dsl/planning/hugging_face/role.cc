@@ -76,15 +76,18 @@ class RoleReader {
     };
     // Such plans do not contain fsdp and ddp.
     const auto of_tp = [this](Placement placement) {
-      if (plan_.plan->data_parallel) {
-        placement[MeshAxis::kDpShard] = placement[MeshAxis::kDpReplicate] = Layout::Replicate();
+      for (const MeshAxis axis : kDataAxes) {
+        const bool expert = axis == MeshAxis::kEp && placement[axis].is_shard();
+        if (plan_.plan->data_parallel && !expert) placement[axis] = Layout::Replicate();
       }
       return placement.only_tp();
     };
     const bool good = std::ranges::all_of(layouts_.params, of_tp) && std::ranges::all_of(layouts_.inputs, only_tp) &&
                       std::ranges::all_of(layouts_.outputs, only_tp);
     if (!good) Other("the module is sharded on a mesh axis other than tp");
-    return good;
+    const bool sends = layouts_.exchange && plan_.exchanges_tokens();
+    if (good && sends) Other("no style sends tokens to experts on other ranks");
+    return good && !sends;
   }
 
   // Fewer heads than ranks: other systems do not replicate them.

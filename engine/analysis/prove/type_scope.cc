@@ -341,8 +341,24 @@ struct TypeScope::State final : CallObserver {
   bool loss_checked = false;
 };
 
+namespace {
+
+// The tokens that an expert received from several ranks have no type on ep, so that a proof would not mean anything.
+AppliedPlan& Typed(AppliedPlan& applied) {
+  const CompiledPlan& plan = applied.plan();
+  if (!plan.exchanges_tokens()) return applied;
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                "the types of a plan that sends tokens to experts on ep cannot be checked");
+  d.declared = "ep=" + std::to_string(plan.mesh.size(MeshAxis::kEp));
+  d.required = "a mesh without ep";
+  d.help = "verify compares the numbers of such a plan with those of an unsharded run";
+  throw PlanError({std::move(d)});
+}
+
+}  // namespace
+
 TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
-    : state_(std::make_unique<State>(applied, options)) {}
+    : state_(std::make_unique<State>(Typed(applied), options)) {}
 
 // Finish closes first and checks then: gradients are read by the checker and by no operator, and what the host runs
 // after the step must not be recorded as a part of it. A scope that an exception leaves closes here, without a proof.
@@ -436,6 +452,27 @@ Proof ProveOverTp(const MeshShape& shape, const StepOfMesh& run, TypeOptions opt
   return ProveAtOwners([&](int64_t at) { return ProveAt(shape, run, options, at, device); }, rank, tp);
 }
 
+// What two proofs rest on, of which one begins with the other. The same operators and tensors may be in both, so that
+// their numbers are not added.
+void AddAssumptions(const Proof& from, Proof& proof) {
+  for (const auto& [why, operators] : from.unproven) {
+    Unproven& all = proof.unproven.try_emplace(why, operators).first->second;
+    all.count = std::max(all.count, operators.count);
+  }
+  for (const Assumption& assumption : from.assumptions) {
+    const auto same = std::ranges::find(proof.assumptions, assumption.kind, &Assumption::kind);
+    if (same == proof.assumptions.end()) {
+      proof.assumptions.push_back(assumption);
+      continue;
+    }
+    std::set<std::string> of(same->of.begin(), same->of.end());
+    of.insert(assumption.of.begin(), assumption.of.end());
+    same->of.assign(of.begin(), of.end());
+    same->count = of.empty() ? std::max(same->count, assumption.count) : static_cast<int64_t>(of.size());
+  }
+  std::ranges::sort(proof.assumptions, {}, &Assumption::kind);
+}
+
 }  // namespace
 
 // The step at cp=1 is proven first, against the step of one rank; the step on the mesh is then compared with the step
@@ -459,6 +496,7 @@ Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions
     return ProveAt(shape, run, compared, at, device);
   };
   Proof proof = ProveAtOwners(prove, rank, shape.size(MeshAxis::kTp));
+  AddAssumptions(first, proof);
   proof.sizes_compared = proof.sizes_compared && first.sizes_compared;
   for (const std::string& other : first.sizes_not_compared) {
     if (std::ranges::find(proof.sizes_not_compared, other) == proof.sizes_not_compared.end()) {

@@ -44,7 +44,8 @@ void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagno
 
 // Returns kMostlyReplicated with the largest replicated parameters if the plan shards less than half of the model's
 // elements: its rules were probably written for another model. Returns nullopt if the plan shards no element, since
-// CheckAxes (mesh_axes.h) reports the unused axis. Tied tensors count once, buffers do not count.
+// CheckAxes (mesh_axes.h) reports the unused axis, and on a mesh without tp, where ep shards experts alone. Tied
+// tensors count once, buffers do not count.
 std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan);
 
 // Returns kNotHookable at the plan line `where`, for a module whose calls must be intercepted, but do not pass through

@@ -10,6 +10,7 @@
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/context_parallel.h"
 #include "engine/plan/compile/data_parallel.h"
+#include "engine/plan/compile/expert_parallel.h"
 #include "engine/plan/compile/mesh_axes.h"
 #include "engine/plan/compile/precision.h"
 #include "engine/plan/compile/resolve_style.h"
@@ -60,6 +61,7 @@ class Compiler {
     CheckTies();
     CompilePrecision(matched_, out_, diagnostics_);
     CompileContext(out_, diagnostics_);
+    CheckExpertParallel(out_, diagnostics_);
     if (!HasErrors(diagnostics_)) CompileDataParallel(matched_, out_, diagnostics_);
     CompileRecompute();
     CheckAxes(out_, diagnostics_);

@@ -34,7 +34,8 @@ struct ModuleLayouts {
   std::vector<std::string> after;                      // parameters added after the first output's redistribution
   Lookup lookup = Lookup::kPlain;
   std::optional<Route> route;
-  int64_t experts = 0;        // number of experts over all ranks, among which the route's ids choose
+  std::optional<Exchange> exchange;
+  int64_t experts = 0;        // number of experts over all ranks, among which the ids of route or exchange choose
   std::string missing;        // the part of the style that the engine cannot run; "": none
   int64_t in_features = -1;   // full size of the first argument's last dim; -1 if the kind does not determine it
   int64_t out_features = -1;  // full size of the result's last dim; -1 likewise
@@ -113,6 +114,8 @@ struct CompiledPlan {
 
   const ModuleLayouts& LayoutsOf(size_t module) const { return layouts[layouts_of[module]]; }
   const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
+  // Whether ep has several ranks and a module sends its tokens to the experts on them.
+  bool exchanges_tokens() const;
   // The tree that a live model has before the plan is applied.
   const std::shared_ptr<const ModuleTree>& live_tree() const { return bare_tree ? bare_tree : tree; }
   // The name of the adapter that is computed with and trained, which is the plan's first; "" if there is none.

@@ -71,6 +71,7 @@ class Counter {
       const ModuleLayouts& layouts = plan_.LayoutsOf(m);
       const int64_t runs = RunsOf(plan_.tree->modules()[m].path);
       for (const ModuleStep& step : steps.enter) {
+        if (step.kind == StepKind::kSendTokens) AddExchange(m, layouts, runs);
         if (step.kind != StepKind::kRedistributeInput || !step.shared_with.empty()) continue;
         Add(PlannedCollective::Of::kInput, m, layouts.inputs, step, layouts.in_features, runs);
       }
@@ -153,12 +154,48 @@ class Counter {
     }
   }
 
+  // Experts that are modules of their own have the dtype of the first of them.
+  DType DTypeOfExperts(size_t module) const {
+    const std::vector<Module>& modules = plan_.tree->modules();
+    const std::string inside = modules[module].path + ".";
+    for (size_t m = module; m < modules.size(); ++m) {
+      if (m > module && !modules[m].path.starts_with(inside)) continue;
+      if (!plan_.tree->parameters(modules[m]).empty()) return DTypeOf(m);
+    }
+    return DType::kF32;
+  }
+
+  // The numbers of tokens for each expert, the tokens, one row for each of their experts, and the results; in backward
+  // the gradients of both. The rows that a rank sends and those that come back are its own, however they are routed.
+  void AddExchange(size_t module, const ModuleLayouts& layouts, int64_t runs) {
+    const Exchange& exchange = *layouts.exchange;
+    const int64_t ranks = plan_.mesh.size(MeshAxis::kEp);
+    int64_t sequence = tokens_.sequence;
+    if (plan_.context_parallel) {
+      sequence = LocalSize(Layout::Shard(1), sequence, plan_.mesh.size(MeshAxis::kCp),
+                           plan_.mesh.Coordinate(rank_, MeshAxis::kCp));
+    }
+    const int64_t rows =
+        BytesOf(DTypeOfExperts(module), tokens_.batch * sequence * exchange.per_token * exchange.features);
+    using Of = PlannedCollective::Of;
+    const auto add = [&](Of of, Direction direction, int64_t bytes) {
+      out_.push_back({of, direction, CollectiveKind::kAllToAll, bytes, static_cast<int64_t>(module), -1});
+    };
+    for (int64_t run = 0; run < runs; ++run) {
+      add(Of::kExchangeCounts, Direction::kForward,
+          BytesOf(DType::kI64, (layouts.experts + ranks - 1) / ranks * ranks));
+      for (int i = 0; i < 2; ++i) add(Of::kExchange, Direction::kForward, rows);
+    }
+    for (int i = 0; i < 2; ++i) add(Of::kExchange, Direction::kBackward, rows);
+  }
+
   // What one parameter adds to a flat sum of gradients.
   struct Sum {
     uint32_t param = 0;
     PlannedGroup group;
     DType dtype = DType::kF32;
     int64_t bytes = 0;
+    bool in_bucket = false;
   };
 
   // Of the modules that share these steps.
@@ -173,7 +210,8 @@ class Counter {
         std::vector<int64_t> local = LocalShape(parameter.shape, layouts.params[p], plan_.mesh, rank_);
         if (term.dim >= 0) local[static_cast<size_t>(term.dim)] = term.length;
         // Each brings one element more: whether this rank used it (redistribute/gradient_sum.h).
-        out.push_back({p, term.group, parameter.dtype, BytesOf(parameter.dtype, Product(local) + 1)});
+        const bool in_bucket = SpansData(term.group) && IsInBucket(plan_, layouts.params[p]);
+        out.push_back({p, term.group, parameter.dtype, BytesOf(parameter.dtype, Product(local) + 1), in_bucket});
       }
     }
     return out;
@@ -182,7 +220,6 @@ class Counter {
   // Each member brings one element more, and the last bucket one more for each bucket (redistribute/bucket_sum.h).
   void CountBuckets() {
     const std::vector<GradientBucket>& buckets = plan_.buckets;
-    in_buckets_ = !buckets.empty();
     const auto count = static_cast<int64_t>(buckets.size());
     for (const GradientBucket& bucket : buckets) {
       int64_t elements = &bucket == &buckets.back() && count > 1 ? count : 0;
@@ -204,8 +241,7 @@ class Counter {
       std::optional<std::vector<Sum>>& sums = known[plan_.steps_of[m]];
       if (!sums) sums = SumsOf(plan_.StepsOf(m));
       for (const Sum& sum : *sums) {
-        if (in_buckets_ && SpansData(sum.group)) continue;
-        if (!repeats.contains({m, sum.param})) bytes[{sum.group, sum.dtype}] += sum.bytes;
+        if (!sum.in_bucket && !repeats.contains({m, sum.param})) bytes[{sum.group, sum.dtype}] += sum.bytes;
       }
     }
     for (const auto& [key, sum] : bytes) {
@@ -245,7 +281,6 @@ class Counter {
   const CompiledPlan& plan_;
   int64_t rank_;
   Tokens tokens_;
-  bool in_buckets_ = false;  // gradients are summed over the data-parallel ranks in buckets
   std::vector<PlannedCollective> out_;
 };
 

@@ -36,12 +36,12 @@ PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens
 
 // One collective of a step, and the module or unit that it belongs to.
 struct PlannedCollective {
-  enum class Of : uint8_t { kInput, kOutput, kGradientSum, kUnit };
+  enum class Of : uint8_t { kInput, kOutput, kExchange, kExchangeCounts, kGradientSum, kUnit };
   Of of = Of::kInput;
   Direction direction = Direction::kForward;
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  int64_t bytes = 0;    // of the full tensor; for an all-to-all, of one shard
-  int64_t module = -1;  // of kInput and kOutput: index into the tree's modules; else -1
+  int64_t bytes = 0;    // of the full tensor; for an all-to-all, of one shard; for an exchange, of this rank's own rows
+  int64_t module = -1;  // of inputs, outputs and exchanges: index into the tree's modules; else -1
   int64_t unit = -1;    // of kUnit: index into the plan's units; else -1
 };
 

@@ -71,13 +71,14 @@ class DataParallelCompiler {
     return false;
   }
 
-  // For each parameter, its layout on both data-parallel axes and, of a plan that shards the sequence on cp, on cp (the
+  // For each parameter, its layout on the data-parallel axes and, of a plan that shards the sequence on cp, on cp (the
   // comment above has the reasons):
   //
-  //                                    dp_replicate     dp_shard     cp
-  //   ddp                              shared           shared       shared
-  //   fsdp, in a unit                  shared           shard(0)     shard(0)
-  //   fsdp, ignored or a number        shared           shared       shared
+  //                                    dp_replicate     dp_shard     ep          cp
+  //   ddp                              shared           shared       shared      shared
+  //   fsdp, in a unit                  shared           shard(0)     shared      shard(0)
+  //   fsdp, ignored or a number        shared           shared       shared      shared
+  //   an expert that ep distributes    shared           as above     its shard   as above
   //
   // From these layouts alone the sums of gradients follow (gradient_sums.h): shared adds a term over the axis,
   // shard(0) none, since the reduce-scatter has summed it.
@@ -91,7 +92,8 @@ class DataParallelCompiler {
       const bool shards = shards_ && !ignored && !signature[p].shape.empty();
       if (shards) CheckReplicas(layouts, signature[p], placement);
       for (MeshAxis axis : kDataAxes) {
-        if (plan_.mesh.size(axis) > 1) placement[axis] = Layout::Shared();
+        const bool distributed = axis == MeshAxis::kEp && placement[axis].is_shard();
+        if (plan_.mesh.size(axis) > 1 && !distributed) placement[axis] = Layout::Shared();
       }
       if (!shards) continue;
       for (MeshAxis axis : plan_.unit_settings.axes.axes()) {
@@ -105,6 +107,7 @@ class DataParallelCompiler {
   }
 
   void CheckFree(const ModuleLayouts& layouts, const Parameter& parameter, const Placement& placement) {
+    // Layouts on ep: expert_parallel.h.
     for (MeshAxis axis : {MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kCp}) {
       const bool sequence = axis == MeshAxis::kCp && placement[axis] == Layout::Shared();  // context_parallel.h
       if (placement[axis] == Layout::Replicate() || sequence) continue;

@@ -89,6 +89,13 @@ bool SpansData(const PlannedGroup& group) {
   return std::ranges::any_of(group.axes.axes(), [](MeshAxis axis) { return IsDataAxis(axis); });
 }
 
+bool IsInBucket(const CompiledPlan& plan, const Placement& placement) {
+  if (!SumsOverData(plan) || plan.plan->data_parallel->shards) return false;
+  return std::ranges::all_of(kDataAxes, [&](MeshAxis axis) {
+    return plan.mesh.size(axis) == 1 || placement[axis].kind == LayoutKind::kShared;
+  });
+}
+
 bool SumsOverRanks(const CompiledPlan& plan) {
   return plan.mesh.size(MeshAxis::kTp) > 1 || plan.context_parallel || SumsOverData(plan);
 }
@@ -110,6 +117,7 @@ std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
     for (auto p = static_cast<uint32_t>(signature.size()); p-- > 0;) {
       if (!plan.Trains({m, p}) || repeats.contains({m, p})) continue;
       const Placement& placement = plan.LayoutsOf(m).params[p];
+      if (!IsInBucket(plan, placement)) continue;
       const std::vector<GradientTerm> terms = GradientTermsOf(signature[p].shape, placement, plan.mesh, 0);
       const auto over_data = std::ranges::find_if(terms, SpansData, &GradientTerm::group);
       Check(over_data != terms.end() && over_data->dim < 0 && (out.empty() || out.front().group == over_data->group),

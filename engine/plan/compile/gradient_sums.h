@@ -46,8 +46,12 @@ bool SpansData(const PlannedGroup& group);
 // Whether gradients may be summed over ranks of any axis.
 bool SumsOverRanks(const CompiledPlan& plan);
 
-// Returns the buckets of a plan with ddp over more than one rank; empty for other plans. Every parameter is in one
-// bucket; a tied tensor once, buffers not at all. Parameters are in the reverse order of the tree, which is about the
+// Whether the gradient of a parameter is summed in a bucket of ddp: it is shared on every data-parallel axis. An expert
+// that ep distributes is not: its gradient is summed over the other axes when the backward ends.
+bool IsInBucket(const CompiledPlan& plan, const Placement& placement);
+
+// Returns the buckets of a plan with ddp over several ranks; empty for other plans. A parameter with IsInBucket is in
+// one bucket; a tied tensor once, buffers not at all. Parameters are in reverse order of the tree, which is about the
 // order in which a backward computes their gradients. All parameters of a bucket have one dtype. A bucket is closed
 // before it exceeds the section's bucket_bytes; a larger parameter has a bucket of its own. Sizes are counted for the
 // shards of rank 0, so that all ranks have the same buckets. The buckets are in the order in which their all-reduces

@@ -30,7 +30,9 @@ std::vector<MeshAxis> UnusedAxes(const CompiledPlan& plan) {
   std::vector<MeshAxis> out;
   for (const MeshAxis axis : kMeshAxes) {
     const bool of_section = IsDataAxis(axis) && plan.plan->data_parallel;
-    if (plan.mesh.size(axis) > 1 && !used[static_cast<size_t>(axis)] && !of_section) out.push_back(axis);
+    // Experts are on ep, and all other parameters are full on each of its ranks.
+    const bool used_alone = used[static_cast<size_t>(axis)] && axis != MeshAxis::kEp;
+    if (plan.mesh.size(axis) > 1 && !used_alone && !of_section) out.push_back(axis);
   }
   return out;
 }

@@ -302,6 +302,10 @@ class ProgramCompiler {
         out.leave.push_back(Step(StepKind::kRouteOutputs));
       }
     }
+    if (layouts.exchange && plan_.mesh.size(MeshAxis::kEp) > 1) {
+      out.enter.push_back(Step(StepKind::kSendTokens));
+      out.leave.push_back(Step(StepKind::kReturnTokens));
+    }
     if (key.shares) out.enter.push_back(Step(StepKind::kShareResults));
     if (key.needs_gradient) out.leave.push_back(Step(StepKind::kNeedGradient));
     // The root's calls are intercepted always: a step begins there, and missing values are found there.
@@ -437,6 +441,7 @@ class ProgramCompiler {
         for (const ModuleStep& step : *list) {
           const bool moves = step.kind == StepKind::kRedistributeInput || step.kind == StepKind::kRedistributeOutput;
           if (moves) axes.insert(step.axis);
+          if (step.kind == StepKind::kSendTokens) axes.insert(MeshAxis::kEp);
         }
       }
       for (const PlannedSum& sum : steps.sums) add(sum.group);

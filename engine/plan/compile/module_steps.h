@@ -8,9 +8,10 @@
 // dtype in which the module computes. The steps from kRecompute to kFinishCall are inside of a recomputed call and run
 // again in the backward, including redistributions, with the same random numbers. Casts and the gather of the unit do
 // not run again: the backward gathers the unit by itself. Inputs are compared between ranks before the first collective
-// of the call. Parameters that the forward left out (a rowwise bias) are added once, after the partial sums were
-// reduced. The order after the forward is not the reverse of the order before it: a step that ends an earlier step
-// names that step (ModuleStep::ends).
+// of the call. Tokens come back from their experts before the output is reduced, so that a reduction over tp has a row
+// for each token and not for each of its experts. Parameters that the forward left out (a rowwise bias) are added once,
+// after the partial sums were reduced. The order after the forward is not the reverse of the order before it: a step
+// that ends an earlier step names that step (ModuleStep::ends).
 //
 // Modules with equal steps share one ModuleSteps: a model of 60,000 modules has a few dozen.
 #pragma once
@@ -42,10 +43,12 @@ enum class StepKind : uint8_t {
   kDrawInside,         // selects the source of random numbers for the forward: `stream`
   kRedistributeInput,  // redistributes argument `position` on `axis`
   kRouteInputs,        // replaces expert ids and weights among the arguments by those of this rank's experts
+  kSendTokens,         // sends the tokens among the arguments to the ranks of ep that have their experts
   kShareResults,       // equal redistributions of one tensor by calls inside this call share one result
   // After the module's forward.
-  kDrawAfter,           // selects the source of random numbers until the next call: `stream`
-  kNeedGradient,        // of a frozen lookup in a plan with adapters: the first result requires a gradient
+  kDrawAfter,     // selects the source of random numbers until the next call: `stream`
+  kNeedGradient,  // of a frozen lookup in a plan with adapters: the first result requires a gradient
+  kReturnTokens,  // sends the results of kSendTokens back, multiplies them by the routing weights and adds them up
   kRedistributeOutput,  // redistributes result `position` on `axis`
   kAddParameters,       // adds the parameters of ModuleLayouts::after to the first result, which was redistributed
   kRouteOutputs,        // as kRouteInputs, among the results

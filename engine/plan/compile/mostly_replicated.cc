@@ -33,6 +33,7 @@ std::string AsPattern(const std::string& path_class) {
 // Half of the elements is far below what any real plan shards: matrices are sharded, and they are nearly all of a
 // model. A plan below it matches some names of a model that it was not written for.
 std::optional<Diagnostic> FindMostlyReplicated(const CompiledPlan& plan) {
+  if (plan.mesh.size(MeshAxis::kTp) == 1) return std::nullopt;
   const ModuleTree& tree = *plan.tree;
   const std::set<ParamRef> repeats = TiedCopies(tree);
   int64_t all = 0;

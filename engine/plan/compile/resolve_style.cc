@@ -307,6 +307,46 @@ void ResolveRoute(const Style& style, const Landing& landing, const MeshShape& m
   layouts.route = style.route;
 }
 
+// Stacked experts are the rows of every matrix of the module. Which of them a rank of ep has is torch.chunk's shard, as
+// the exchange expects; tp shards other dims.
+void ResolveExchange(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleLayouts& layouts,
+                     Diagnostics& diagnostics) {
+  if (!style.exchange) return;
+  const auto refuse = [&](std::string declared, std::string required) {
+    Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
+                      "exchange of style '" + style.name + "' does not fit '" + landing.module->path + "'");
+    d.declared = std::move(declared);
+    d.required = std::move(required);
+    diagnostics.push_back(std::move(d));
+  };
+  if (style.route) return refuse("exchange and route", "one of them");
+  layouts.experts = style.exchange->listed;
+  for (size_t i = 0; i < landing.signature->size() && style.exchange->listed == 0; ++i) {
+    const Parameter& parameter = (*landing.signature)[i];
+    if (parameter.is_buffer || parameter.shape.size() < 2) continue;
+    const Layout& on_ep = layouts.params[i][MeshAxis::kEp];
+    const Layout& on_tp = layouts.params[i][MeshAxis::kTp];
+    const bool agrees = layouts.experts == 0 || parameter.shape[0] == layouts.experts;
+    if (!agrees || (mesh.size(MeshAxis::kEp) > 1 && on_ep != Layout::Shard(0)) ||
+        (on_tp.is_shard() && on_tp.dim == 0)) {
+      refuse(parameter.name + " of shape " + ShapeToString(parameter.shape) + ", " + layouts.params[i].ToText(),
+             agrees
+                 ? "experts sharded as on { ep = shard(0) }, and on tp along another dim"
+                 : "parameters whose first dim is " + std::to_string(layouts.experts) + ", one entry for each expert");
+    }
+    layouts.experts = parameter.shape[0];
+  }
+  if (layouts.experts == 0) {
+    return refuse("no parameter of two dims or more",
+                  "exchange = { listed = NUMBER OF EXPERTS } if each expert is a module");
+  }
+  layouts.exchange = style.exchange;
+  if (style.exchange->per_token > layouts.experts) {
+    refuse("per_token = " + std::to_string(style.exchange->per_token),
+           "at most the number of experts, " + std::to_string(layouts.experts));
+  }
+}
+
 }  // namespace
 
 // Axes from the innermost out, as LocalIntervals shards: each axis gets the length that the one before it left.
@@ -413,6 +453,7 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
   if (diagnostics.size() == before) CheckReplicasInSums(style, landing, mesh, layouts, diagnostics);
   ResolveLookup(style, landing, layouts, diagnostics);
   ResolveRoute(style, landing, mesh, layouts, diagnostics);
+  ResolveExchange(style, landing, mesh, layouts, diagnostics);
   if (layouts.needs_calls() && !landing.module->hookable) {
     diagnostics.push_back(NotHookable(*landing.module, "style '" + style.name + "' would not run", landing.source));
   }

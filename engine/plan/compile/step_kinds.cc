@@ -74,6 +74,20 @@ std::string Routed(const ModuleStep& /*step*/, const ModuleSteps& steps, const C
   return ": " + ToText(*layouts.route) + " of " + std::to_string(layouts.experts);
 }
 
+std::string Sent(const ModuleStep& /*step*/, const ModuleSteps& steps, const CompiledPlan& plan) {
+  const ModuleLayouts& layouts = plan.layouts[steps.layouts];
+  return ": " + ToText(*layouts.exchange) + " of " + std::to_string(layouts.experts) + " on ep";
+}
+
+// The numbers of the tokens and the tokens; the tokens' gradients come back.
+std::string SendCollectives(const ModuleStep& /*step*/, const ModuleSteps& /*steps*/, const CompiledPlan& /*plan*/) {
+  return "2 all_to_all forward, all_to_all backward";
+}
+
+std::string ReturnCollectives(const ModuleStep& /*step*/, const ModuleSteps& /*steps*/, const CompiledPlan& /*plan*/) {
+  return "all_to_all forward, all_to_all backward";
+}
+
 std::string WhenKept(const ModuleStep& step, const ModuleSteps& /*steps*/, const CompiledPlan& /*plan*/) {
   return step.keeps ? ": when its backward ends" : "";
 }
@@ -100,9 +114,11 @@ constexpr StepKindInfo kStepKinds[] = {
   {K::kDrawInside,         "draw_inside",         true,  {},                true,  true,  NumbersOf, nullptr},
   {K::kRedistributeInput,  "redistribute_input",  true,  {},                true,  false, OfInput,   InputCollectives},
   {K::kRouteInputs,        "route_inputs",        true,  {},                true,  false, Routed,    nullptr},
+  {K::kSendTokens,         "send_tokens",         true,  {},                true,  false, Sent,      SendCollectives},
   {K::kShareResults,       "share_results",       true,  {},                true,  true,  nullptr,   nullptr},
   {K::kDrawAfter,          "draw_after",          false, K::kDrawInside,    true,  true,  NumbersOf, nullptr},
   {K::kNeedGradient,       "need_gradient",       false, {},                true,  true,  nullptr,   nullptr},
+  {K::kReturnTokens,       "return_tokens",       false, K::kSendTokens,    true,  false, nullptr,   ReturnCollectives},
   {K::kRedistributeOutput, "redistribute_output", false, {},                true,  false, OfOutput,  OutputCollectives},
   {K::kAddParameters,      "add_parameters",      false, {},                true,  false, Added,     nullptr},
   {K::kRouteOutputs,       "route_outputs",       false, {},                true,  false, Routed,    nullptr},

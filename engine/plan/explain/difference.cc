@@ -69,6 +69,7 @@ Parts PartsOf(const CompiledPlan& plan, size_t module) {
   if (!layouts.after.empty()) parts.emplace_back("added late", Join(layouts.after, ", "));
   if (layouts.lookup == Lookup::kMasked) parts.emplace_back("lookup", "masked");
   if (layouts.route) parts.emplace_back("route", ToText(*layouts.route));
+  if (layouts.exchange) parts.emplace_back("exchange", ToText(*layouts.exchange));
   return parts;
 }
 

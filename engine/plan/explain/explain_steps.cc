@@ -36,29 +36,33 @@ std::vector<ProgramEntry> EntriesOf(const CompiledPlan& plan) {
 
 struct SumEntry {
   PlannedGroup group;
+  bool in_buckets = false;
   std::vector<std::string> params;  // folded
 };
 
 std::vector<SumEntry> SumsOf(const CompiledPlan& plan) {
   const std::set<ParamRef> repeats = TiedCopies(*plan.tree);
   std::map<std::tuple<PlannedGroup, uint32_t, uint32_t>, size_t> numbers;
-  std::vector<std::pair<PlannedGroup, std::vector<std::string>>> found;
+  std::vector<SumEntry> found;
   for (uint32_t m = 0; m < plan.tree->modules().size(); ++m) {
     for (const PlannedSum& sum : plan.StepsOf(m).sums) {
       if (repeats.contains({m, sum.param})) continue;
       const auto [entry, fresh] =
           numbers.try_emplace({sum.group, plan.tree->modules()[m].path_class, sum.param}, found.size());
-      if (fresh) found.push_back({sum.group, {}});
-      found[entry->second].second.push_back(plan.tree->PathOf({m, sum.param}));
+      const bool in_buckets = SpansData(sum.group) && IsInBucket(plan, plan.LayoutsOf(m).params[sum.param]);
+      if (fresh) found.push_back({sum.group, in_buckets, {}});
+      found[entry->second].params.push_back(plan.tree->PathOf({m, sum.param}));
     }
   }
   std::vector<SumEntry> out;
   for (const PlannedGroup& group : plan.groups) {
-    SumEntry entry = {group, {}};
-    for (const auto& [of, paths] : found) {
-      if (of == group) entry.params.push_back(FoldPaths(paths));
+    for (const bool in_buckets : {true, false}) {
+      SumEntry entry = {group, in_buckets, {}};
+      for (const SumEntry& of : found) {
+        if (of.group == group && of.in_buckets == in_buckets) entry.params.push_back(FoldPaths(of.params));
+      }
+      if (!entry.params.empty()) out.push_back(std::move(entry));
     }
-    if (!entry.params.empty()) out.push_back(std::move(entry));
   }
   return out;
 }
@@ -124,10 +128,9 @@ std::string ProgramText(const CompiledPlan& plan) {
   for (const PlannedGroup& group : plan.groups) groups.push_back(ToText(group, plan.mesh));
   out += "  groups: " + Join(groups, ", ") + "\n";
   for (const SumEntry& sum : SumsOf(plan)) {
-    const bool in_buckets = !plan.buckets.empty() && SpansData(sum.group);
     out += "  gradients summed over " + ToText(sum.group, plan.mesh) +
-           (in_buckets ? ", in " + std::to_string(plan.buckets.size()) + " all_reduce during the backward"
-                       : std::string(", in one all_reduce per dtype when the backward ends")) +
+           (sum.in_buckets ? ", in " + std::to_string(plan.buckets.size()) + " all_reduce during the backward"
+                           : std::string(", in one all_reduce per dtype when the backward ends")) +
            ": " + Visible(Join(sum.params, ", ")) + "\n";
   }
   return out;

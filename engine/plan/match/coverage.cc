@@ -78,11 +78,12 @@ bool AnyParameterMatches(const MatchedPlan& matched, const std::string& regex) {
   });
 }
 
-// A rule that only redistributes may name a module without parameters, which a tree from headers does not have.
+// A rule that only redistributes or sends tokens may name a module without parameters, which a tree from headers does
+// not have.
 bool OnlyRedistributions(const Rule& rule) {
   const Style& style = rule.style;
   return !rule.parameter && style.params.empty() && style.vectors.empty() && style.kinds.empty() &&
-         (!style.inputs.empty() || !style.outputs.empty());
+         (!style.inputs.empty() || !style.outputs.empty() || style.exchange.has_value());
 }
 
 // "0, 1, 5..9": numbers that follow each other as a range, others as they are.

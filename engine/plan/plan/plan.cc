@@ -39,10 +39,10 @@ const Placement* Named(const std::map<std::string, Placement>& params, const std
 // The list of names must have every member, or it does not compile.
 bool Style::operator==(const Style& other) const {
   const auto members = [](const Style& style) {
-    const auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, heads, kind_styles, bare,
-                 missing] = style;
-    return std::tie(name, params, vectors, kinds, inputs, outputs, after, lookup, route, heads, kind_styles, bare,
-                    missing);
+    const auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, exchange, heads, kind_styles,
+                 bare, missing] = style;
+    return std::tie(name, params, vectors, kinds, inputs, outputs, after, lookup, route, exchange, heads, kind_styles,
+                    bare, missing);
   };
   return members(*this) == members(other);
 }
@@ -67,6 +67,14 @@ std::string ToText(const Route& route) {
          ", weights=" + std::to_string(route.weights) + "]";
 }
 
+std::string ToText(const Exchange& exchange) {
+  return "inputs[tokens=" + std::to_string(exchange.tokens) + ", ids=" + std::to_string(exchange.ids) +
+         ", weights=" + std::to_string(exchange.weights) + "], features " + std::to_string(exchange.features) +
+         (exchange.capacity > 0 ? ", capacity " + ShortestText(exchange.capacity) : "") +
+         (exchange.listed > 0 ? ", listed " + std::to_string(exchange.listed) : "") + ", experts " +
+         std::to_string(exchange.per_token);
+}
+
 std::string ToText(const Style& style) {
   std::string out = style.name;
   if (!style.params.empty()) out += " params=" + ParamsText(style.params);
@@ -77,6 +85,7 @@ std::string ToText(const Style& style) {
   if (!style.after.empty()) out += " after=[" + Join(style.after, ", ") + "]";
   if (style.lookup == Lookup::kMasked) out += " lookup=masked";
   if (style.route) out += " route=" + ToText(*style.route);
+  if (style.exchange) out += " exchange=" + ToText(*style.exchange);
   if (style.heads > 0) out += " heads=" + std::to_string(style.heads);
   for (const KindStyle& own : style.kind_styles) out += " " + own.kind + "={" + ToText(own.style) + "}";
   if (style.bare) out += " bare";

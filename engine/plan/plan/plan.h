@@ -40,6 +40,26 @@ struct Route {
   bool operator==(const Route&) const = default;
 };
 
+// The call of experts that ep distributes over its ranks: tokens are sent to the ranks of the chosen experts, and
+// the results back, where they are multiplied by the routing weights and summed. The module's arguments are the
+// tokens [N, features], the ids [N, per_token] of the chosen experts and their weights [N, per_token]; its first result
+// is [N, features]. Experts are distributed as the rows of shard(0) are: rank r of ep has the r-th block of
+// ceil(experts / ep) experts.
+struct Exchange {
+  int tokens = 0;  // positions of arguments
+  int ids = 0;
+  int weights = 0;
+  int64_t per_token = 0;  // experts that a token chooses
+  int64_t features = 0;   // of a token
+  // An expert takes at most ceil(capacity * N * per_token / experts) tokens from each rank; of more, the last ones are
+  // not sent to it, and their sums lack its result. 0: every token is sent.
+  double capacity = 0;
+  // Number of experts, where each is a module of its own ("N" within the module); the call then has ids among all of
+  // them. 0: the experts are the rows of the module's parameters, and the call has ids among those of the rank.
+  int64_t listed = 0;
+  bool operator==(const Exchange&) const = default;
+};
+
 struct KindStyle;
 
 // What a rule declares for a module that it claims. Every named style (colwise, rowwise, ...) is a Lua function that
@@ -55,6 +75,7 @@ struct Style {
       after;  // parameters that the forward leaves out, added once to the redistributed first output
   Lookup lookup = Lookup::kPlain;
   std::optional<Route> route;
+  std::optional<Exchange> exchange;
   // Number of heads in the sharded dims of `params` and in the last dim of `outputs`, for layouts that declare neither
   // heads nor parts nor an owner; 0: no heads.
   int64_t heads = 0;
@@ -116,6 +137,9 @@ struct Plan {
 
 // "outputs[ids=2, weights=1]", positions from 0.
 std::string ToText(const Route& route);
+// "inputs[tokens=0, ids=1, weights=2], features 4096, listed 8, experts 2", positions from 0; the last number is of one
+// token.
+std::string ToText(const Exchange& exchange);
 // Returns one line: name, parameters, inputs, outputs. Equal texts mean equal styles.
 std::string ToText(const Style& style);
 

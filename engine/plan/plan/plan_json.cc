@@ -96,6 +96,24 @@ void Members(A& archive, Route& route) {
 }
 
 template <class A>
+void Members(A& archive, Exchange& exchange) {
+  auto& [tokens, ids, weights, per_token, features, capacity, listed] = exchange;
+  archive("tokens", tokens);
+  archive("ids", ids);
+  archive("weights", weights);
+  archive("per_token", per_token);
+  archive("features", features);
+  archive("capacity", capacity);
+  archive("listed", listed);
+  Require(archive,
+          std::min({tokens, ids, weights}) >= 0 && std::max({tokens, ids, weights}) < kMostPosition && tokens != ids &&
+              tokens != weights && ids != weights,
+          "the positions of tokens, ids and weights in the exchange must be different numbers from 0 to 1023");
+  Require(archive, per_token >= 1 && features >= 1 && listed >= 0 && capacity >= 0 && std::isfinite(capacity),
+          "a number of the exchange is out of range: per_token and features from 1, listed and capacity from 0");
+}
+
+template <class A>
 void Members(A& archive, Style& style);
 
 template <class A>
@@ -107,8 +125,8 @@ void Members(A& archive, KindStyle& kind_style) {
 
 template <class A>
 void Members(A& archive, Style& style) {
-  auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, heads, kind_styles, bare, missing] =
-      style;
+  auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, exchange, heads, kind_styles, bare,
+         missing] = style;
   archive("name", name);
   archive("params", params);
   archive("vectors", vectors);
@@ -118,6 +136,7 @@ void Members(A& archive, Style& style) {
   archive("after", after);
   archive("lookup", lookup);
   archive("route", route);
+  archive("exchange", exchange);
   archive("heads", heads);
   archive("kind_styles", kind_styles);
   archive("bare", bare);

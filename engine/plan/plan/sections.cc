@@ -14,12 +14,6 @@ std::string PatternsText(const std::vector<ModulePattern>& modules) {
   return Join(patterns, ", ");
 }
 
-// The shortest text that reads back as the same number.
-std::string NumberText(double number) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof(text), number).ptr};
-}
-
 }  // namespace
 
 bool IsAdapterName(std::string_view name) {
@@ -77,9 +71,14 @@ std::string ToText(const Adapter& section) {
   return "lora " + section.name + " [" + PatternsText(section.modules) + "] " + SettingsText(section);
 }
 
+std::string ShortestText(double number) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof(text), number).ptr};
+}
+
 std::string SettingsText(const Adapter& section) {
-  std::string out = "rank=" + std::to_string(section.rank) + " alpha=" + NumberText(section.alpha);
-  if (section.dropout > 0) out += " dropout=" + NumberText(section.dropout);
+  std::string out = "rank=" + std::to_string(section.rank) + " alpha=" + ShortestText(section.alpha);
+  if (section.dropout > 0) out += " dropout=" + ShortestText(section.dropout);
   if (section.rslora) out += " rslora";
   if (!section.dtype.empty()) out += " dtype=" + section.dtype;
   return out;

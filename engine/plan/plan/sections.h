@@ -143,6 +143,8 @@ std::string ToText(const KeptDType& section);
 std::string ToText(const Adapter& section);
 // "rank=8 alpha=16", and the keys that have another value than the default
 std::string SettingsText(const Adapter& section);
+// Returns the shortest text that is the same number: "0.1", "8".
+std::string ShortestText(double number);
 // "operator_like mylib::rotate aten::silu"
 std::string ToText(const OperatorLike& section);
 

@@ -53,7 +53,7 @@ JsonValue ParamJson(const Parameter& parameter, const Placement& placement, cons
   return out;
 }
 
-// {rule, style, fallback, inputs, outputs, after, masked, route, missing, params}
+// {rule, style, fallback, inputs, outputs, after, masked, route, exchange, missing, params}
 JsonValue StepsJson(const ModuleLayouts& layouts, const CompiledPlan& plan) {
   const ModuleTree::Signature& signature = plan.tree->signatures()[layouts.signature];
   JsonValue::Array params;
@@ -67,6 +67,7 @@ JsonValue StepsJson(const ModuleLayouts& layouts, const CompiledPlan& plan) {
   if (!layouts.after.empty()) out["after"] = JsonValue::Array(layouts.after.begin(), layouts.after.end());
   if (layouts.lookup == Lookup::kMasked) out["masked"] = true;
   if (layouts.route) out["route"] = ToText(*layouts.route);
+  if (layouts.exchange) out["exchange"] = ToText(*layouts.exchange);
   if (!layouts.missing.empty()) out["missing"] = layouts.missing;
   return out;
 }
@@ -147,7 +148,7 @@ JsonValue MemoryJson(const CompiledPlan& plan) {
 }
 
 const char* TextOf(PlannedCollective::Of of) {
-  constexpr std::array kTexts = {"input", "output", "gradients", "unit"};
+  constexpr std::array kTexts = {"input", "output", "exchange", "exchange counts", "gradients", "unit"};
   return kTexts[static_cast<size_t>(of)];
 }
 

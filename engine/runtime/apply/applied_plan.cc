@@ -65,6 +65,7 @@ struct AppliedPlan::State {
   LiveTree live;
   std::vector<std::shared_ptr<torch::nn::Module>> keep;  // the hooked modules outlive the plan
   std::shared_ptr<CollectiveCounts> counts = std::make_shared<CollectiveCounts>();
+  std::shared_ptr<ExpertLoads> loads = std::make_shared<ExpertLoads>();
   PlanGroups groups;
   std::vector<LiveParameter> parameters;
   std::shared_ptr<BackwardEnd> backward_end = std::make_shared<BackwardEnd>();
@@ -143,7 +144,8 @@ class Applier {
                                  std::move(order),
                                  s_.observers,
                                  s_.plan.sharded_dims,
-                                 options_.check_inputs};
+                                 options_.check_inputs,
+                                 s_.loads};
     std::vector<std::pair<Hookable*, std::shared_ptr<Boundary>>> made;
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       if (s_.plan.StepsOf(m).empty() || s_.live.hooks[m] == nullptr) continue;
@@ -329,7 +331,9 @@ class Applier {
         }
       }
       s_.gradient_sum->SetPath(parameter.tensor, parameter.path);
-      if (!in_units.contains(parameter.ref)) s_.gradient_sum->Scale(parameter.tensor, s_.plan.gradient_scale);
+      if (!in_units.contains(parameter.ref) && s_.plan.Trains(parameter.ref)) {
+        s_.gradient_sum->Scale(parameter.tensor, s_.plan.gradient_scale);
+      }
     }
     SumInBuckets(s_.plan, s_.parameters, s_.groups, *s_.gradient_sum);
   }
@@ -392,7 +396,12 @@ void AppliedPlan::DropUnsyncedGradients() {
 }
 const std::vector<std::shared_ptr<Unit>>& AppliedPlan::units() const { return state_->units; }
 CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }
-void AppliedPlan::ClearCounts() { *state_->counts = {}; }
+std::vector<ExpertLoad> AppliedPlan::expert_loads() const { return state_->loads->All(); }
+
+void AppliedPlan::ClearCounts() {
+  *state_->counts = {};
+  state_->loads->Clear();
+}
 
 // A module without steps has no boundary, so that its calls cost nothing; it gets an empty one while it is
 // observed.

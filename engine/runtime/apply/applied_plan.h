@@ -18,6 +18,7 @@
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/mesh/device_mesh.h"
 #include "engine/runtime/nn/boundary.h"
+#include "engine/runtime/redistribute/expert_loads.h"
 
 namespace moonshard {
 
@@ -109,6 +110,9 @@ class AppliedPlan {
 
   // Number and bytes of the collectives that this rank ran on the plan's groups since Apply or the last ClearCounts.
   CollectiveCounts counts() const;
+  // For each module that exchanges tokens (Exchange): the rows that the experts of this rank received in forwards since
+  // Apply or the last ClearCounts. Sorted by path.
+  std::vector<ExpertLoad> expert_loads() const;
   void ClearCounts();
 
   // Until Unwatch, `observer` observes the calls of three kinds of modules: the root, the modules that a rule claims,

@@ -19,6 +19,7 @@
 #include "engine/runtime/apply/boundary_steps.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
@@ -37,6 +38,7 @@
 #include "engine/runtime/redistribute/call_frame.h"
 #include "engine/runtime/redistribute/local_experts.h"
 #include "engine/runtime/redistribute/shared_redistributions.h"
+#include "engine/runtime/redistribute/token_exchange.h"
 
 namespace moonshard {
 namespace {
@@ -171,6 +173,13 @@ class RedistributeStep final : public BoundaryStep {
   TensorRedistribution redistribution_;
 };
 
+Diagnostic MissingArgument(const std::string& path, const std::string& what, std::string required) {
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "'" + path + "' was called without " + what);
+  d.path = path;
+  d.required = std::move(required);
+  return d;
+}
+
 class RouteStep final : public BoundaryStep {
  public:
   RouteStep(Route route, LocalExperts experts, std::string path)
@@ -191,12 +200,10 @@ class RouteStep final : public BoundaryStep {
       if (slot.position == static_cast<size_t>(route_.weights)) weights = slot.tensor;
     }
     if (!ids->defined() || !weights->defined()) {
-      Diagnostic d = MakeDiagnostic(
-          Finding::kBadInput,
-          "'" + path_ + "' was called without the expert ids or the routing weights that its route declares");
-      d.path = path_;
+      Diagnostic d = MissingArgument(
+          path_, "the expert ids or the routing weights that its route declares",
+          "a tensor of expert ids and a tensor of routing weights at the declared positions (the first is 0)");
       d.declared = "route=" + ToText(route_);
-      d.required = "a tensor of expert ids and a tensor of routing weights at the declared positions (the first is 0)";
       throw PlanError({std::move(d)});
     }
     experts_.Keep(*ids, *weights, path_);
@@ -205,6 +212,57 @@ class RouteStep final : public BoundaryStep {
   Route route_;
   LocalExperts experts_;
   std::string path_;
+};
+
+// The tokens among the arguments go to the ranks of their experts, and the results of the call come back. The call's
+// state has what brings them back.
+class ExchangeStep final : public BoundaryStep {
+ public:
+  ExchangeStep(const Exchange& exchange, TokenExchange tokens, std::string path, std::shared_ptr<ExpertLoads> loads)
+      : positions_{exchange.tokens, exchange.ids, exchange.weights},
+        tokens_(std::move(tokens)),
+        path_(std::move(path)),
+        loads_(std::move(loads)) {}
+
+  std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override {
+    std::array<at::Tensor*, 3> found = {};
+    for (const TensorSlot& slot : arguments) {
+      for (size_t i = 0; i < found.size(); ++i) {
+        if (slot.position == static_cast<size_t>(positions_[i]) && slot.tensor->defined()) found[i] = slot.tensor;
+      }
+    }
+    if (std::ranges::find(found, nullptr) != found.end()) {
+      throw PlanError({MissingArgument(path_, "tokens, the ids of their experts or the routing weights",
+                                       "exchange: tensors at the declared positions (the first is 0)")});
+    }
+    auto out = std::make_unique<Out>(tokens_.Send(*found[0], *found[1], *found[2]));
+    // A call that a backward repeats sends the same tokens again.
+    if (torch::autograd::get_current_graph_task_id() == -1) {
+      const TokenExchange::Sent& sent = out->sent;
+      loads_->Add(path_, sent.load, sent.weights.numel() - sent.order.numel());
+    }
+    return out;
+  }
+  void Leave(State* state, std::span<const TensorSlot> results) override {
+    const TokenExchange::Sent& sent = static_cast<const Out*>(state)->sent;
+    for (const TensorSlot& slot : results) {
+      if (slot.position != 0) continue;
+      *slot.tensor = tokens_.Return(sent, *slot.tensor);
+      return;
+    }
+    tokens_.Return(sent, at::Tensor());  // the other ranks wait for the results of this one
+  }
+
+ private:
+  struct Out final : State {
+    explicit Out(TokenExchange::Sent sent) : sent(std::move(sent)) {}
+    TokenExchange::Sent sent;
+  };
+
+  std::array<int, 3> positions_;
+  TokenExchange tokens_;
+  std::string path_;
+  std::shared_ptr<ExpertLoads> loads_;
 };
 
 // Opens a frame for the calls inside: siblings that redistribute the same tensor alike find the first result there
@@ -307,10 +365,17 @@ class BoundaryMaker {
         return std::make_shared<RedistributeStep>(step.position, std::move(redistributions_.at(redistributed_++)));
       case StepKind::kRouteInputs:
       case StepKind::kRouteOutputs: return std::make_shared<RouteStep>(*layouts_.route, OwnExperts(), path_);
+      case StepKind::kSendTokens:
+        return std::make_shared<ExchangeStep>(
+            *layouts_.exchange,
+            TokenExchange(parts_.groups.at({MeshAxis::kEp, plan_.mesh.size(MeshAxis::kEp)}), *layouts_.exchange,
+                          layouts_.experts, path_),
+            path_, parts_.loads);
       case StepKind::kShareResults: return std::make_shared<ShareResultsStep>();
       case StepKind::kNeedGradient: return std::make_shared<NeedGradientStep>();
       case StepKind::kAddParameters: return std::make_shared<AddParametersStep>(std::move(late_));
       case StepKind::kRecompute:
+      case StepKind::kReturnTokens:
       case StepKind::kFinishCall:
       case StepKind::kReshardUnit:
       case StepKind::kEndStep: break;  // no object of their own

@@ -122,7 +122,9 @@ class Preflight {
       const bool data_parallel = plan_.plan->data_parallel && IsDataAxis(axis);
       const bool context = plan_.context_parallel && axis == MeshAxis::kCp &&
                            (placement[axis] == Layout::Shared() || InUnits(placement, axis));
-      if (axis == MeshAxis::kTp || data_parallel || context || plan_.mesh.size(axis) == 1 ||
+      // An expert of an exchange (plan/compile/expert_parallel.h); its gradient has no sum over ep.
+      const bool expert = axis == MeshAxis::kEp && placement[axis].is_shard() && plan_.exchanges_tokens();
+      if (axis == MeshAxis::kTp || data_parallel || context || expert || plan_.mesh.size(axis) == 1 ||
           placement[axis] == Layout::Replicate()) {
         continue;
       }

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -281,6 +282,23 @@ at::Tensor AxisGroup::AllToAll(const at::Tensor& blocks, const CollectiveUse& us
     at::Tensor input = WithoutHistory(blocks);
     std::vector<int64_t> equal;
     group_->backend->alltoall_base(output, input, equal, equal)->wait();
+  });
+  return output;
+}
+
+at::Tensor AxisGroup::AllToAllUneven(const at::Tensor& rows, std::vector<int64_t> send, std::vector<int64_t> receive,
+                                     const CollectiveUse& use) {
+  if (size_ == 1) return rows;
+  const auto sum = [](const std::vector<int64_t>& numbers) {
+    return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+  };
+  Check(rows.is_contiguous() && sum(send) == rows.size(0), "an all-to-all of other rows than it sends");
+  std::vector<int64_t> shape = rows.sizes().vec();
+  shape[0] = sum(receive);
+  at::Tensor output = at::empty(shape, rows.options());
+  Run(CollectiveKind::kAllToAll, rows, use, [&] {
+    at::Tensor input = WithoutHistory(rows);
+    group_->backend->alltoall_base(output, input, receive, send)->wait();
   });
   return output;
 }

@@ -97,6 +97,12 @@ class AxisGroup {
   // [size * m, ...] -> [size * m, ...]: block r goes to rank r. `blocks` is contiguous.
   at::Tensor AllToAll(const at::Tensor& blocks, const CollectiveUse& use);
 
+  // [n, ...] -> [m, ...]: the first send[0] rows go to rank 0, the next send[1] to rank 1, and so on; the result has
+  // receive[0] rows from rank 0, then receive[1] rows from rank 1. `rows` is contiguous and has the sum of `send` rows,
+  // which may be none; send[r] on this rank is receive[this rank] on rank r.
+  at::Tensor AllToAllUneven(const at::Tensor& rows, std::vector<int64_t> send, std::vector<int64_t> receive,
+                            const CollectiveUse& use);
+
   // The asynchronous forms. The argument must not change until Finish, which returns the result or throws the error.
   // Several collectives may be pending; they start in the same order on every rank. StartAllReduce writes the result
   // into `buffer`, which is contiguous and to which no other tensor refers.

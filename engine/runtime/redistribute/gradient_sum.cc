@@ -43,6 +43,7 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
     at::Tensor held_back;                         // this backward's gradient
     at::Tensor unsynced;                          // of earlier backwards under SetSums(false)
     double scale = 1;
+    bool alone = false;   // in no term: its gradient is only scaled
     bool manual = false;  // its gradient comes from AccumulateGrad
     std::string path;     // in errors; may be empty
   };
@@ -61,11 +62,14 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
   std::vector<Term> terms;
   std::shared_ptr<BackwardEnd> end;
   bool sums = true;
+  bool installed = false;
   CollectiveLabel label;
   std::optional<BucketSum> buckets;
 
   State(std::shared_ptr<BackwardEnd> e, std::string l) : end(std::move(e)), label(std::move(l)) {}
 
+  // Makes the actions at the end of a backward, once.
+  void Install();
   // The index of a parameter, which is added if it is new.
   size_t Find(const at::Tensor& parameter);
   // Installs the hook on the parameter's current accumulator.
@@ -102,6 +106,18 @@ class HoldBackHook final : public autograd::FunctionPreHook {
 
 }  // namespace
 
+// Lazily, so that a model without such parameters has no work at the end of its backwards.
+void GradientSum::State::Install() {
+  if (std::exchange(installed, true)) return;
+  end->Add(
+      [weak = weak_from_this()] {
+        if (auto state = weak.lock()) state->Begin();
+      },
+      [weak = weak_from_this()] {
+        if (auto state = weak.lock()) state->Flush();
+      });
+}
+
 size_t GradientSum::State::Find(const at::Tensor& parameter) {
   const auto found = std::ranges::find_if(parameters, [&](const Parameter& p) { return p.tensor.is_same(parameter); });
   if (found != parameters.end()) return static_cast<size_t>(found - parameters.begin());
@@ -136,7 +152,8 @@ at::Tensor GradientSum::State::Take(size_t index) {
 
 void GradientSum::State::AddToGrad(size_t index, at::Tensor sum) {
   const Parameter& parameter = parameters[index];
-  if (parameter.scale != 1) sum.mul_(parameter.scale);
+  // A gradient that was not summed is autograd's own, which may be another parameter's too.
+  if (parameter.scale != 1) sum = parameter.alone ? sum * parameter.scale : sum.mul_(parameter.scale);
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   if (gradient.defined()) {
     gradient.add_(sum);
@@ -251,16 +268,7 @@ void GradientSum::Add(const at::Tensor& parameter, std::shared_ptr<AxisGroup> gr
                       int64_t length) {
   Check(parameter.is_leaf(), "a gradient sum of a tensor that is not a leaf");
   if (group->size() == 1) return;
-  // Lazily, so that a model without such parameters has no work at the end of its backwards.
-  if (state_->terms.empty()) {
-    state_->end->Add(
-        [weak = std::weak_ptr<State>(state_)] {
-          if (auto state = weak.lock()) state->Begin();
-        },
-        [weak = std::weak_ptr<State>(state_)] {
-          if (auto state = weak.lock()) state->Flush();
-        });
-  }
+  state_->Install();
   const size_t index = state_->Find(parameter);
   state_->terms.push_back({index, std::move(group), dim, begin, length});
   state_->Arm(index);
@@ -286,8 +294,14 @@ void GradientSum::SetBuckets(const std::vector<Bucket>& buckets, std::shared_ptr
 }
 
 void GradientSum::Scale(const at::Tensor& parameter, double factor) {
-  if (!Sums(parameter)) return;
-  state_->parameters[state_->Find(parameter)].scale = factor;
+  if (factor == 1) return;
+  const bool alone = !Sums(parameter);
+  const size_t index = state_->Find(parameter);
+  state_->parameters[index].scale = factor;
+  state_->parameters[index].alone = alone;
+  if (!alone) return;
+  state_->Install();
+  state_->Arm(index);
 }
 
 void GradientSum::SetPath(const at::Tensor& parameter, std::string path) {

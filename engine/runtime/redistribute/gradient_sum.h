@@ -60,7 +60,8 @@ class GradientSum {
   void SetBuckets(const std::vector<Bucket>& buckets, std::shared_ptr<AxisGroup> group);
 
   // Multiplies the sum by `factor` (1 / ranks for a mean) before it is added to .grad. Call it after all calls of Add
-  // for the parameter. Does nothing for a parameter that is not summed.
+  // for the parameter. The gradient of a parameter that is not summed (an expert that received the tokens of all
+  // ranks) is multiplied too, when the backward ends.
   void Scale(const at::Tensor& parameter, double factor);
 
   // Names the parameter in errors. Call it after the calls of Add for the parameter. Does nothing for a parameter that

@@ -15,6 +15,7 @@
 #include "engine/layout/redistributions.h"
 #include "engine/runtime/intercept/region.h"
 #include "engine/runtime/redistribute/call_frame.h"
+#include "engine/runtime/redistribute/defined_gradient.h"
 #include "engine/runtime/redistribute/shard_map.h"
 
 namespace moonshard {
@@ -299,16 +300,7 @@ class RedistributionBackward final : public autograd::Node {
       : Node(std::move(edges)), spec_(std::move(spec)), context_(std::move(context)) {}
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
-    at::Tensor gradient = std::move(gradients[0]);
-    // An undefined gradient becomes zeros: on another rank it may be defined, and the collective needs every rank.
-    if (!gradient.defined()) gradient = input_metadata(0).zeros_like();
-    if (at::GradMode::is_enabled() && gradient.requires_grad()) {
-      Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "a redistribution cannot be differentiated twice");
-      d.path = spec_->label.text();
-      d.declared = "backward with create_graph";
-      d.required = "first-order gradients";
-      throw PlanError({std::move(d)});
-    }
+    at::Tensor gradient = DefinedGradient(std::move(gradients[0]), *this, "a redistribution", spec_->label.text());
     const at::NoGradGuard no_grad;
     Region region(spec_->name, spec_->label.text(), spec_->group->axes());
     region.DeclareInput(gradient, GradientLayout(spec_->to));

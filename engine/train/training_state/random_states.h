@@ -1,8 +1,8 @@
 // RandomStates: the saved state from which each random number generator of a rank resumes when a run is loaded.
 //
 //   On a mesh with the same axes  the state of the same rank.
-//   On any other mesh             a rank has a data coordinate d (dp_replicate, dp_shard) and a model coordinate m (the
-//                                 other axes). The rank resumes from the state of the saved rank (d, m) if that rank
+//   On any other mesh             a rank has a data coordinate d (dp_replicate, dp_shard, ep) and a model coordinate m
+//                                 (the others). It resumes from the state of the saved rank (d, m) if that rank
 //                                 exists. If not, the saved ranks with data coordinate d decide:
 //     their states are equal        this state (the ranks must draw equal numbers: dropout on replicated values)
 //     their states differ           a new seed from the state of (d, 0) and m

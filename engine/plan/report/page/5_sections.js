@@ -69,9 +69,9 @@ function renderMemory() {
   }));
 }
 
-// Bytes of redistributions grow with the tokens; those of gradients and units do not.
+// Bytes of redistributions and of exchanged tokens grow with the tokens; those of other collectives do not.
 function bytesOfCall(call) {
-  const scale = call.of === "input" || call.of === "output" ? state.batch * state.sequence / (data.tokens[0] * data.tokens[1]) : 1;
+  const scale = ["input", "output", "exchange"].includes(call.of) ? state.batch * state.sequence / (data.tokens[0] * data.tokens[1]) : 1;
   return call.bytes * scale;
 }
 

@@ -57,6 +57,64 @@ TEST_CASE("two ranks compute what was recorded, with two sums per layer each way
   for (const char* phase : {"load", "forward", "backward"}) CHECK(stats.Find("seconds")->Find(phase) != nullptr);
 }
 
+// Each rank of ep has all rows: 4 of 13 tokens, each for two of four experts.
+TEST_CASE("the statistics of a plan that sends tokens have the load of every expert") {
+  const ScratchFolder folder;
+  const std::string model = kParity + "mixtral";
+  const auto stats_of = [&](const std::string& mesh, const Words& more) {
+    Words words = {"eval",
+                   model,
+                   "--mesh",
+                   mesh,
+                   "--input",
+                   model + "/inputs_1.safetensors",
+                   "--output",
+                   folder / "out.safetensors",
+                   "--grads",
+                   "--stats",
+                   folder / "stats.json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunExecutable(ExecutablePath(), words);
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    return ReadJsonFile(folder / "stats.json").ValueOrThrow();
+  };
+  std::vector<int64_t> of_two;
+  for (const std::string mesh : {"ep=2", "ep=2,tp=2", "ep=4"}) {
+    INFO(mesh);
+    const JsonValue stats = stats_of(mesh, {"--option", "exchange=true"});
+    const Outcome compared =
+        RunExecutable(ExecutablePath(), {"compare", folder / "out.safetensors", model + "/expected_1.safetensors"});
+    INFO(compared.ToText());
+    CHECK(compared.code == 0);
+    CHECK(CountOf(stats, "forward", "all_to_all") == 2 * 3);
+    CHECK(CountOf(stats, "backward", "all_to_all") == 2 * 2);
+    REQUIRE(stats.Find("experts") != nullptr);
+    const JsonValue::Array& experts = stats.Find("experts")->AsArray();
+    REQUIRE(experts.size() == 2);
+    const int64_t ranks = mesh == "ep=4" ? 4 : 2;
+    std::vector<int64_t> received;
+    for (size_t i = 0; i < experts.size(); ++i) {
+      CHECK(experts[i].Find("path")->AsString() == "model.layers." + std::to_string(i) + ".block_sparse_moe.experts");
+      CHECK(experts[i].Find("dropped")->AsInt() == 0);
+      REQUIRE(experts[i].Find("received")->AsArray().size() == 4);
+      int64_t sum = 0;
+      for (const JsonValue& rows : experts[i].Find("received")->AsArray()) {
+        received.push_back(rows.AsInt() / ranks);
+        sum += rows.AsInt();
+      }
+      CHECK(sum == ranks * 4 * 13 * 2);
+    }
+    if (of_two.empty()) of_two = received;
+    CHECK(received == of_two);
+  }
+  CHECK(stats_of("tp=2", {"--option", "exchange=true"}).Find("experts") == nullptr);
+  const std::string plan = SourcePath("tests/dsl/commands/run/planted/exchange_drops.lua");
+  const JsonValue drops = stats_of("ep=2", {"--option", "exchange=true", "--plan", plan});
+  CHECK(drops.Find("experts")->AsArray()[0].Find("dropped")->AsInt() == 0);
+  CHECK(drops.Find("experts")->AsArray()[1].Find("dropped")->AsInt() > 0);
+}
+
 TEST_CASE("sequence parallelism: two gathers and two scatters a layer each way, the same numbers") {
   const ScratchFolder folder;
   const Outcome done = Eval(folder / "out.safetensors", {"--option", "sequence_parallel=true", "--stats", "-"});

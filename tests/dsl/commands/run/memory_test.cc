@@ -39,6 +39,19 @@ TEST_CASE("explain --memory says where the memory of a step goes") {
                            Contains("reduced by: recompute; sequence_parallel;") && Contains("collectives backward: "));
 }
 
+TEST_CASE("explain --memory refuses a plan that sends tokens to experts, and takes it on a mesh without ep") {
+  const Outcome done = Explain(kParity + "mixtral", {"--mesh", "ep=2", "--option", "exchange=true"});
+  INFO(done.ToText());
+  CHECK(done.code != 0);
+  CHECK(done.out.empty());
+  CHECK_THAT(done.err, Contains("error[MS0506]: the memory of a plan that sends tokens to experts on ep cannot be "
+                                "predicted") &&
+                           Contains("declared: ep=2") && Contains("required: a mesh without ep"));
+  const Outcome without = Explain(kParity + "mixtral", {"--mesh", "tp=2", "--option", "exchange=true"});
+  INFO(without.ToText());
+  CHECK(without.code == 0);
+}
+
 TEST_CASE("its JSON holds the same bytes in every run, and kinds add up") {
   const JsonValue json = Json({});
   CHECK(json.Find("format_version")->AsString() == "1.0");

@@ -32,6 +32,8 @@ TEST_CASE("the shipped plans are verified") {
       {"llama_bias", "cp=2", "context=ulysses"},
       {"gemma3_softcap", "cp=2,tp=2", "context=ulysses"},
       {"phi3_gqa", "dp=2,cp=2", "context=ulysses"},
+      {"mixtral", "ep=2", "exchange=true"},
+      {"mixtral", "dp=2,ep=2", "exchange=true"},
   }));
   const Outcome done = Verify(model, {"--mesh", mesh, "--option", option});
   INFO(done.ToText());
@@ -45,6 +47,8 @@ TEST_CASE("experts are verified, whose outputs are terms of a sum") {
       {"tp=2", "expert_parallel=false"},
       {"tp=4", "expert_parallel=true"},
       {"tp=2", "sequence_parallel=true"},
+      {"ep=2", "exchange=true"},
+      {"ep=4,tp=2", "exchange=true"},
   }));
   const Outcome full = Verify("qwen3_moe", {"--mesh", mesh, "--option", option});
   INFO(full.ToText());
@@ -83,6 +87,16 @@ TEST_CASE("a planted fault is named") {
        {"--option", "context=ulysses"},
        "the output of 'model.layers.1.self_attn.o_proj' differs",
        "cp=2"},
+      {"exchange_drops",
+       "mixtral",
+       {"--option", "exchange=true"},
+       "the output of 'model.layers.1.block_sparse_moe.experts' differs",
+       "ep=2"},
+      {"experts_not_summed",
+       "qwen3_moe",
+       {"--option", "exchange=true"},
+       "the output of 'model.layers.0.mlp' differs",
+       "ep=2,tp=2"},
   }));
   Words words = {"--mesh", row.mesh, "--plan", kPlanted + row.plan + ".lua"};
   words.insert(words.end(), row.options.begin(), row.options.end());
@@ -212,6 +226,20 @@ TEST_CASE("--types and --ops refuse experts on cp") {
     INFO(done.ToText());
     CHECK(done.code == 1);
     CHECK_THAT(done.err, Contains("error[MS0506]: " + option + " cannot check experts whose tokens are sharded on cp"));
+  }
+}
+
+TEST_CASE("--types and --ops refuse experts on ep") {
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"--types", "error[MS0506]: the types of a plan that sends tokens to experts on ep cannot be checked"},
+      {"--ops", "error[MS0308]: --ops supports only meshes of the axes cp and tp"},
+  };
+  for (const auto& [option, says] : rows) {
+    const Outcome done = Verify("mixtral", {"--mesh", "ep=2", "--option", "exchange=true", option});
+    INFO(done.ToText());
+    CHECK(done.code != 0);
+    CHECK_THAT(done.err, Contains(says));
+    CHECK_THAT(done.out, !Contains("proven") && !Contains("results compared"));
   }
 }
 

@@ -98,6 +98,30 @@ TEST_CASE("a run goes on on another mesh") {
   ExpectNear(Losses(folder / "moved"), alone, BoundOfCurve(alone));
 }
 
+TEST_CASE("a run with experts on ep goes on on another mesh") {
+  const ScratchFolder folder;
+  const std::string model = SourcePath("tests/parity/mixtral");
+  const auto train = [&](const std::string& mesh, const std::string& steps, const std::string& log) {
+    Words words = {"--mesh",        mesh, "--option", "exchange=true", "--dtype", "float64",
+                   "--decay-steps", "12", "--steps",  steps,           "--log",   folder / log};
+    if (log == "moved") words.insert(words.end(), {"--save", folder / "run", "--resume"});
+    const Outcome done = RunTraining(TrainWords(folder, words, model));
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+  };
+  train("ep=2", "2", "moved");
+  train("ep=4", "4", "moved");
+  train("tp=2", "5", "moved");
+  train("dp=2,ep=2", "7", "moved");
+  train("dp=2,ep=2,tp=2", "9", "moved");
+  train("ep=2,tp=2", "10", "moved");
+  train("tp=1", "12", "moved");
+  train("tp=1", "12", "alone");
+  const std::vector<double> alone = Losses(folder / "alone");
+  CHECK(alone.back() < alone.front() - 0.2);  // it learns
+  ExpectNear(Losses(folder / "moved"), alone, 1e-9);
+}
+
 TEST_CASE("steps are saved as the run goes, the old ones go, and a directory with a run is not written over") {
   const ScratchFolder folder;
   const Words words = TrainWords(folder, {"--mesh", "tp=2", "--steps", "9", "--save", folder / "run", "--save-every",

@@ -80,6 +80,52 @@ TEST_CASE("new weights are the same for every mesh, and another seed's are other
   CHECK(alone.front() == Approx(std::log(64)).epsilon(0.02));  // it knows nothing yet
 }
 
+// In float64, where no rounding gives a token to another expert.
+TEST_CASE("a run with experts on ep has the curve of one rank, and logs their loads") {
+  const ScratchFolder folder;
+  const std::string model = SourcePath("tests/parity/mixtral");
+  const auto steps_of = [&](const std::string& name, const Words& more) {
+    Words words = {"--steps", "6", "--dtype", "float64", "--log", folder / name};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunTraining(TrainWords(folder, words, model));
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    return LogLines(folder / name);
+  };
+  for (const JsonValue& step : steps_of("alone", {"--option", "exchange=true"})) {
+    CHECK(step.Find("expert_load") == nullptr);
+    CHECK(step.Find("dropped_tokens") == nullptr);
+  }
+  const std::vector<double> alone = Losses(folder / "alone");
+  std::vector<double> loads;
+  for (const auto& [name, words] : std::vector<std::pair<std::string, Words>>{
+           {"ep", {"--mesh", "ep=2"}},
+           {"tp", {"--mesh", "ep=2,tp=2"}},
+           {"dp", {"--mesh", "dp=2,ep=2", "--micro-batches", "2"}},
+           {"four", {"--mesh", "ep=4", "--micro-batches", "2"}},
+       }) {
+    INFO(name);
+    Words all = words;
+    all.insert(all.end(), {"--option", "exchange=true"});
+    const std::vector<JsonValue> steps = steps_of(name, all);
+    ExpectNear(Losses(folder / name), alone, 1e-9);
+    for (const JsonValue& step : steps) {
+      // The largest load is at least the mean, and at most all tokens for one of four experts.
+      CHECK(step.Find("expert_load")->AsDouble() >= 1);
+      CHECK(step.Find("expert_load")->AsDouble() <= 4);
+      CHECK(step.Find("dropped_tokens")->AsInt() == 0);
+    }
+    // Whoever has an expert, it receives the tokens of all ranks of ep.
+    if (name == "ep") loads.push_back(steps[0].Find("expert_load")->AsDouble());
+    if (name == "tp" || name == "four") loads.push_back(steps[0].Find("expert_load")->AsDouble());
+  }
+  CHECK(loads == std::vector<double>(3, loads.front()));
+  const std::string plan = SourcePath("tests/dsl/commands/run/planted/exchange_drops.lua");
+  for (const JsonValue& step : steps_of("drops", {"--mesh", "ep=2", "--option", "exchange=true", "--plan", plan})) {
+    CHECK(step.Find("dropped_tokens")->AsInt() > 0);
+  }
+}
+
 TEST_CASE("every line of the log has its fields, and the summary is on stdout") {
   const ScratchFolder folder;
   const std::string held_out = folder.Write("held_out.bin", RawTokens<uint16_t>(SomeTokens(170, 64)));

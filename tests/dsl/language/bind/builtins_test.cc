@@ -100,7 +100,9 @@ std::string PlanWith(const std::string& table, const std::string& o) {
   if (table == "at") return "return plan { at(\"lm_head\", replicated(), " + o + ") }";
   if (table == "shard") return "return plan { at(\"lm_head.weight\", shard(0, " + o + ")) }";
   if (table == "packed") return "return plan { at(\"lm_head.weight\", packed(0, { 64, 64 }, " + o + ")) }";
-  if (table == "route") return "return plan { at(\"lm_head\", style { route = " + o + " }) }";
+  if (table == "route" || table == "exchange") {
+    return "return plan { at(\"lm_head\", style { " + table + " = " + o + " }) }";
+  }
   if (table == "prefetch") return "return plan { fsdp { prefetch = " + o + " } }";
   if (table == "fsdp" || table == "ddp" || table == "recompute" || table == "precision" || table == "lora") {
     return "return plan { " + table + " " + o + " }";
@@ -113,9 +115,11 @@ std::string TableWith(const KeyInfo& key, const std::string& value) {
   if (key.key == kPositional) return "{ " + value + " }";
   std::string out = "{ " + std::string(key.key) + " = " + value;
   if (std::string(key.table) == "lora" && std::string(key.key) != "at") out += ", at = \"lm_head\"";
-  if (std::string(key.table) == "route") {
-    for (const KeyInfo& other : KeysOf("route")) {
-      if (std::string(other.key) != key.key) out += ", " + std::string(other.key) + " = " + other.example;
+  if (std::string(key.table) == "route" || std::string(key.table) == "exchange") {
+    for (const KeyInfo& other : KeysOf(key.table)) {
+      const std::string name = other.key;
+      const bool optional = name == "capacity" || name == "listed";
+      if (name != key.key && !optional) out += ", " + name + " = " + other.example;
     }
   }
   return out + " }";

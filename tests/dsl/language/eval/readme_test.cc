@@ -54,7 +54,7 @@ TEST_CASE("the examples of the language's page are plans") {
     CHECK(plan.ok());
     CHECK((plan.ok() && !plan.value().rules.empty()));
   }
-  CHECK(examples == 15);
+  CHECK(examples == 16);
 }
 
 TEST_CASE("the page's tables of keys have the keys of the language") {

@@ -27,6 +27,7 @@ Plan FullPlan() {
   style.after = {"bias"};
   style.lookup = Lookup::kMasked;
   style.route = Route{true, 2, 1};
+  style.exchange = Exchange{3, 4, 5, 2, 48, 1.25, 7};
   style.heads = 8;
   style.kind_styles = {{"Embedding", inner}};
   style.bare = true;
@@ -163,6 +164,16 @@ TEST_CASE("what is no plan is refused with the member's name") {
   CHECK(said("\"ids\":2", "\"ids\":1")
             .find("the positions of ids and weights in the route must be different numbers from 0 to 1023") !=
         std::string::npos);
+  CHECK(
+      said("\"tokens\":3", "\"tokens\":4")
+          .find("the positions of tokens, ids and weights in the exchange must be different numbers from 0 to 1023") !=
+      std::string::npos);
+  for (const auto& [from, to] : {std::pair("\"per_token\":2", "\"per_token\":0"),
+                                 {"\"features\":48", "\"features\":0"},
+                                 {"\"capacity\":1.25", "\"capacity\":-1"},
+                                 {"\"listed\":7", "\"listed\":-1"}}) {
+    CHECK(said(from, to).find("a number of the exchange is out of range") != std::string::npos);
+  }
   CHECK(said("\"name\":\"full\"", "\"name\":\"\xe2\x82\xac\"") ==
         "not a plan: name: a string has a code point above 255");
   CHECK(Read("null").diagnostics().front().message == "not a plan: found null, expected an object");

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
 
 #include "engine/plan/report/report_data.h"
 #include "tests/support/compiled_mlp.h"
@@ -73,6 +77,37 @@ TEST_CASE("the collectives of the data are those of the totals") {
     }
   }
   CHECK(counts == TotalsOf(plan, 0, Tokens{2, 8}).collectives);
+}
+
+TEST_CASE("every collective of the data names what it is of") {
+  const auto tree = std::make_shared<const ModuleTree>(
+      TreeFromText("(root) Model\ngate Linear weight:float32[4, 8]\nexperts Experts up:float32[4, 6, 8]\n"));
+  auto plan = std::make_shared<Plan>();
+  Rule rule;
+  rule.pattern = "experts";
+  rule.style.name = "experts";
+  Placement& up = rule.style.params["up"];
+  up = Placement(Layout::Shard(1));
+  up[MeshAxis::kEp] = Layout::Shard(0);
+  rule.style.inputs.emplace_back(Redistribution{Placement(), Placement(Layout::Shared())});
+  rule.style.outputs.emplace_back(Redistribution{Placement(Layout::Partial()), Placement()});
+  rule.style.exchange = Exchange{.tokens = 0, .ids = 1, .weights = 2, .per_token = 2, .features = 8};
+  plan->rules.push_back(rule);
+  plan->fallback = Style{};
+  plan->data_parallel = DataParallel{};
+  plan->data_parallel->wrap = {{"gate", PatternSyntax::kGlob, {}}};
+  const CompiledPlan compiled = ResolvePlan(plan, tree, Mesh("dp=2,ep=2,tp=2")).ValueOrThrow();
+  std::map<std::string, std::set<std::string>> kinds;
+  const JsonValue data = ReportData(compiled, {"experts", 0, Tokens{1, 8}});
+  for (const JsonValue& call : data.Find("calls")->AsArray()) {
+    kinds[call.Find("of")->AsString()].insert(call.Find("kind")->AsString());
+  }
+  CHECK(kinds == std::map<std::string, std::set<std::string>>{{"input", {"all_reduce"}},
+                                                              {"output", {"all_reduce"}},
+                                                              {"exchange", {"all_to_all"}},
+                                                              {"exchange counts", {"all_to_all"}},
+                                                              {"gradients", {"all_reduce"}},
+                                                              {"unit", {"all_gather", "reduce_scatter"}}});
 }
 
 TEST_CASE("memory by rank adds up, equal neighbours in one row") {

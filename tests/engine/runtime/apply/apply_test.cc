@@ -66,17 +66,17 @@ Plan BlockPlan(bool sequence_parallel) {
 }
 
 // What the unsharded block gives: output, input gradient, parameter gradients by name.
-struct Expected {
+struct ExpectedStep {
   at::Tensor output;
   at::Tensor input_grad;
   std::map<std::string, at::Tensor> grads;
   double norm = 0;
 };
 
-Expected Unsharded(int backwards) {
+ExpectedStep Unsharded(int backwards) {
   Block block = MakeBlock();
   at::Tensor x = Input().requires_grad_();
-  Expected expected;
+  ExpectedStep expected;
   for (int i = 0; i < backwards; ++i) {
     expected.output = block(x);
     (expected.output * expected.output.detach().remainder(3)).sum().backward();
@@ -92,7 +92,7 @@ Expected Unsharded(int backwards) {
 }
 
 void CompareWithUnsharded(const std::string& mesh_text, bool sequence_parallel, int backwards) {
-  const Expected expected = Unsharded(backwards);
+  const ExpectedStep expected = Unsharded(backwards);
   RunRanks(mesh_text, [&](DeviceMesh& mesh) {
     auto model = Parallelize(MakeBlock(), BlockPlan(sequence_parallel), mesh);
     // Under sequence parallelism a rank brings and takes a shard of the sequence.
@@ -182,7 +182,7 @@ TEST_CASE("deferred parameters get storage for this rank's shard only") {
 }
 
 TEST_CASE("clipping scales every gradient by the whole norm") {
-  const Expected expected = Unsharded(1);
+  const ExpectedStep expected = Unsharded(1);
   RunRanks("tp=4", [&](DeviceMesh& mesh) {
     auto model = Parallelize(MakeBlock(), BlockPlan(false), mesh);
     const at::Tensor y = model.forward(Input());

@@ -1,0 +1,272 @@
+// Tokens 0 to 2 of rank 0 choose 2 of 4 experts on ep=2 (experts 0 and 1 are on rank 0):
+//
+//   ids        [[3, 0], [1, 0], [2, 3]]
+//   flattened  3 0 1 0 2 3                  position / k is the token
+//   order      1 3 2 4 0 5                  a stable sort by expert
+//   rows       t0 t1 t1 | t2 t0 t2          sent: 3 to rank 0, 3 to rank 1
+//   counts     2 1 | 1 2                    each rank gets its block of every rank's counts
+//
+// A rank receives the rows of rank 0, sorted by expert, then those of rank 1; the received counts say which row is of
+// which expert, so no id is sent. Results come back in the order of the sent rows, and the inverse of the sort brings
+// the k rows of a token together.
+//
+// Why the backward cannot hang. The two nodes hang in one chain: that of Return has an edge to the results and one to
+// the node of Send. A rank whose experts computed nothing from the rows (none arrived) has no path through them, and
+// the second edge, along which no gradient flows, still makes autograd run the node of Send, with zeros. Whether nodes
+// are recorded depends on the grad mode alone, which is the same on every rank, and not on what a rank received.
+#include "engine/runtime/redistribute/token_exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "engine/core/base/result.h"
+#include "engine/core/base/text.h"
+#include "engine/runtime/collective/label.h"
+#include "engine/runtime/redistribute/defined_gradient.h"
+
+namespace moonshard {
+
+namespace autograd = torch::autograd;
+
+struct TokenExchange::Spec {
+  std::shared_ptr<AxisGroup> group;
+  Exchange exchange;
+  int64_t experts;
+  int64_t block;  // experts of a rank; the last ranks may have fewer
+  std::string path;
+  CollectiveLabel label;
+};
+
+namespace {
+
+using Spec = TokenExchange::Spec;
+
+std::string ShapeOf(const at::Tensor& tensor) {
+  return (at::isFloatingType(tensor.scalar_type()) ? "" : "integer ") + ShapeToString(tensor.sizes());
+}
+
+// What does not fit in the arguments of a call; nullopt: nothing.
+std::optional<std::string> Misfit(const Spec& spec, const at::Tensor& tokens, const at::Tensor& ids,
+                                  const at::Tensor& weights) {
+  const bool shapes = tokens.dim() == 2 && tokens.size(1) == spec.exchange.features && ids.dim() == 2 &&
+                      ids.size(0) == tokens.size(0) && ids.size(1) == spec.exchange.per_token &&
+                      weights.sizes() == ids.sizes();
+  const bool types = at::isIntegralType(ids.scalar_type(), false) && at::isFloatingType(tokens.scalar_type()) &&
+                     at::isFloatingType(weights.scalar_type());
+  if (!shapes || !types) {
+    return "tokens " + ShapeOf(tokens) + ", ids " + ShapeOf(ids) + ", weights " + ShapeOf(weights);
+  }
+  if (ids.is_meta() || ids.numel() == 0) return std::nullopt;
+  const auto least = ids.min().item<int64_t>();
+  const auto most = ids.max().item<int64_t>();
+  if (least >= 0 && most < spec.experts) return std::nullopt;
+  return "ids from " + std::to_string(least) + " to " + std::to_string(most);
+}
+
+Diagnostic BadCall(const Spec& spec, std::string declared) {
+  Diagnostic d =
+      MakeDiagnostic(Finding::kBadInput, "the tokens of '" + spec.path + "' cannot be sent to their experts");
+  d.path = spec.path;
+  d.declared = std::move(declared);
+  d.required = "tokens [N, " + std::to_string(spec.exchange.features) + "], integer ids [N, " +
+               std::to_string(spec.exchange.per_token) + "] from 0 to " + std::to_string(spec.experts - 1) +
+               " and weights [N, " + std::to_string(spec.exchange.per_token) + "]";
+  return d;
+}
+
+Diagnostic WithoutNumbers(const Spec& spec) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "how many tokens the experts of '" + spec.path +
+                                                            "' receive is not known on the meta device");
+  d.path = spec.path;
+  d.declared = "experts on " + spec.group->name();
+  d.required = "a mesh without ep";
+  return d;
+}
+
+int64_t Sum(const std::vector<int64_t>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), int64_t{0}); }
+
+// The rows of this rank's tokens, to their experts and back. Both ways they are counted as the rows of this rank's own
+// tokens, which do not depend on the routing.
+class Rows {
+ public:
+  Rows(const Spec& spec, const TokenExchange::Splits& splits, Direction direction)
+      : spec_(spec), splits_(splits), direction_(direction) {}
+
+  at::Tensor ToExperts(const at::Tensor& rows) const { return Run(rows, splits_.send, splits_.receive); }
+  at::Tensor ToTokens(const at::Tensor& rows) const { return Run(rows, splits_.receive, splits_.send); }
+
+ private:
+  at::Tensor Run(const at::Tensor& rows, const std::vector<int64_t>& send, const std::vector<int64_t>& receive) const {
+    const int64_t shape[] = {spec_.experts, spec_.exchange.features};
+    const int64_t bytes = Sum(splits_.send) * spec_.exchange.features * rows.element_size();
+    return spec_.group->AllToAllUneven(rows.contiguous(), send, receive, {direction_, &spec_.label, shape, bytes, -1});
+  }
+
+  const Spec& spec_;
+  const TokenExchange::Splits& splits_;
+  Direction direction_;
+};
+
+// Leaves out of `order` the rows of each expert beyond its capacity, and out of `counts` their number. The sort was
+// stable, so they are those of the last tokens.
+void DropBeyondCapacity(const Spec& spec, const at::Tensor& ids, at::Tensor& order, at::Tensor& counts) {
+  const double mean = static_cast<double>(ids.numel()) / static_cast<double>(spec.experts);
+  const auto most = static_cast<int64_t>(std::ceil(spec.exchange.capacity * mean - 1e-9));
+  const at::Tensor first = counts.cumsum(0) - counts;  // by expert: its first row in the order
+  const at::Tensor place =
+      at::arange(order.size(0), order.options()) - first.index_select(0, ids.index_select(0, order));
+  order = order.masked_select(place < most);
+  counts = counts.clamp_max(most);
+}
+
+class SendBackward final : public autograd::Node {
+ public:
+  SendBackward(std::shared_ptr<const Spec> spec, TokenExchange::Splits splits, at::Tensor source, int64_t tokens,
+               autograd::edge_list&& edges)
+      : Node(std::move(edges)),
+        spec_(std::move(spec)),
+        splits_(std::move(splits)),
+        source_(std::move(source)),
+        tokens_(tokens) {}
+
+  autograd::variable_list apply(autograd::variable_list&& gradients) override {
+    const at::Tensor rows = DefinedGradient(std::move(gradients[0]), *this, "an exchange of tokens", spec_->path);
+    const at::NoGradGuard no_grad;
+    const at::Tensor own = Rows(*spec_, splits_, Direction::kBackward).ToTokens(rows);
+    return {at::zeros({tokens_, own.size(1)}, own.options()).index_add(0, source_, own)};
+  }
+  std::string name() const override { return "SendTokensBackward(" + spec_->path + ")"; }
+
+ private:
+  std::shared_ptr<const Spec> spec_;
+  TokenExchange::Splits splits_;
+  at::Tensor source_;  // row -> token
+  int64_t tokens_;
+};
+
+class ReturnBackward final : public autograd::Node {
+ public:
+  ReturnBackward(std::shared_ptr<const Spec> spec, TokenExchange::Splits splits, autograd::edge_list&& edges)
+      : Node(std::move(edges)), spec_(std::move(spec)), splits_(std::move(splits)) {}
+
+  autograd::variable_list apply(autograd::variable_list&& gradients) override {
+    const at::Tensor rows = DefinedGradient(std::move(gradients[0]), *this, "an exchange of tokens", spec_->path);
+    const at::NoGradGuard no_grad;
+    return {Rows(*spec_, splits_, Direction::kBackward).ToExperts(rows), {}};
+  }
+  std::string name() const override { return "ReturnTokensBackward(" + spec_->path + ")"; }
+
+ private:
+  std::shared_ptr<const Spec> spec_;
+  TokenExchange::Splits splits_;
+};
+
+template <class Node, class... Arguments>
+std::shared_ptr<Node> MakeNode(Arguments&&... arguments) {
+  return std::shared_ptr<Node>(new Node(std::forward<Arguments>(arguments)...), autograd::deleteNode);
+}
+
+}  // namespace
+
+TokenExchange::TokenExchange(std::shared_ptr<AxisGroup> group, const Exchange& exchange, int64_t experts,
+                             const std::string& path) {
+  const int64_t block = (experts + group->size() - 1) / group->size();
+  spec_ = std::make_shared<const Spec>(
+      Spec{std::move(group), exchange, experts, block, path, CollectiveLabel(path + " exchange of tokens")});
+}
+
+TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at::Tensor& weights) const {
+  const Spec& spec = *spec_;
+  const int64_t ranks = spec.group->size();
+  if (tokens.is_meta()) throw PlanError({WithoutNumbers(spec)});
+  const std::optional<std::string> misfit = Misfit(spec, tokens, ids, weights);
+  Sent sent;
+  at::Tensor rows;
+  at::Tensor source;
+  {
+    const at::NoGradGuard no_grad;
+    // A rank whose arguments do not fit says so in its counts, so that every rank throws and none waits.
+    at::Tensor counts = at::full({ranks * spec.block}, -1, at::TensorOptions(at::kLong).device(tokens.device()));
+    if (!misfit) {
+      const at::Tensor flat = ids.reshape(-1).to(at::kLong);
+      sent.order = at::argsort(flat, /*stable=*/true, 0, false);
+      counts = at::bincount(flat, {}, ranks * spec.block);
+      if (spec.exchange.capacity > 0) DropBeyondCapacity(spec, flat, sent.order, counts);
+    }
+    const int64_t shape[] = {ranks * spec.block};
+    const CollectiveUse use = {Direction::kForward, &spec.label, shape, counts.numel() * counts.element_size(), -1};
+    const at::Tensor received = spec.group->AllToAll(counts, use);
+    if (misfit) throw PlanError({BadCall(spec, *misfit)});
+    const at::Tensor wanted = counts.view({ranks, spec.block}).cpu();
+    const at::Tensor got = received.view({ranks, spec.block}).cpu();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      if (got[rank].lt(0).any().item<bool>()) {
+        throw PlanError(
+            {BadCall(spec, "other arguments on rank " + std::to_string(rank) + " of " + spec.group->name())});
+      }
+      sent.splits.send.push_back(wanted[rank].sum().item<int64_t>());
+      sent.splits.receive.push_back(got[rank].sum().item<int64_t>());
+    }
+    const int64_t own = std::clamp<int64_t>(spec.experts - spec.group->rank() * spec.block, 0, spec.block);
+    sent.load = got.sum(0).slice(0, 0, own);
+    source = sent.order.div(spec.exchange.per_token, "floor");
+    rows = Rows(spec, sent.splits, Direction::kForward).ToExperts(tokens.index_select(0, source));
+    // Experts of the rank in the order of the rows, of each rank that sent some.
+    const int64_t first = spec.exchange.listed > 0 ? spec.group->rank() * spec.block : 0;
+    const at::Tensor experts = at::arange(first, first + spec.block, at::kLong).repeat({ranks});
+    ids = at::repeat_interleave(experts, got.reshape(-1)).to(ids.device(), ids.scalar_type()).unsqueeze(-1);
+  }
+  sent.weights = weights;
+  if (at::GradMode::is_enabled()) {
+    sent.node = MakeNode<SendBackward>(spec_, sent.splits, source, tokens.size(0),
+                                       autograd::edge_list{autograd::impl::gradient_edge(tokens)});
+    autograd::create_gradient_edge(rows, sent.node);
+  }
+  weights = at::ones({rows.size(0), 1}, weights.options());
+  tokens = std::move(rows);
+  return sent;
+}
+
+at::Tensor TokenExchange::Return(const Sent& sent, const at::Tensor& given) const {
+  const Spec& spec = *spec_;
+  const int64_t features = spec.exchange.features;
+  const int64_t received = Sum(sent.splits.receive);
+  const bool fits = given.defined() && given.dim() == 2 && given.size(0) == received && given.size(1) == features;
+  // A rank without rows may return anything of no element. A rank whose result does not fit takes part with zeros, so
+  // that the others do not wait for it, and throws then.
+  const bool nothing = received == 0 && (!given.defined() || given.numel() == 0);
+  const at::TensorOptions options = given.defined() ? given.options() : sent.weights.options();
+  const at::Tensor results = fits ? given : at::zeros({received, features}, options.requires_grad(false));
+  at::Tensor rows;
+  {
+    const at::NoGradGuard no_grad;
+    rows = Rows(spec, sent.splits, Direction::kForward).ToTokens(results);
+  }
+  if (!fits && !nothing) {
+    throw PlanError({BadCall(
+        spec, "a result " +
+                  (given.defined() ? "of shape " + ShapeToString(given.sizes()) : std::string("without a tensor")) +
+                  " for " + std::to_string(received) + " rows")});
+  }
+  if (sent.node) {
+    const auto node = MakeNode<ReturnBackward>(
+        spec_, sent.splits, autograd::edge_list{autograd::impl::gradient_edge(results), autograd::Edge(sent.node, 0)});
+    autograd::create_gradient_edge(rows, node);
+  }
+  // The inverse of a permutation sorts it. Of a row that was dropped the result is zero.
+  const bool dropped = rows.size(0) < sent.weights.numel();
+  const at::Tensor all =
+      dropped ? at::zeros({sent.weights.numel(), features}, rows.options()).index_copy(0, sent.order, rows)
+              : rows.index_select(0, at::argsort(sent.order));
+  const at::Tensor of_token = all.view({sent.weights.size(0), spec.exchange.per_token, features});
+  return (of_token * sent.weights.unsqueeze(-1)).sum(1).to(results.scalar_type());
+}
+
+}  // namespace moonshard

@@ -1,0 +1,121 @@
+// The call of experts with an exchange: arguments that are missing, exceptions and results that do not fit.
+#include <catch2/catch.hpp>
+
+#include <stdexcept>
+#include <string>
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/nn/hook.h"
+#include "tests/support/ranks.h"
+
+namespace moonshard::test {
+namespace {
+
+// Two experts of one matrix each.
+struct SwitchedExpertsImpl : torch::nn::Module {
+  SwitchedExpertsImpl() { weight = register_parameter("weight", torch::ones({2, 4, 4}, torch::kDouble)); }
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& ids, const at::Tensor& /*weights*/) {
+    if (throws) throw std::runtime_error("planted in the experts");
+    if (narrow) return tokens.narrow(1, 0, 2);
+    at::Tensor sum = at::zeros_like(tokens);
+    for (int64_t i = 0; i < weight.size(0); ++i) {
+      const at::Tensor rows = ids.select(1, 0).eq(i).nonzero().squeeze(1);
+      sum = sum.index_add(0, rows, at::mm(tokens.index_select(0, rows), weight[i]));
+    }
+    return sum;
+  }
+  at::Tensor weight;
+  bool throws = false;
+  bool narrow = false;
+};
+MOONSHARD_MODULE(SwitchedExperts);
+
+struct SwitchedNetImpl : torch::nn::Module {
+  SwitchedNetImpl() { experts = register_module("experts", SwitchedExperts()); }
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& ids) {
+    return experts(tokens, ids, with_weights ? at::full(ids.sizes(), 2, tokens.options()) : at::Tensor());
+  }
+  SwitchedExperts experts = nullptr;
+  bool with_weights = true;
+};
+MOONSHARD_MODULE(SwitchedNet);
+
+Plan PlanOfSwitches() {
+  Placement on_ep;
+  on_ep[MeshAxis::kEp] = Layout::Shard(0);
+  Rule rule;
+  rule.pattern = "experts";
+  rule.style.name = "experts";
+  rule.style.params["weight"] = on_ep;
+  rule.style.exchange = Exchange{.tokens = 0, .ids = 1, .weights = 2, .per_token = 1, .features = 4};
+  Plan plan;
+  plan.name = "switches";
+  plan.rules.push_back(rule);
+  plan.data_parallel.emplace().shards = false;
+  return plan;
+}
+
+// Each rank's tokens are the number of the rank and one; the first is for its own expert, the others for the next one.
+at::Tensor TokensOfRank(const DeviceMesh& mesh) { return at::full({3, 4}, mesh.rank() + 1, at::kDouble); }
+at::Tensor IdsOfSwitch(const DeviceMesh& mesh) {
+  return (at::tensor({0, 1, 1}, at::kLong) + mesh.rank()).remainder(2).view({3, 1});
+}
+
+void ExpectRightStep(ParallelModel<SwitchedNet>& model, const DeviceMesh& mesh) {
+  for (const at::Tensor& parameter : model.parameters()) parameter.mutable_grad() = at::Tensor();
+  const at::Tensor out = model.forward(TokensOfRank(mesh), IdsOfSwitch(mesh));
+  ExpectEqual(out.detach(), at::full({3, 4}, 8.0 * static_cast<double>(mesh.rank() + 1), at::kDouble), "the sums");
+  out.sum().backward();
+  // Twice one of its own tokens and two of the other rank's, by a mean over two ranks.
+  const double expected = mesh.rank() == 0 ? 1 * 1 + 2 * 2 : 1 * 2 + 2 * 1;
+  ExpectEqual(model.parameters()[0].grad(), at::full({1, 4, 4}, expected, at::kDouble), "the gradient");
+}
+
+TEST_CASE("experts of an exchange that are called without weights are an error that names them") {
+  const auto failures = RunRanksFailing("ep=2", [](DeviceMesh& mesh) {
+    auto model = Parallelize(SwitchedNet(), PlanOfSwitches(), mesh);
+    model.net()->with_weights = false;
+    model.forward(TokensOfRank(mesh), IdsOfSwitch(mesh));
+  });
+  REQUIRE(failures.size() == 2);
+  for (const RankFailure& failure : failures) {
+    CHECK_THAT(failure.text,
+               Catch::Contains("'experts' was called without tokens, the ids of their experts or the routing weights"));
+  }
+}
+
+TEST_CASE("an exception in the experts of an exchange leaves the model usable") {
+  RunRanks("ep=2", [](DeviceMesh& mesh) {
+    auto model = Parallelize(SwitchedNet(), PlanOfSwitches(), mesh);
+    ExpectRightStep(model, mesh);
+    model.net()->experts->throws = true;
+    std::string what;
+    try {
+      model.forward(TokensOfRank(mesh), IdsOfSwitch(mesh));
+    } catch (const std::exception& error) {
+      what = error.what();
+    }
+    Expect(what.find("planted in the experts") != std::string::npos, "got: " + what);
+    model.net()->experts->throws = false;
+    ExpectRightStep(model, mesh);
+  });
+}
+
+TEST_CASE("experts on one rank that return another shape are an error of this rank") {
+  const auto failures = RunRanksFailing("ep=2", [](DeviceMesh& mesh) {
+    auto model = Parallelize(SwitchedNet(), PlanOfSwitches(), mesh);
+    model.net()->experts->narrow = mesh.rank() == 1;
+    const at::Tensor out = model.forward(TokensOfRank(mesh), IdsOfSwitch(mesh));
+    // The first token of rank 0 is for an expert of its own.
+    ExpectEqual(out.detach().select(1, 0), at::tensor({8, 0, 0}, at::kDouble), "the sums on the other rank");
+  });
+  REQUIRE(failures.size() == 1);
+  CHECK(failures[0].rank == 1);
+  CHECK_THAT(failures[0].text, Catch::Contains("a result of shape [3, 2] for 3 rows"));
+}
+
+}  // namespace
+}  // namespace moonshard::test
