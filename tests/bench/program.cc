@@ -4,7 +4,7 @@
 //                                                 dispatcher
 //   bench_program step MODEL PROGRAM [PAIRS]      forward and backward, against the C++ model of MODEL/config.json
 //   bench_program memory PROGRAM ROWS LENGTH      the largest memory of forward and backward beyond what is there
-//                                                 before
+//                                                 before, and of a training step, which has the update of AdamW too
 //   bench_program load PROGRAM [TIMES]            opening it
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +18,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/optim/adamw.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -140,21 +141,34 @@ class PeakOfAllocator final : public c10::MemoryReportingInfoBase {
   int64_t peak_ = 0;
 };
 
-void Memory(const std::string& path, int64_t rows, int64_t length) {
-  const auto program = OpenWithValues(path);
-  const at::Tensor ids = Ids(rows, length);
-  const auto step = [&] {
-    const ProgramOutputs outputs = program->forward(ids, ids);
-    outputs["loss"].backward();
-  };
+// The largest memory of the second of two calls of `step`; before it the program has no gradients.
+int64_t PeakOf(Program& program, const std::function<void()>& step) {
   step();
-  for (at::Tensor& parameter : program->parameters()) parameter.mutable_grad().reset();
+  for (at::Tensor& parameter : program.parameters()) parameter.mutable_grad().reset();
   const auto reporter = std::make_shared<PeakOfAllocator>();
   {
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, reporter);
     step();
   }
-  std::printf("{\"peak_bytes\": %lld}\n", static_cast<long long>(reporter->peak()));
+  return reporter->peak();
+}
+
+void Memory(const std::string& path, int64_t rows, int64_t length) {
+  const auto program = OpenWithValues(path);
+  const at::Tensor ids = Ids(rows, length);
+  const auto forward_backward = [&] {
+    const ProgramOutputs outputs = program->forward(ids, ids);
+    outputs["loss"].backward();
+  };
+  const int64_t peak = PeakOf(*program, forward_backward);
+  for (at::Tensor& parameter : program->parameters()) parameter.mutable_grad().reset();
+  torch::optim::AdamW optimizer(program->parameters(), torch::optim::AdamWOptions(1e-4));
+  const int64_t with_update = PeakOf(*program, [&] {
+    forward_backward();
+    optimizer.step();
+  });
+  std::printf("{\"peak_bytes\": %lld, \"train_peak_bytes\": %lld}\n", static_cast<long long>(peak),
+              static_cast<long long>(with_update));
 }
 
 void Load(const std::string& path, int times) {

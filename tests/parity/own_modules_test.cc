@@ -1,6 +1,6 @@
-// Modules of one's own (programs/make_programs.py, `nested` and `tables`) on one rank and on two under a plan, against
-// what PyTorch computed of them: inputs in a list and in a dict, a module at two paths, an input and a number as
-// outputs, two tables in one module.
+// Modules of one's own (programs/make_programs.py, `nested`, `tables` and `hooked`) on one rank and on two under a plan,
+// against what PyTorch computed of them: inputs in a list and in a dict, a module at two paths, an input and a number as
+// outputs, two tables in one module, reentrant checkpointing, hooks of a module.
 #include <catch2/catch.hpp>
 
 #include <filesystem>
@@ -15,6 +15,7 @@
 #include "engine/runtime/sharded_model/state.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/support/paths.h"
+#include "tests/support/process.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -63,6 +64,10 @@ TEST_CASE("inputs in lists and dicts, a module at two paths, and inputs and numb
   std::vector<std::string> inputs;
   for (const ProgramInput& input : program->inputs()) inputs.push_back(input.name);
   CHECK(inputs == std::vector<std::string>{"parts.0", "parts.1", "scales.wide", "scales.narrow"});
+  // Numbers that are computed from sizes are outputs; truth values and constants of the model's result are not.
+  std::vector<std::string> outputs;
+  for (const ProgramOutput& output : program->exported().outputs) outputs.push_back(output.name);
+  CHECK(outputs == std::vector<std::string>{"made", "given", "length", "half", "ratio", "three"});
   RunRanks("tp=1", [](DeviceMesh& mesh) { ExpectStep("nested", "default(replicated())", mesh); });
   const auto rules = [](const std::string& module) {
     return "at(\"" + module + ".up\", colwise {}), at(\"" + module +
@@ -77,6 +82,13 @@ TEST_CASE("inputs in lists and dicts, a module at two paths, and inputs and numb
                         Catch::Contains("'first.up' and 'second.up' are one module under two paths"));
 }
 
+TEST_CASE("an integer that both branches of a cond return is a constant of the program") {
+  RunRanks("tp=1", [](DeviceMesh& mesh) { ExpectStep("constants", "default(replicated())", mesh); });
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    ExpectStep("constants", R"(at("block.up", colwise {}), at("block.down", rowwise {}))", mesh);
+  });
+}
+
 constexpr const char* kRulesOfTables =
     R"(at("embed", style { name = "tables", params = { weight = shard(0), positions = replicate },
                            lookup = "masked", inputs = { { replicate, replicate } },
@@ -88,11 +100,35 @@ TEST_CASE("a module looks ids up in its sharded table and in a table beside it")
   RunRanks("tp=2", [](DeviceMesh& mesh) { ExpectStep("tables", kRulesOfTables, mesh); });
 }
 
-TEST_CASE("an archive of the oldest torch that the exporter runs with computes the same") {
-  const std::string archive = "torch_2_9.pt2";
-  CHECK(Program::Open(kOwnModules / "tables" / archive)->exported().torch_version.starts_with("2.9."));
-  RunRanks("tp=1", [&](DeviceMesh& mesh) { ExpectStep("tables", "default(replicated())", mesh, archive); });
-  RunRanks("tp=2", [&](DeviceMesh& mesh) { ExpectStep("tables", kRulesOfTables, mesh, archive); });
+// The hook of the inputs makes what the linear layer reads: its gradient is summed at the boundary around the hook.
+TEST_CASE("a block under reentrant checkpointing has its gradients, and hooks are part of their module's call") {
+  CHECK(NotKeptByTraining(Program::Open(kOwnModules / "hooked/program.pt2")->exported()).empty());
+  RunRanks("tp=1", [](DeviceMesh& mesh) { ExpectStep("hooked", "default(replicated())", mesh); });
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    ExpectStep("hooked", R"(at("block.up", colwise {}), at("block.down", rowwise {}), at("mix", colwise {}),
+                            at("lm_head", rowwise {}))",
+               mesh);
+  });
+}
+
+TEST_CASE("what a hook computes of a partial result is refused") {
+  const auto program = Program::Open(kOwnModules / "hooked/program.pt2");
+  const MeshShape mesh = MeshShape::Parse("tp=2").ValueOrThrow();
+  const Plan rowwise = PlanOfRules(R"(at("embed", colwise {}), at("mix", rowwise {}), default(replicated()))", mesh,
+                                   *ReadLiveTree(*program).ValueOrThrow().tree);
+  CHECK_THROWS_WITH(Parallelize(program, rowwise, DeviceMesh::Recording(mesh)),
+                    Catch::Contains("node 'tanh' (aten::tanh) of 'mix'") && Catch::Contains("'mix.bias', added once"));
+}
+
+TEST_CASE("archives of other versions of torch compute the same") {
+  // The first is of the oldest torch that the exporter runs with.
+  for (const std::string version : {"2.9", "2.10", "2.12"}) {
+    INFO("torch " << version);
+    const std::string archive = "torch_" + Replaced(version, ".", "_") + ".pt2";
+    CHECK(Program::Open(kOwnModules / "tables" / archive)->exported().torch_version.starts_with(version + "."));
+    RunRanks("tp=1", [&](DeviceMesh& mesh) { ExpectStep("tables", "default(replicated())", mesh, archive); });
+    RunRanks("tp=2", [&](DeviceMesh& mesh) { ExpectStep("tables", kRulesOfTables, mesh, archive); });
+  }
 }
 
 }  // namespace

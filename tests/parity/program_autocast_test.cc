@@ -65,6 +65,37 @@ TEST_CASE("under autocast a program computes in float32 where its model switches
   CHECK_THROWS_WITH(LongRow(older, true), Catch::Contains("does not record where the model switches autocast off"));
 }
 
+// As `train` opens it. On two ranks gradients are also summed.
+TEST_CASE("gradients of a program exported in bfloat16 are float32 in training, under autocast too") {
+  const std::string folder = kFolderOfPrograms + "dtypes";
+  for (const char* mesh_text : {"tp=1", "dp=2"}) {
+    for (const bool autocast : {false, true}) {
+      RunRanks(mesh_text, [&](DeviceMesh& mesh) {
+        const std::shared_ptr<Program> program = Program::Open(folder + "/bfloat16.pt2", "float32");
+        Plan plan;
+        if (mesh.shape().world_size() > 1) {
+          plan.data_parallel.emplace();
+          plan.data_parallel->wrap = {{.pattern = "model.layers.*"}};
+        }
+        auto model = Parallelize(program, plan, mesh);
+        LoadCheckpoint(model.applied(), Checkpoint::Open(folder).ValueOrThrow(), {.recipes = program->recipes()});
+        {
+          const nn::Autocast mode(at::kCPU, autocast ? at::kBFloat16 : at::kFloat);
+          program->forward(ReadTensors(folder + "/inputs.safetensors"))["loss"].backward();
+        }
+        for (const LiveParameter& parameter : model.applied().parameters()) {
+          const at::Tensor gradient = parameter.tensor.grad();
+          if (parameter.is_buffer || parameter.tensor.numel() == 0) continue;
+          Expect(gradient.defined() && gradient.scalar_type() == at::kFloat, parameter.path + ": another dtype");
+          // Numbers that bfloat16 does not have.
+          Expect(autocast || !at::equal(gradient, gradient.to(at::kBFloat16).to(at::kFloat)),
+                 parameter.path + ": rounded");
+        }
+      });
+    }
+  }
+}
+
 // Gemma 3, whose norms multiply by 1 + weight.
 TEST_CASE("parameters of a program begin as those of its model") {
   RunRanks("tp=1", [&](DeviceMesh& mesh) {

@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/io/exported_program/program_archive.h"
 #include "engine/models/program/program.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/support/paths.h"
@@ -68,6 +69,43 @@ TEST_CASE("a program exported in training draws in training, and keeps the stati
   CHECK(moved == std::set<std::string>{"batch_norm.num_batches_tracked", "batch_norm.running_mean",
                                        "batch_norm.running_var", "instance_norm.running_mean",
                                        "instance_norm.running_var"});  // and not those of `frozen`
+}
+
+// The operators of the module that draw in training.
+const std::set<std::string, std::less<>> kDrawing = {
+    "aten::dropout", "aten::dropout_", "aten::alpha_dropout", "aten::feature_dropout",
+    "aten::rrelu",   "aten::gru",      "aten::lstm",          "aten::scaled_dot_product_attention"};
+
+// Whether two forwards in training differ, where of the operators that draw only `on` is not switched off.
+bool Draws(const ProgramArchive& archive, const ExportedProgram& exported, const std::string& on) {
+  auto changed = std::make_shared<ExportedProgram>(exported);
+  for (ProgramNode& node : changed->graph.nodes) {
+    if (node.target == on || !kDrawing.contains(node.target)) continue;
+    for (auto& [name, argument] : node.inputs) {
+      if (name == "train" || name == "training") argument.integer = 0;
+      if (name == "dropout_p") argument.number = 0;
+    }
+  }
+  const auto program = Program::FromArchive(archive, std::move(changed)).ValueOrThrow();
+  const NamedTensors inputs = ReadTensors(kModes / "inputs.safetensors");
+  at::manual_seed(1);
+  const at::Tensor logits = Logits(*program, inputs);
+  return !at::equal(Logits(*program, inputs), logits);
+}
+
+TEST_CASE("every operator that draws in training draws by itself") {
+  const ProgramArchive archive = ProgramArchive::Open((kModes / "program.pt2").string()).ValueOrThrow();
+  const ExportedProgram exported = ReadProgram(archive).ValueOrThrow();
+  std::set<std::string, std::less<>> found;
+  for (const ProgramNode& node : exported.graph.nodes) {
+    if (kDrawing.contains(node.target)) found.insert(node.target);
+  }
+  CHECK(found == kDrawing);
+  for (const std::string& target : kDrawing) {
+    INFO(target);
+    CHECK(Draws(archive, exported, target));
+  }
+  CHECK_FALSE(Draws(archive, exported, ""));
 }
 
 TEST_CASE("a model with other operators in evaluation has an archive for each mode") {

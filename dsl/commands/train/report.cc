@@ -201,6 +201,7 @@ void Report::End(const AppliedPlan& model, int64_t step, int stopped) {
       {"steps_taken", units_ > 0 ? step - first_step_ : 0},
       {"skipped_steps", skipped_},
       {"loss", units_ > 0 ? JsonValue(newest_.loss) : JsonValue()},
+      {"loss_of", verb_.loss == "model" ? "model" : "next tokens"},
       {"eval_loss", eval_loss_ ? JsonValue(*eval_loss_) : JsonValue()},
       {unit_, units_},
       {"seconds", seconds},

@@ -21,7 +21,7 @@
 namespace moonshard {
 namespace {
 
-constexpr int64_t kMultiple = 32;  // of the rows, so that the usual numbers of ranks divide them
+constexpr int64_t kMultiple = 8;  // of the rows, so that the usual numbers of ranks divide them
 constexpr int64_t kLeastElements = 2048;
 
 std::string LowerLast(const std::string& path) {

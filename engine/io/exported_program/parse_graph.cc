@@ -3,8 +3,8 @@
 //
 //  - A graph inside of wrap_with_set_grad_enabled or wrap_with_autocast is put in place, between nodes that enter and
 //    leave the mode; its inputs and outputs are names for the values outside. The two graphs of cond are put in place
-//    between kBranch, kElse and kJoin; their outputs are values of their own, because only one branch runs. Other
-//    operators with graphs inside are refused.
+//    between kBranch, kElse and kJoin; their outputs are values of their own, because only one branch runs, or
+//    constant numbers, which must be the same in both. Other operators with graphs inside are refused.
 //  - A node that returned its own input when it was traced (a cast to the dtype that the tensor has, dropout that is
 //    off): the tracer names it for every later use of the *input* too, so that in a float32 model the residual would
 //    seem to leave from inside the norm that casts it, and the calls of modules would not be what they take and make.
@@ -340,7 +340,7 @@ class GraphParser {
     };
     for (const JsonValue& output : List(json, "outputs")) {
       const auto [kind, value] = OnlyField(output);
-      if (kind == "as_none") {
+      if (kind == "as_none" || ConstantOf(output) != nullptr) {
         ++next;
       } else if (kind == "as_tensors") {
         if (!value->is_array()) FailKind(kind, "array", *value);
@@ -359,7 +359,13 @@ class GraphParser {
     constexpr int kDeepest = 16;
     if (++depth_ > kDeepest) Fail("graphs are nested more than " + std::to_string(kDeepest) + " deep");
     Scope names;
-    for (size_t i = 0; i < formal.size(); ++i) Define(names, NameOf(formal[i]), given[i]);
+    for (size_t i = 0; i < formal.size(); ++i) {
+      if (const JsonValue* constant = ConstantOf(formal[i]); constant == nullptr) {
+        Define(names, NameOf(formal[i]), given[i]);
+      } else if (!IsSameNumber(Argument(*constant, names), given[i])) {
+        Fail("'" + what + "' does not pass the constant that its graph takes");
+      }
+    }
     const std::string at = at_;
     const std::string around = region_;
     const int32_t user = user_;
@@ -405,43 +411,66 @@ class GraphParser {
     const int32_t around = branch_stack_;
     branch_stack_ = node.stack;
     program_.graph.nodes.push_back(std::move(node));
-    size_t results = 0;
+    std::vector<ProgramArgument> first;
+    std::vector<ProgramArgument> second;
     for (const size_t branch : {1, 2}) {
       if (branch == 2) program_.graph.nodes.push_back(std::move(other));
       const JsonValue& inside = Required(Required(inputs[branch], "arg"), "as_graph");
       const Scope names = ReadNested("cond", inside, operands.elements);
       for (const JsonValue& output : List(Required(inside, "graph"), "outputs")) {
         ProgramArgument result = OneValue(output, names);
-        if (result.kind != Kind::kValue || program_.values[result.value].kind != ProgramValue::Kind::kTensor)
-          Fail("a branch of 'cond' returns a value that is not a tensor");
-        join.inputs.emplace_back("", std::move(result));
+        if (!IsNumber(result) &&
+            (result.kind != Kind::kValue || program_.values[result.value].kind != ProgramValue::Kind::kTensor))
+          Fail("a branch of 'cond' returns a value that is neither a tensor nor a constant number");
+        (branch == 1 ? first : second).push_back(std::move(result));
       }
-      if (branch == 1) results = join.inputs.size();
     }
     branch_stack_ = around;
-    if (join.inputs.size() != 2 * results) Fail("the branches of 'cond' have different numbers of results");
-    for (size_t i = 0; i < results; ++i) {
-      const ProgramValue& a = program_.values[join.inputs[i].second.value];
-      const ProgramValue& b = program_.values[join.inputs[results + i].second.value];
-      if (a.dtype != b.dtype || a.sizes != b.sizes)
-        Fail("result " + std::to_string(i) + " of the branches of 'cond' has different dtypes or shapes");
+    if (first.size() != second.size()) Fail("the branches of 'cond' have different numbers of results");
+    for (size_t i = 0; i < first.size(); ++i) {
+      const std::string result = "result " + std::to_string(i) + " of the branches of 'cond'";
+      if (first[i].kind != Kind::kValue || second[i].kind != Kind::kValue) {
+        if (!IsSameNumber(first[i], second[i])) Fail(result + " is a number, and not the same in both");
+        continue;
+      }
+      const ProgramValue& a = program_.values[first[i].value];
+      const ProgramValue& b = program_.values[second[i].value];
+      if (a.dtype != b.dtype || a.sizes != b.sizes) Fail(result + " has different dtypes or shapes");
     }
-    const auto add = [&](const std::string& name) {
-      join.outputs.push_back(NewOutput(name, graph, "as_tensor", scope));
+    // A number is the same whichever branch runs, so only tensors are joined.
+    size_t results = 0;
+    const auto add = [&](const std::string* name, bool is_tensor) {
+      if (results >= first.size()) Fail("'cond' has more or fewer results than its branches");
+      const ProgramArgument& of_branch = first[results++];
+      if (is_tensor != (of_branch.kind == Kind::kValue))
+        Fail(std::string("a result of 'cond' is not a ") + (is_tensor ? "number" : "tensor"));
+      if (!is_tensor) {
+        if (name != nullptr) Define(scope, *name, of_branch);
+        return;
+      }
+      join.outputs.push_back(NewOutput(*name, graph, "as_tensor", scope));
+      join.inputs.emplace_back("", of_branch);
     };
     for (const JsonValue& output : List(json, "outputs")) {
       const auto [kind, value] = OnlyField(output);
       if (kind == "as_tensors") {
         if (!value->is_array()) FailKind(kind, "array", *value);
-        for (const JsonValue& one : value->AsArray()) add(Text(one, "name"));
+        for (const JsonValue& one : value->AsArray()) add(&Text(one, "name"), true);
       } else if (kind == "as_tensor") {
-        add(Text(*value, "name"));
+        add(&Text(*value, "name"), true);
+      } else if (ConstantOf(output) != nullptr) {
+        add(nullptr, false);
+      } else if (kind == "as_sym_int" || kind == "as_sym_float" || kind == "as_sym_bool") {
+        add(&Text(*value, "as_name"), false);
       } else {
         Fail("a result of 'cond' is not a tensor");
       }
     }
-    if (join.outputs.size() != results) Fail("'cond' has more or fewer results than its branches");
-    for (size_t i = 0; i < results; ++i) {
+    if (results != first.size()) Fail("'cond' has more or fewer results than its branches");
+    for (ProgramArgument& one : second) {
+      if (one.kind == Kind::kValue) join.inputs.emplace_back("", std::move(one));
+    }
+    for (size_t i = 0; i < join.outputs.size(); ++i) {
       const ProgramValue& made = program_.values[join.outputs[i]];
       const ProgramValue& of_branch = program_.values[join.inputs[i].second.value];
       if (made.dtype != of_branch.dtype || made.sizes != of_branch.sizes)
@@ -458,6 +487,23 @@ class GraphParser {
       Fail("a nested graph takes or returns a value that is neither a tensor nor a number");
     }
     return out;
+  }
+
+  // The constant that stands for a value: {"as_int": 3} of itself and of {"as_sym_int": {"as_int": 3}}; null for a
+  // name.
+  static const JsonValue* ConstantOf(const JsonValue& argument) {
+    const auto [kind, value] = OnlyField(argument);
+    if (kind == "as_int" || kind == "as_float" || kind == "as_bool") return &argument;
+    const bool symbolic = kind == "as_sym_int" || kind == "as_sym_float" || kind == "as_sym_bool";
+    return symbolic && value->is_object() && value->Find("as_name") == nullptr ? ConstantOf(*value) : nullptr;
+  }
+
+  static bool IsNumber(const ProgramArgument& argument) {
+    return argument.kind == Kind::kInt || argument.kind == Kind::kFloat || argument.kind == Kind::kBool;
+  }
+
+  static bool IsSameNumber(const ProgramArgument& a, const ProgramArgument& b) {
+    return IsNumber(a) && a.kind == b.kind && a.integer == b.integer && a.number == b.number;
   }
 
   // {"as_tensor": {"name": ...}} or {"as_sym_int": {"as_name": ...}}.

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <span>
 #include <utility>
@@ -26,6 +27,27 @@ Diagnostic BadArchive(const std::string& path, const std::string& message, const
   return d;
 }
 
+// What libzip does not open, for `reason`; `begin`: the first bytes. Where they are not those of a zip archive, another
+// export does not help.
+Diagnostic NotReadable(const std::string& path, std::string_view begin, const std::string& reason) {
+  constexpr std::string_view kSignature = "PK";
+  if (begin.starts_with(kSignature)) return BadArchive(path, "the program is not a readable zip archive: " + reason);
+  Diagnostic d = BadArchive(
+      path,
+      begin.empty() ? "the program is an empty file" : "the file is not an exported program: it is not a zip archive",
+      "give the path of an archive; `moonshard export-script` prints the path of the script that writes it");
+  d.required = std::string("an archive (.pt2), or a directory of archives with its ") + kProgramIndex;
+  return d;
+}
+
+std::string FirstBytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string out(4, '\0');
+  file.read(out.data(), static_cast<std::streamsize>(out.size()));
+  out.resize(static_cast<size_t>(file.gcount()));
+  return out;
+}
+
 }  // namespace
 
 struct ProgramArchive::Zip {
@@ -37,12 +59,14 @@ struct ProgramArchive::Zip {
 };
 
 Result<ProgramArchive> ProgramArchive::Open(const std::string& path) {
-  struct stat status = {};
-  if (stat(path.c_str(), &status) != 0) {
-    Diagnostic d = MakeDiagnostic(errno == ENOENT ? Finding::kFileNotFound : Finding::kFileUnreadable,
-                                  std::string("the program cannot be read: ") + std::strerror(errno));
+  const auto cannot_read = [&](Finding finding, const std::string& reason) {
+    Diagnostic d = MakeDiagnostic(finding, "the program cannot be read: " + reason);
     d.path = path;
     return d;
+  };
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0) {
+    return cannot_read(errno == ENOENT ? Finding::kFileNotFound : Finding::kFileUnreadable, std::strerror(errno));
   }
   if (!S_ISREG(status.st_mode)) {
     Diagnostic d = MakeDiagnostic(Finding::kFileUnreadable, "the program is not a regular file");
@@ -60,7 +84,8 @@ Result<ProgramArchive> ProgramArchive::Open(const std::string& path) {
     zip_error_init_with_code(&error, code);
     const std::string reason = zip_error_strerror(&error);
     zip_error_fini(&error);
-    return BadArchive(path, "the program is not a readable zip archive: " + reason);
+    if (code == ZIP_ER_OPEN || code == ZIP_ER_READ) return cannot_read(Finding::kFileUnreadable, reason);
+    return NotReadable(path, FirstBytes(path), reason);
   }
   if (Diagnostics errors = out.ListEntries(static_cast<uint64_t>(status.st_size)); !errors.empty()) return errors;
   return out;
@@ -79,7 +104,7 @@ Result<ProgramArchive> ProgramArchive::FromBytes(std::string bytes, const std::s
   const std::string reason = out.zip_->handle == nullptr ? zip_error_strerror(&error) : "";
   if (out.zip_->handle == nullptr && source != nullptr) zip_source_free(source);
   zip_error_fini(&error);
-  if (out.zip_->handle == nullptr) return BadArchive(path, "the program is not a readable zip archive: " + reason);
+  if (out.zip_->handle == nullptr || held.empty()) return NotReadable(path, held, reason);
   if (Diagnostics errors = out.ListEntries(held.size()); !errors.empty()) return errors;
   return out;
 }

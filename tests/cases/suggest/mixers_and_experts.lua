@@ -27,8 +27,8 @@ return plan {
   -- sure: norms over all 64 features of the hidden states
   at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
   -- replicated or by rows: mamba is not sharded by features: how mamba uses the features is unknown
-  at("model.layers.*.mamba.{in,out}_proj", colwise { output = replicate }),
-  at("model.layers.*.mamba.{conv1d,x_proj}", replicated()),
+  at("model.layers.*.mamba.{in,out,x}_proj", colwise { output = replicate }),
+  at("model.layers.*.mamba.conv1d", replicated()),
   -- sure: 64 features to 160 and back
   at("model.layers.*.mlp.{gate,up}_proj", colwise { input = residual }),
   at("model.layers.*.mlp.down_proj", rowwise { output = residual }),

@@ -390,6 +390,8 @@ KINDS = {
     "branch": lambda m, x: m.out(torch.cond(x.sum() > 0, m.q, m.k, (x,))),
     "by_values": lambda m, x: by_values(m.q, m.out, x),
     "none": lambda m, x: m.out(F.silu(m.q(x)) * m.k(x)),
+    "never_called": lambda m, x: m.out(m.q(x) if m.own.bias is None else m.k(x)),
+    "torn": lambda m, x: m.out(m.q(x) * m.k(x)),
     "bias_folded": lambda m, x: m.own(m.q(x), folded),
     "bias_in_sum": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y, w, b) + F.linear(y, w) * 2),
     "bias_moved": lambda m, x: m.own(m.q(x), lambda y, w, b: F.linear(y.transpose(0, 1), w, b).transpose(0, 1)[:, 1:]),
@@ -452,6 +454,21 @@ def slim(path):
             archive.writestr(zipfile.ZipInfo(info.filename), data)
 
 
+def tear(path):
+    """Makes the product a part of the call of `q`: the operators of `k`'s call are then between those of `q`'s."""
+    with zipfile.ZipFile(path) as archive:
+        entries = [(info, archive.read(info)) for info in archive.infolist()]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for info, data in entries:
+            if info.filename.endswith("models/model.json"):
+                model = json.loads(data)
+                nodes = model["graph_module"]["graph"]["nodes"]
+                (product,) = [node for node in nodes if node["target"] == "torch.ops.aten.mul.Tensor"]
+                product["metadata"]["nn_module_stack"] = nodes[0]["metadata"]["nn_module_stack"]
+                data = json.dumps(model, separators=(",", ":")).encode()
+            archive.writestr(zipfile.ZipInfo(info.filename), data)
+
+
 def nodes_of(graph):
     """The nodes of a graph and of the graphs inside it."""
     for node in graph["nodes"]:
@@ -481,6 +498,8 @@ def main():
         out = HERE / f"{name}.pt2"
         export(model_of(body), (torch.randn(2, 6, 8),), out=out, weights=True)
         slim(out)
+        if name == "torn":
+            tear(out)
         print(name)
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Trains committed programs, and opens what `merge` makes of the runs with transformers; by hand.
+"""Trains committed programs, and opens what `merge` makes of the runs with transformers, for tests/parity/merged_test.cc.
 
     check_merged.py MOONSHARD [CASE...]     MOONSHARD: the built program; needs torch, transformers and safetensors
 
 Each CASE, a causal language model of this directory, takes three steps on two ranks under the plan that `suggest` writes. The
 merged directory must load with from_pretrained without a missing or an unexpected weight, with the dtype that config.json names,
-and its logits must be those that `eval` computes of the directory with the program. Exit status 1: one is not.
+and its logits must be those that `eval` computes of the directory with the program. Exit status 77: this Python cannot import the
+packages; 1: a directory is not as it must be.
 """
 
 import pathlib
@@ -14,9 +15,13 @@ import subprocess
 import sys
 import tempfile
 
-import torch
-import transformers
-from safetensors.torch import load_file
+try:
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+except (ImportError, OSError) as error:
+    print(f"{sys.executable} cannot import what the check needs: {error}")
+    sys.exit(77)
 
 HERE = pathlib.Path(__file__).resolve().parent
 CASES = ("llama", "gpt2", "mixtral", "qwen3_5_moe", "deepseek_v3", "gpt_oss")

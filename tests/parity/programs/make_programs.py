@@ -10,17 +10,22 @@ attention that was exported. The case `dtypes`
 is a program exported in bfloat16, with what transformers computes of it in each dtype; `modes` a module of one's own whose
 operators compute otherwise in training, with its weights in the archives; `drawing` one that has other operators in
 evaluation, as a directory of two archives; `sizes` one that computes with its sizes;
-`lengths` recurrence and attention of torch.nn; `branches` one with torch.cond; `outputs` a causal language model without a
-config that returns more than its logits and loss, with tied weights and a persistent buffer in the archive; `nested` a module
-whose inputs are in a list and in a dict; `tables` a causal language model with two tables in one module and with dropout. OUT/llama/inputs is a directory of programs for different sets of inputs,
+`lengths` recurrence and attention of torch.nn; `branches` one with torch.cond, `constants` one whose branches
+return an integer; `outputs` a causal language model without a
+config that returns more than its logits and loss, with tied weights and a persistent buffer in the archive, and with the losses
+of ten steps of training; `nested` a module
+whose inputs are in a list and in a dict; `tables` a causal language model with two tables in one module and with dropout;
+`hooked` one with reentrant checkpointing and hooks of modules. OUT/llama/inputs is a directory of programs for different sets of inputs,
 with files for each set.
 
 tests/parity/examples (OUT/examples) holds programs that are trained with examples, with their weights in the archives: NAME.pt2, NAME.safetensors with
 the inputs of 12 examples, and NAME.expected.safetensors with the loss of all examples in one batch and the norm of its gradient.
+tests/parity/suggested (OUT/suggested) holds programs with their weights for the plans of `suggest`: NAME.pt2, and NAME.safetensors
+with inputs.
 
-The case `tables/torch` makes tables/torch_X_Y.pt2 with the torch X.Y that runs it; the committed one is of torch 2.9.
+The case `tables/torch` makes tables/torch_X_Y.pt2 with the torch X.Y that runs it: 2.9, 2.10 and 2.12.
 OUT/deepseek_v3/program_float64.pt2 is exported in float64, which grouped_mm does not take, for curves of training.
-The cases `modes`, `drawing`, `sizes`, `lengths`, `branches`, `outputs`, `nested` and `tables` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
+The cases `modes`, `drawing`, `sizes`, `lengths`, `branches`, `constants`, `outputs`, `nested`, `tables` and `hooked` are in tests/parity/own_modules. OUT/reference/NAME.pt2 are programs of the checkpoints in tests/parity/NAME, one of each architecture that has a C++ model.
 """
 
 import json
@@ -28,7 +33,9 @@ import pathlib
 import re
 import shutil
 import sys
+import tempfile
 import zipfile
+from unittest import mock
 
 import torch
 import transformers
@@ -336,7 +343,8 @@ class Outputs(torch.nn.Module):
 
 
 class Nested(torch.nn.Module):
-    """Inputs in a list and in a dict, one module at two paths, and among the outputs an input and a number."""
+    """Inputs in a list and in a dict, one module at two paths, and among the outputs an input and numbers: of these, those
+    that are computed from sizes are outputs of the program, and truth values and constants are not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -346,7 +354,9 @@ class Nested(torch.nn.Module):
 
     def forward(self, parts, scales):
         x = self.first(parts[0]) + self.second(parts[1]) * scales["wide"]
-        return {"made": self.mix(x) + scales["narrow"], "given": parts[1], "length": x.shape[1]}
+        n = x.shape[1]
+        return {"made": self.mix(x) + scales["narrow"], "given": parts[1], "length": n, "half": n * 0.5, "ratio": n / x.shape[0],
+                "three": n - n + 3, "long": n > 4, "width": x.shape[2], "factor": 1.5, "flag": True}  # fmt: skip
 
 
 def make_nested(folder: pathlib.Path) -> None:
@@ -366,7 +376,9 @@ def make_nested(folder: pathlib.Path) -> None:
     save_file(flat, folder / "inputs.safetensors")
     results = model(**given)
     (results["made"] * torch.linspace(-1, 1, 8)).sum().backward()
-    expected = {name: torch.as_tensor(one).detach().clone() for name, one in results.items()}
+    made = {name: torch.tensor(one, dtype=torch.float64) if isinstance(one, float) else torch.as_tensor(one)
+            for name, one in results.items() if name not in ("long", "width", "factor", "flag")}  # fmt: skip
+    expected = {name: one.detach().clone() for name, one in made.items()}
     expected |= {f"grad.{name}": p.grad.clone() for name, p in model.named_parameters()}
     save_file(expected, folder / "expected.safetensors")
     print("nested", results["made"].sum().item(), flush=True)
@@ -452,6 +464,28 @@ def export_outputs(program: pathlib.Path, model: torch.nn.Module, inputs: dict) 
     slim(program, bare=True)
 
 
+def make_curve(folder: pathlib.Path, model: torch.nn.Module) -> None:
+    """Ten steps of PyTorch's AdamW as `moonshard train` takes them, each with all rows of the tokens: 8 rows of 12 tokens, and
+    one token more, which is the target of the last. Losses are those of the next tokens, norms those before clipping."""
+    tokens = torch.randint(24, (97,), generator=torch.Generator().manual_seed(4))
+    ids, targets = tokens[:-1].view(8, 12), tokens[1:]
+    matrices = [one for one in model.parameters() if one.dim() > 1]
+    vectors = [one for one in model.parameters() if one.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], lr=0.01, betas=(0.9, 0.95),
+                                  weight_decay=0.1)  # fmt: skip
+    losses, norms = [], []
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(ids, ids)["logits"].flatten(0, 1), targets)
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.12))
+        losses.append(loss.detach())
+        optimizer.step()
+    save_file({"tokens": tokens}, folder / "curve_tokens.safetensors")
+    save_file({"losses": torch.stack(losses), "norms": torch.stack(norms)}, folder / "curve.safetensors")
+    print(folder.name, "curve", float(losses[0]), float(losses[-1]), flush=True)
+
+
 def make_of_torch(folder: pathlib.Path, model: torch.nn.Module) -> None:
     """The program of make_outputs as the running torch writes it, beside that of the usual version."""
     random_values(model)
@@ -469,8 +503,30 @@ class Balanced(Outputs):
         return {"loss": results["loss"] + 0.5 * results["aux_loss"], "logits": results["logits"]}
 
 
+class Hooked(torch.nn.Module):
+    """A causal language model with a block under reentrant checkpointing, and with hooks that change what a module takes
+    and what it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(24, 8)
+        self.block = Mlp(16)
+        self.mix = torch.nn.Linear(8, 8)
+        self.lm_head = torch.nn.Linear(8, 24, bias=False)
+        self.mix.register_forward_pre_hook(lambda module, given: (given[0] * 2,))
+        self.mix.register_forward_hook(lambda module, given, made: made.tanh() + 0.5)
+
+    def forward(self, input_ids, labels):
+        x = self.embed(input_ids)
+        x = x + torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=True)
+        logits = self.lm_head(self.mix(x))
+        targets = torch.nn.functional.pad(labels, (0, 1), value=-100)[..., 1:]
+        return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()), "logits": logits}
+
+
 # Whether the expected results are those in evaluation mode.
-OUTPUTS = {"outputs": (Outputs, False), "leaving": (Leaving, False), "balanced": (Balanced, False), "tables": (Tables, True)}
+OUTPUTS = {"outputs": (Outputs, False), "leaving": (Leaving, False), "balanced": (Balanced, False), "tables": (Tables, True),
+           "hooked": (Hooked, False)}  # fmt: skip
 
 
 def make_lengths(folder: pathlib.Path) -> None:
@@ -567,6 +623,47 @@ def make_branches(folder: pathlib.Path) -> None:
     print("branches", made.sum().item(), flush=True)
 
 
+class Constants(torch.nn.Module):
+    """Branches that return an integer between two tensors. One predicate is true, the other is false."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Mlp(16)
+
+    def forward(self, x):
+        width = x.shape[2]
+        positive = x.sum() > 0
+
+        def block(y):
+            return self.block(y), width, y * 2
+
+        def other(y):
+            return y.sin(), 8, y + 1
+
+        a, n, b = torch.cond(positive, block, other, (x,))
+        c, m, d = torch.cond(~positive, block, other, (x,))
+        return {"made": (a.view(-1, n) * m).view(x.shape) + b + c / d.exp()}
+
+
+def make_constants(folder: pathlib.Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    model = Constants()
+    random_values(model)
+    inputs = {"x": torch.rand(2, 6, 8)}
+    export_program.export(model, (), inputs, folder / "program.pt2", weights=True)
+    slim(folder / "program.pt2", bare=True)
+    inputs = {"x": torch.rand(3, 5, 8)}
+    save_file(inputs, folder / "inputs.safetensors")
+    # torch's own has no backward for branches that return an integer.
+    with mock.patch.object(torch, "cond", lambda predicate, a, b, operands: (a if predicate else b)(*operands)):
+        made = model(**inputs)["made"]
+    (made * torch.linspace(-1, 1, 8)).sum().backward()
+    save_file({"made": made.detach(), **{f"grad.{name}": p.grad for name, p in model.named_parameters()}},
+              folder / "expected.safetensors")  # fmt: skip
+    print("constants", made.sum().item(), flush=True)
+
+
 def make_sizes(folder: pathlib.Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
@@ -651,7 +748,21 @@ def make_examples(folder: pathlib.Path) -> None:
     images = {"pixel_values": torch.randn(rows, 3, 8, 8, generator=generator),
               "labels": torch.randint(5, (rows,), generator=generator)}  # fmt: skip
     numbers = {"features": torch.randn(rows, 6, generator=generator), "labels": torch.randn(rows, 2, generator=generator)}
-    for name, config, inputs in (("masked_lm", bert, text), ("classifier", vit, images), ("regression", None, numbers)):
+    pairs_of_texts = transformers.AutoConfig.for_model(
+        "bert", vocab_size=48, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+        max_position_embeddings=32, num_labels=3, architectures=["BertForSequenceClassification"], **still)  # fmt: skip
+    second = (torch.arange(12) >= torch.randint(3, 9, (rows, 1), generator=generator)).long()
+    pairs = {"input_ids": torch.randint(5, 48, (rows, 12), generator=generator), "attention_mask": mask, "token_type_ids": second,
+             "labels": torch.randint(3, (rows,), generator=generator)}  # fmt: skip
+    wav2vec = transformers.AutoConfig.for_model(
+        "wav2vec2", hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, conv_dim=[8, 8],
+        conv_stride=[5, 2], conv_kernel=[10, 3], num_feat_extract_layers=2, feat_extract_norm="layer", do_stable_layer_norm=True,
+        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, classifier_proj_size=8, num_labels=4, layerdrop=0.0,
+        apply_spec_augment=False, hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, feat_proj_dropout=0.0,
+        final_dropout=0.0, architectures=["Wav2Vec2ForSequenceClassification"])  # fmt: skip
+    speech = {"input_values": torch.randn(rows, 200, generator=generator), "labels": torch.randint(4, (rows,), generator=generator)}
+    for name, config, inputs in (("masked_lm", bert, text), ("classifier", vit, images), ("regression", None, numbers),
+                                 ("pairs", pairs_of_texts, pairs), ("speech", wav2vec, speech)):  # fmt: skip
         torch.manual_seed(0)
         program = folder / f"{name}.pt2"
         if config is None:
@@ -672,6 +783,34 @@ def make_examples(folder: pathlib.Path) -> None:
         save_file({key: one.contiguous() for key, one in inputs.items()}, folder / f"{name}.safetensors")
         save_file({"loss": loss.detach(), "grad_norm": norm}, folder / f"{name}.expected.safetensors")
         print("examples", name, loss.item(), norm.item(), program.stat().st_size // 1024, flush=True)
+
+
+# Models whose attention, or whose two stacks, `suggest` shards by the data flow of the program.
+SUGGESTED: dict[str, dict] = {
+    "bloom": dict(vocab_size=48, hidden_size=32, n_layer=1, n_head=4, hidden_dropout=0.0, attention_dropout=0.0,
+                  pad_token_id=0, bos_token_id=1, eos_token_id=2),
+    "bart": dict(vocab_size=48, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
+                 decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=64, dropout=0.0,
+                 attention_dropout=0.0, activation_dropout=0.0, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+                 decoder_start_token_id=2, forced_eos_token_id=None),
+}  # fmt: skip
+
+
+def make_suggested(folder: pathlib.Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, sizes in SUGGESTED.items():
+        torch.manual_seed(0)
+        model = hugging_face.build(transformers.AutoConfig.for_model(kind, **sizes), torch.float32)
+        random_values(model)
+        program = folder / f"{kind}.pt2"
+        with tempfile.TemporaryDirectory() as checkpoint:
+            model.save_pretrained(checkpoint)
+            options = export_program.Options(dtype="float32", weights=True)
+            exported = export_program.export_model(checkpoint, options, program)
+        slim(program, bare=True)
+        names = [one["name"] for one in exported.description["inputs"]]
+        save_file(hugging_face.example_inputs(model, names, 4, 12, seed=3)[0], folder / f"{kind}.safetensors")
+        print("suggested", kind, program.stat().st_size // 1024, flush=True)
 
 
 def make_with_weights(out: pathlib.Path, case: str) -> None:
@@ -727,20 +866,27 @@ def make_reference(out: pathlib.Path, name: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)  # as the tests run them: sums of several threads have another order
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "examples", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", *OUTPUTS, "nested", *(f"reference/{name}" for name in REFERENCE)):
+    for case in sys.argv[2:] or (*CASES, "llama/with_weights", "llama/inputs", "examples", "suggested", "dtypes", "modes", "drawing", "sizes", "lengths", "branches", "constants", *OUTPUTS, "nested", *(f"reference/{name}" for name in REFERENCE)):
         try:
             if case == "examples":
                 make_examples(HERE.parent / "examples" if out == HERE else out / "examples")
+            elif case == "suggested":
+                make_suggested(HERE.parent / "suggested" if out == HERE else out / "suggested")
             elif case == "sizes":
                 make_sizes(OWN_MODULES / "sizes" if out == HERE else out / "sizes")
             elif case == "lengths":
                 make_lengths(OWN_MODULES / "lengths" if out == HERE else out / "lengths")
+            elif case == "constants":
+                make_constants(OWN_MODULES / "constants" if out == HERE else out / "constants")
             elif case == "branches":
                 make_branches(OWN_MODULES / "branches" if out == HERE else out / "branches")
             elif case in OUTPUTS:
                 torch.manual_seed(0)
                 model, evaluation = OUTPUTS[case]
-                make_outputs((OWN_MODULES if out == HERE else out) / case, model(), evaluation)
+                module = model()
+                make_outputs((OWN_MODULES if out == HERE else out) / case, module, evaluation)
+                if case == "outputs":
+                    make_curve((OWN_MODULES if out == HERE else out) / case, module)
             elif case.removesuffix("/torch") in OUTPUTS:
                 torch.manual_seed(0)
                 case = case.removesuffix("/torch")

@@ -298,9 +298,13 @@ def _describe(module, traced: Trace, inputs: Mapping[str, Any], kinds: Callable[
     not_kept = [{"kind": "backward", "name": name} for name in traced.functions]
     not_kept += [{"kind": kind, "name": name} for kind, name in traced.assigned]
     notes += [_NOT_KEPT[one["kind"]].format(one["name"]) for one in not_kept]
-    values = {name for name, one in traced.symbols.items() if "example" in one}
+    example = {name: one["example"] for name, one in traced.symbols.items() if "example" in one}
     notes += [f"No size is valid: the condition '{one['text']}' cannot be evaluated ({one['place']})"
-              for one in guards if not has_value(one["condition"], values)]  # fmt: skip
+              for one in guards if not has_value(one["condition"], example)]  # fmt: skip
+    for one in guards:
+        if has_value(one["condition"], example) and not evaluate(one["condition"], example):
+            raise ExportError(f"the recorded condition '{one['text']}' does not hold for the example ({one['place']}): "
+                              "this is a fault of the exporter")  # fmt: skip
     custom = [name for name in operators(traced.program) if not name.startswith(("aten::", "higher_order::", "number::"))]
     if custom:
         notes.append("Operators that are not PyTorch's own: " + ", ".join(custom))

@@ -32,6 +32,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.symbolic_shapes import DimConstraints, ShapeEnv
 from torch.utils import _pytree as pytree
 from torch.utils._sympy import functions
+from torch.utils.checkpoint import CheckpointFunction
 
 import sizes
 from expressions import symbols_in, to_json
@@ -135,8 +136,9 @@ class _Conditions:
         apply = torch.autograd.Function.__dict__["apply"]
 
         def applied(cls, *args, **kwargs):
-            # Custom operators and torch.cond, whose backward is registered.
-            if not cls.__name__.startswith(("GeneratedBackwardFor", "CondAutogradOp")):
+            # Custom operators and torch.cond, whose backward is registered, and reentrant checkpointing, whose backward
+            # is that of the operators of its forward.
+            if not issubclass(cls, CheckpointFunction) and not cls.__name__.startswith(("GeneratedBackwardFor", "CondAutogradOp")):
                 self.functions.add(cls.__name__)
             # A forward may disable gradients because its own backward runs it again with gradients.
             no_grad, torch.no_grad = torch.no_grad, contextlib.nullcontext
@@ -363,7 +365,8 @@ class _Calls:
         hooks = []
         for path, module in self.module.named_modules():
             enter = functools.partial(self._enter, path, module, inspect.signature(module.forward))
-            hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            # Around the hooks of the model, which are part of the call in the stacks of the graph.
+            hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True))
             hooks.append(module.register_forward_hook(self._leave))
         try:
             yield
@@ -390,7 +393,7 @@ class _Calls:
         self.calls.append(call)
         self._open.append(call)
         self._numbers.append((module, sizes.follow_weights(module) if self.follow else {}))
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
+        for name, value in signature.bind_partial(*args, **kwargs).arguments.items():
             parameter = signature.parameters[name]
             if parameter.kind is parameter.VAR_KEYWORD:
                 call["inputs"] += [[key, self._value(one)] for key, one in value.items()]
@@ -475,7 +478,7 @@ def _find_marks(graph_module: torch.fx.GraphModule, names: dict[int, str]) -> No
             _find_marks(nested, inner)
             results = nested.graph.output_node().args[0]
             results = results if isinstance(results, (tuple, list)) else (results,)
-            outer = {one.name: users.get(i, node.name) for i, one in enumerate(results) if one is not None}
+            outer = {one.name: users.get(i, node.name) for i, one in enumerate(results) if isinstance(one, torch.fx.Node)}
             if node.target is _COND:
                 outer = {}
             for mark, name in inner.items():
@@ -571,7 +574,7 @@ class _Branches:
             refuse("requires operands that are tensors; numbers and other values belong into the closures")
         known = {id(one) for one in own}
         lifted = [one for one in self.given if one in mode.tracer.tensor_tracker and id(one) not in known]
-        results: list[tuple[Any, list[torch.Tensor]]] = []  # structure and leaves, of each trace of a branch
+        results: list[tuple[Any, list[torch.Tensor | int]]] = []  # structure and leaves, of each trace of a branch
 
         def branch(function: Callable, tensors: list[torch.Tensor], final: bool) -> Callable:
             def traced(*args):
@@ -583,8 +586,8 @@ class _Branches:
                 for name in ("proxy_paths", "proxy_modules", "attr_proxy_map"):
                     setattr(inner, name, getattr(mode.tracer, name))
                 found, how = pytree.tree_flatten(function(*pytree.tree_unflatten(args[: len(own)], spec)))
-                if not all(isinstance(one, torch.Tensor) for one in found):
-                    refuse("has a branch that returns a value that is not a tensor")
+                if not all(isinstance(one, torch.Tensor) or type(one) is int for one in found):
+                    refuse("has a branch that returns a value that is neither a tensor nor a constant integer")
                 results.append((how, found))
                 return tuple(found)
 
@@ -603,8 +606,8 @@ class _Branches:
                 if id(tensor) not in known and not any(tensor is one for one in lifted):
                     lifted.append(tensor)
         if not _same_results(*results):
-            texts = [", ".join(f"{dtype_name(one.dtype)}{list(one.shape)}" for one in found) or "nothing"
-                     for _, found in results]  # fmt: skip
+            texts = [", ".join(str(one) if type(one) is int else f"{dtype_name(one.dtype)}{list(one.shape)}" for one in found)
+                     or "nothing" for _, found in results]  # fmt: skip
             if texts[0] == texts[1]:
                 texts = [str(how) for how, _ in results]
             refuse(f"has branches with different results: {texts[0]} if true, {texts[1]} if false")
@@ -617,12 +620,16 @@ class _Branches:
         return pytree.tree_unflatten(found, results[0][0])
 
 
-def _same_results(a: tuple[Any, list[torch.Tensor]], b: tuple[Any, list[torch.Tensor]]) -> bool:
-    """Whether the results have the same structure, dtypes and sizes. Symbolic sizes that are equal in the example are
-    equal from here on."""
+def _same_results(a: tuple[Any, list[torch.Tensor | int]], b: tuple[Any, list[torch.Tensor | int]]) -> bool:
+    """Whether the results have the same structure, dtypes and sizes, and are the same integers. Symbolic sizes that are
+    equal in the example are equal from here on."""
     if a[0] != b[0]:
         return False
     for one, other in zip(a[1], b[1]):
+        if type(one) is int or type(other) is int:
+            if type(one) is not type(other) or one != other:
+                return False
+            continue
         if one.dtype != other.dtype or one.dim() != other.dim():
             return False
         for size, same in zip(one.shape, other.shape):

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <filesystem>
+#include <tuple>
 
 #include "engine/core/base/json.h"
 #include "engine/core/base/text.h"
@@ -49,6 +50,19 @@ TEST_CASE("explain: a plan with adapters") {
   INFO(done.ToText());
   CHECK(done.code == 0);
   CheckGolden(SourcePath("tests/cases/explain/lora.txt"), done.out);
+}
+
+TEST_CASE("explain: a plan that sends tokens to experts") {
+  const std::string mixtral = SourcePath("tests/parity/mixtral");
+  const std::string stacked = SourcePath("tests/cases/repl/stacked_experts");
+  for (const auto& [golden, model, mesh] :
+       {std::tuple("exchange", mixtral, "ep=2"), std::tuple("exchange_tp", mixtral, "ep=2,tp=2"),
+        std::tuple("exchange_stacked", stacked, "dp=2,ep=2,tp=2")}) {
+    const Outcome done = Run({"explain", model, "--mesh", mesh, "--option", "exchange=true"});
+    INFO(done.ToText());
+    CHECK(done.code == 0);
+    CheckGolden(SourcePath("tests/cases/explain/" + std::string(golden) + ".txt"), done.out);
+  }
 }
 
 TEST_CASE("explain --passes: every pass with its time and what it made, also of a plan that fails") {
@@ -119,6 +133,17 @@ TEST_CASE("explain: the JSON has the keys that scripts rely on, and is the same 
   CHECK(totals.Find("params")->AsInt() == 69952);
   CHECK(totals.Find("bytes_per_rank")->AsInt() == 140544);
   CHECK(totals.Find("collectives")->Find("forward")->Find("all_reduce")->Find("count")->AsInt() == 5);
+}
+
+TEST_CASE("explain and check of a program: a call whose operators are not contiguous is named, with its rule") {
+  const std::string directory = SourcePath("tests/parity/fixed_sizes/");
+  for (const std::string verb : {"explain", "check"}) {
+    const Outcome done = Run({verb, directory + "torn.pt2", "--plan", directory + "plan.lua", "--mesh", "tp=2"});
+    INFO(done.ToText());
+    CHECK(done.code == (verb == "explain" ? 2 : 1));
+    CHECK_THAT(done.out + done.err,
+               Contains("plan.lua:15: error[MS0319]: the operators of a call of 'q' are not contiguous in the graph"));
+  }
 }
 
 TEST_CASE("explain and check of a program: the exporter's notes, and which modules feed a module") {

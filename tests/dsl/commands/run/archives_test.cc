@@ -2,6 +2,7 @@
 // and a directory with --program.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -146,6 +147,82 @@ TEST_CASE("verify and train take sharded logits of a head with another name") {
       if (first.empty()) first = losses;
       for (size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(first[i]).epsilon(1e-5));
     }
+  }
+}
+
+// Programs of transformers' models in tests/parity, as MODEL with --program where the archive has no weights.
+struct RecordedProgram {
+  Words model;
+  std::string input;
+  Words results;     // of eval besides the outputs
+  double bound = 0;  // between two meshes
+};
+
+std::vector<RecordedProgram> RecordedPrograms() {
+  std::vector<RecordedProgram> out;
+  for (const auto& entry : std::filesystem::directory_iterator(kParity + "programs")) {
+    const std::string directory = entry.path().string() + "/";
+    if (!std::filesystem::exists(directory + "program.pt2")) continue;
+    out.push_back({{directory, "--program", directory + "program.pt2"},
+                   directory + "inputs.safetensors",
+                   {"--grads"},
+                   RecordedBound(directory + "expected.safetensors")});
+  }
+  for (const std::string name : {"examples/masked_lm", "examples/classifier", "examples/pairs", "examples/speech",
+                                 "suggested/bloom", "suggested/bart"}) {
+    // Without gradients: softmax does not depend on biases of keys, whose gradients are rounding errors. No larger than
+    // kArchives.
+    const std::string archive = kParity + name;
+    out.push_back(
+        {{archive + ".pt2"}, archive + ".safetensors", {}, RecordedBound(kArchives + "expected.safetensors")});
+  }
+  return out;
+}
+
+// "...; check passes on tp = 1, 2, 4"
+std::vector<int> ClaimedSizes(const std::string& text) {
+  const std::string before = "check passes on tp = ";
+  const size_t at = text.find(before);
+  REQUIRE(at != std::string::npos);
+  std::istringstream sizes(text.substr(at + before.size()));
+  std::vector<int> out;
+  for (int size = 0; sizes >> size; sizes.ignore(1, ',')) out.push_back(size);
+  return out;
+}
+
+TEST_CASE("a suggested plan holds on every tp that suggest names") {
+  const std::vector<RecordedProgram> programs = RecordedPrograms();
+  CHECK(programs.size() >= 20);
+  for (const RecordedProgram& program : programs) {
+    const ScratchFolder scratch;
+    const std::string plan = scratch / "plan.lua";
+    const auto on = [&](const char* verb, int tp, const Words& more) {
+      const Words words = With(With({verb}, program.model), {"--plan", plan, "--mesh", "tp=" + std::to_string(tp)});
+      const Outcome done = RunArchive(With(words, more));
+      INFO(verb << " of " << program.input << " on tp=" << tp << ": " << done.ToText());
+      CHECK(done.code == 0);
+    };
+    const Outcome suggested = RunArchive(With(With({"suggest"}, program.model), {"-o", plan}));
+    INFO(suggested.ToText());
+    REQUIRE(suggested.code == 0);
+    const std::vector<int> sizes = ClaimedSizes(suggested.err);
+    CHECK(sizes.front() == 1);
+    CHECK(sizes.size() > 1);
+    constexpr int kMostRanks = 4;
+    const int most = *std::ranges::max_element(sizes, {}, [](int size) { return size <= kMostRanks ? size : 0; });
+    for (const int size : sizes) {
+      if (size == 1 || size == most) {
+        on("eval", size, With({"--input", program.input, "--output", scratch / std::to_string(size)}, program.results));
+      } else {
+        on("check", size, {});
+      }
+    }
+    std::ostringstream bound;
+    bound << program.bound;
+    const Outcome compared =
+        RunArchive({"compare", scratch / std::to_string(most), scratch / "1", "--tolerance", bound.str()});
+    INFO(compared.ToText());
+    CHECK(compared.code == 0);
   }
 }
 

@@ -48,12 +48,13 @@ double NumberIn(const std::string& path, const std::string& name) {
 
 // A plan for more than one rank: replicas whose gradients are averaged, or shards of parameters.
 std::string PlanOf(const ScratchFolder& scratch, const std::string& name, const std::string& section) {
-  const std::string base = name == "masked_lm" ? "extends \"bert\"" : "api = 1, default(replicated())";
+  const bool bert = name == "masked_lm" || name == "pairs";
+  const std::string base = bert ? "extends \"bert\"" : "api = 1, default(replicated())";
   return scratch.Write(name + "_" + section.substr(0, 4) + ".lua", "return plan { " + base + ", " + section + " }\n");
 }
 
 TEST_CASE("the loss and the gradient of a batch are those of PyTorch, however the batch is divided") {
-  for (const char* name : {"masked_lm", "classifier", "regression"}) {
+  for (const char* name : {"masked_lm", "classifier", "regression", "pairs", "speech"}) {
     const ScratchFolder scratch;
     const std::string replicas = PlanOf(scratch, name, "ddp {}");
     const std::string shards = PlanOf(scratch, name, "fsdp {}");
@@ -101,6 +102,8 @@ TEST_CASE("the first step's loss is that which eval computes from the same file"
   for (const Case& one :
        std::vector<Case>{{{kExamples + "masked_lm.pt2"}, kExamples + "masked_lm.safetensors", "12"},
                          {{kExamples + "classifier.pt2"}, kExamples + "classifier.safetensors", "12"},
+                         {{kExamples + "pairs.pt2"}, kExamples + "pairs.safetensors", "12"},
+                         {{kExamples + "speech.pt2"}, kExamples + "speech.safetensors", "12"},
                          {{t5, "--program", t5 + "/program.pt2"}, t5 + "/inputs.safetensors", "4"},
                          {{causal, "--program", sets}, sets + "attention_mask.inputs.safetensors", "3"},
                          {{causal, "--program", sets}, sets + "default.inputs.safetensors", "3"}}) {

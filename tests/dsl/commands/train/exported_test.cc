@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "engine/core/base/json.h"
+#include "engine/io/exported_program/program_archive.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "tests/dsl/commands/train/runs.h"
+#include "tests/engine/io/exported_program/stored_zip.h"
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/rounding.h"
@@ -134,6 +136,7 @@ TEST_CASE("a program with its weights in the archive needs no other file") {
                         "--save",     scratch / name};
     words.insert(words.end(), rest.begin(), rest.end());
     ExpectGood(RunHere(words));
+    CHECK(LogLines(scratch / (name + ".log"), "end").at(0).Find("loss_of")->AsString() == "next tokens");
     return Losses(scratch / (name + ".log"));
   };
   const std::vector<double> losses = train("whole", {whole});
@@ -208,14 +211,19 @@ TEST_CASE("a program exported in bfloat16 computes in every dtype, one in float3
   };
   ExpectGood(eval(kDTypes, {}));
   const std::string recorded = kDTypes + "expected_bfloat16.safetensors";
+  const auto gradient_dtype = [&] {
+    return Checkpoint::OpenFile(out).ValueOrThrow().Find("grad.model.norm.weight")->dtype;
+  };
   ExpectNumbers(out, recorded, RecordedBoundOfResults(recorded, kUnitRoundoffBFloat16));
+  CHECK(gradient_dtype() == DType::kBF16);
   ExpectGood(eval(kDTypes, {"--dtype", "float32"}));
   ExpectNumbers(out, kDTypes + "expected_float32.safetensors", RecordedBound(recorded));
+  CHECK(gradient_dtype() == DType::kF32);
   ExpectGood(eval(kDTypes, {"--dtype", "float64"}));
   // Sums in float64; the model's norms round their results to float32 in every dtype.
   const std::string recorded64 = kDTypes + "expected_float64.safetensors";
   ExpectNumbers(out, recorded64, RecordedBoundOfResults(recorded64, kUnitRoundoff32));
-  CHECK(Checkpoint::OpenFile(out).ValueOrThrow().Find("grad.model.norm.weight")->dtype == DType::kF64);
+  CHECK(gradient_dtype() == DType::kF64);
   const Outcome refused = eval(kPrograms + "llama/", {"--dtype", "bfloat16"});
   CHECK(refused.code != 0);
   CHECK_THAT(refused.err, Contains("error[MS0506]: the program cannot be computed in bfloat16"));
@@ -250,6 +258,18 @@ std::string JsonRow(const std::vector<int64_t>& row) {
   return text + "]";
 }
 
+std::vector<float> FloatsOf(const Checkpoint& checkpoint, const std::string& name) {
+  const StoredTensor* tensor = checkpoint.Find(name);
+  REQUIRE(tensor != nullptr);
+  REQUIRE(tensor->dtype == DType::kF32);
+  std::vector<float> out(tensor->bytes / sizeof(float));
+  std::memcpy(out.data(), ReadWholeFile(checkpoint.files()[tensor->file].path).data() + tensor->begin, tensor->bytes);
+  return out;
+}
+
+// The loss in a file that eval wrote.
+double LossIn(const std::string& file) { return FloatsOf(Checkpoint::OpenFile(file).ValueOrThrow(), "loss").at(0); }
+
 // The loss of one row, by eval in float32.
 double LossOfRow(const ScratchFolder& scratch, const Words& model, const std::vector<int64_t>& row) {
   const std::string out = scratch / "loss.safetensors";
@@ -258,10 +278,7 @@ double LossOfRow(const ScratchFolder& scratch, const Words& model, const std::ve
   words.insert(words.end(), {"--plan", kPrograms + "replicated.lua", "--dtype", "float32", "--input",
                              scratch.Write("row.json", "{\"input_ids\": [" + JsonRow(row) + "]}"), "--output", out});
   ExpectGood(RunHere(words));
-  const Checkpoint file = Checkpoint::OpenFile(out).ValueOrThrow();
-  float loss = 0;
-  std::memcpy(&loss, ReadWholeFile(out).data() + file.Find("loss")->begin, sizeof loss);
-  return loss;
+  return LossIn(out);
 }
 
 // A run on one row with a learning rate that changes nothing, evaluated on the row after every step.
@@ -302,6 +319,64 @@ TEST_CASE("held-out data is evaluated without dropout, and what the program does
   CHECK_THAT(run.err, Contains("warning[MS0506]") && Contains("'calls'"));
 }
 
+// Batch norm, and dropout in attention, by operators and in recurrence: own_modules/modes.
+TEST_CASE("an evaluation during training draws nothing and leaves the statistics of the model alone") {
+  const ScratchFolder scratch;
+  const std::string program = SourcePath("tests/parity/own_modules/modes/program.pt2");
+  const std::vector<int64_t> rows = SomeTokens(13, 24);  // two rows of six tokens, the size of the program
+  const std::string data = scratch.Write("rows.bin", RawTokens<uint16_t>(rows));
+  const auto train = [&](const std::string& name, const Words& more) {
+    Words words = {
+        "train",   program, "--loss",  "model", "--data", data,           "--sequence", "6",
+        "--batch", "2",     "--steps", "3",     "--save", scratch / name, "--log",      scratch / (name + ".log")};
+    words.insert(words.end(), more.begin(), more.end());
+    ExpectGood(RunHere(words));
+    ExpectGood(RunHere({"merge", scratch / (name + "/step_00000003"), scratch / (name + ".merged")}));
+    return Numbers(scratch / (name + ".log"));
+  };
+  const std::string without = train("without", {});
+  CHECK(train("with", {"--eval-data", data, "--eval-every", "1"}) == without);
+  CHECK(ReadWholeFile(scratch / "with.merged/model.safetensors") ==
+        ReadWholeFile(scratch / "without.merged/model.safetensors"));
+  // The model after the last step, in evaluation mode.
+  const std::string batch =
+      "[" + JsonRow({rows.begin(), rows.begin() + 6}) + ", " + JsonRow({rows.begin() + 6, rows.begin() + 12}) + "]";
+  const std::string input = scratch.Write("rows.json", "{\"input_ids\": " + batch + ", \"labels\": " + batch + "}");
+  scratch.Write("with.merged/config.json", "{}");
+  ExpectGood(RunHere({"eval", scratch / "with.merged", "--program", program, "--input", input, "--output",
+                      scratch / "out.safetensors"}));
+  const std::vector<JsonValue> evals = LogLines(scratch / "with.log", "eval");
+  REQUIRE(evals.size() == 3);
+  CHECK(evals.back().Find("loss")->AsDouble() == Approx(LossIn(scratch / "out.safetensors")).epsilon(1e-6));
+}
+
+TEST_CASE("a program exported in bfloat16 moves by small rates, with float32 moments") {
+  const ScratchFolder scratch;
+  const std::string data = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(400, 32)));
+  ExpectGood(RunHere({"train", kDTypes, "--program", kDTypes + "bfloat16.pt2", "--data", data, "--steps", "3",
+                      "--batch", "4", "--sequence", "16", "--lr", "1e-5", "--save", scratch / "run"}));
+  ExpectGood(RunHere({"merge", scratch / "run/step_00000003", scratch / "trained"}));
+  for (const char* layer : {"0", "1"}) {
+    const std::string name = std::string("model.layers.") + layer + ".self_attn.q_proj.weight";
+    const std::vector<float> before = FloatsOf(Checkpoint::Open(kDTypes).ValueOrThrow(), name);
+    const std::vector<float> after = FloatsOf(Checkpoint::Open(scratch / "trained").ValueOrThrow(), name);
+    REQUIRE(after.size() == before.size());
+    size_t moved = 0;
+    for (size_t i = 0; i < before.size(); ++i) moved += before[i] != after[i] ? 1 : 0;
+    INFO(name << ": " << moved << " of " << before.size());
+    CHECK(moved == before.size());
+  }
+  const Checkpoint saved = Checkpoint::OpenFile(scratch / "run/step_00000003/rank-00000.safetensors").ValueOrThrow();
+  size_t moments = 0;
+  for (const StoredTensor& tensor : saved.tensors()) {
+    if (!tensor.name.starts_with("optimizer.exp_avg")) continue;
+    INFO(tensor.name);
+    CHECK(tensor.dtype == DType::kF32);
+    ++moments;
+  }
+  CHECK(moments > 0);
+}
+
 TEST_CASE("a program exported in bfloat16 is trained in float32") {
   const ScratchFolder scratch;
   const std::vector<int64_t> row = SomeTokens(17, 32);
@@ -316,6 +391,135 @@ TEST_CASE("a program exported in bfloat16 is trained in float32") {
   for (const StoredTensor& tensor : after.tensors()) {
     INFO(tensor.name);
     CHECK(tensor.dtype == DType::kF32);
+  }
+}
+
+// Tied weights, a buffer, weight decay of matrices alone, and gradients of which some steps clip the norm.
+TEST_CASE("ten steps of a program are those of PyTorch's AdamW, on every mesh") {
+  const ScratchFolder scratch;
+  const std::string outputs = SourcePath("tests/parity/own_modules/outputs/");
+  const Checkpoint recorded = Checkpoint::OpenFile(outputs + "curve.safetensors").ValueOrThrow();
+  const std::vector<float> losses = FloatsOf(recorded, "losses");
+  const std::vector<float> norms = FloatsOf(recorded, "norms");
+  const double bound = CurveBound(ChainOf(outputs + "expected.safetensors"),
+                                  {.parameters = 600, .steps = 10, .learning_rate = 0.01, .loss = losses.at(0)});
+  const std::string plan = scratch.Write("plan.lua", R"(local opt <const> = options { shards = false }
+return plan {
+  at("up", colwise {}),
+  at("down", rowwise {}),
+  default(replicated()),
+  opt.shards and fsdp { wrap = "{up,down}" } or ddp {},
+})");
+  const std::string log = scratch / "log";
+  for (const Words& mesh : std::vector<Words>{{"--mesh", "tp=1"},
+                                              {"--mesh", "tp=2"},
+                                              {"--mesh", "tp=1", "--micro-batches", "4"},
+                                              {"--mesh", "dp=2,tp=2"},
+                                              {"--mesh", "dp=2", "--option", "shards=true"}}) {
+    std::filesystem::remove(log);
+    Words words = {"train",      outputs + "program.pt2",
+                   "--plan",     plan,
+                   "--data",     outputs + "curve_tokens.safetensors",
+                   "--batch",    "8",
+                   "--sequence", "12",
+                   "--steps",    "10",
+                   "--lr",       "0.01",
+                   "--schedule", "constant",
+                   "--clip",     "0.12",
+                   "--log",      log};
+    words.insert(words.end(), mesh.begin(), mesh.end());
+    ExpectGood(RunHere(words));
+    const std::vector<JsonValue> steps = LogLines(log);
+    REQUIRE(steps.size() == losses.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      INFO(mesh[1] << ", step " << i + 1);
+      CHECK(std::abs(steps[i].Find("loss")->AsDouble() - losses[i]) <= bound);
+      CHECK(steps[i].Find("grad_norm")->AsDouble() == Approx(norms[i]).epsilon(1e-4));
+    }
+  }
+}
+
+// A program with its weights, as an exporter writes it that does not record where the model switches autocast off.
+std::string ArchiveWithoutRegions(const ScratchFolder& scratch) {
+  const ProgramArchive archive = ProgramArchive::Open(kPrograms + "llama/with_weights.pt2").ValueOrThrow();
+  std::vector<ZipEntry> entries;
+  for (const std::string& entry : archive.entries()) {
+    std::string bytes = archive.Read(entry).ValueOrThrow();
+    if (entry == "extra/moonshard.json") {
+      JsonValue record = ParseJson(bytes, entry).ValueOrThrow();
+      CHECK(record.AsObject().at("options").AsObject().erase("autocast_regions") == 1);
+      bytes = WriteJson(record, 0);
+    }
+    entries.push_back({"program/" + entry, std::move(bytes)});
+  }
+  return scratch.Write("without_regions.pt2", StoredZip(entries));
+}
+
+TEST_CASE("train --dtype bfloat16 runs a program under autocast, and refuses one without its regions") {
+  const ScratchFolder scratch;
+  const std::string data = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(400, 32)));
+  for (const Words& model : std::vector<Words>{{kPrograms + "llama", "--program", kPrograms + "llama/program.pt2"},
+                                               {kDTypes, "--program", kDTypes + "bfloat16.pt2"}}) {
+    INFO(model[0]);
+    const auto train = [&](const std::string& dtype) {
+      const std::string log = scratch / "log";
+      std::filesystem::remove(log);
+      Words words = {"train"};
+      words.insert(words.end(), model.begin(), model.end());
+      const Words rest = {"--data", data,   "--batch", "4",    "--sequence", "16", "--steps", "6",
+                          "--lr",   "0.01", "--mesh",  "tp=1", "--log",      log,  "--dtype", dtype};
+      words.insert(words.end(), rest.begin(), rest.end());
+      ExpectGood(RunHere(words));
+      return Losses(log);
+    };
+    const std::vector<double> in_float32 = train("float32");
+    const std::vector<double> in_bfloat16 = train("bfloat16");
+    REQUIRE(in_bfloat16.size() == in_float32.size());
+    CHECK(in_bfloat16.back() < in_bfloat16.front());
+    for (size_t i = 0; i < in_float32.size(); ++i) {
+      const double difference = std::abs(in_bfloat16[i] - in_float32[i]) / in_float32[i];
+      CHECK(difference < 0.01);
+      CHECK(difference > 1e-6);  // float32 does not round as bfloat16 does
+    }
+  }
+  const std::string program = ArchiveWithoutRegions(scratch);
+  const auto without = [&](const std::string& dtype) {
+    return RunHere({"train", program, "--data", data, "--steps", "1", "--batch", "1", "--sequence", "8", "--dtype",
+                    dtype, "--save", scratch / dtype});
+  };
+  ExpectGood(without("float32"));
+  CHECK(std::filesystem::exists(scratch / "float32"));
+  const Outcome refused = without("bfloat16");
+  INFO(refused.ToText());
+  CHECK(refused.code != 0);
+  CHECK_THAT(refused.err,
+             Contains("error[MS0506]: the program does not record where the model switches autocast off") &&
+                 Contains("at: " + program));
+  CHECK_FALSE(std::filesystem::exists(scratch / "bfloat16"));  // before the run begins
+}
+
+// Gemma 3, whose norms multiply by 1 + weight.
+TEST_CASE("train --init gives norms of 1 + weight zeros, as the model does") {
+  const ScratchFolder scratch;
+  const std::string data = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(400, 32)));
+  for (const char* mesh : {"tp=1", "tp=2"}) {
+    const std::string run = scratch / mesh;
+    ExpectGood(RunHere({"train",   kDTypes, "--program",  kDTypes + "bfloat16.pt2",
+                        "--init",  "1",     "--data",     data,
+                        "--mesh",  mesh,    "--steps",    "1",
+                        "--batch", "2",     "--sequence", "16",
+                        "--lr",    "0",     "--save",     run}));
+    ExpectGood(RunHere({"merge", run + "/step_00000001", run + ".merged"}));
+    const Checkpoint made = Checkpoint::Open(run + ".merged").ValueOrThrow();
+    size_t norms = 0;
+    for (const StoredTensor& tensor : made.tensors()) {
+      INFO(mesh << " " << tensor.name);
+      const std::vector<float> values = FloatsOf(made, tensor.name);
+      const bool zeros = std::ranges::all_of(values, [](float one) { return one == 0; });
+      CHECK(zeros == tensor.name.ends_with("norm.weight"));
+      norms += zeros ? 1 : 0;
+    }
+    CHECK(norms == 13);
   }
 }
 

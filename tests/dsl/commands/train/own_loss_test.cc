@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <cstring>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,31 @@ double LossOfEval(const ScratchFolder& scratch, const std::vector<int64_t>& row)
   return loss;
 }
 
+// expected.safetensors: what PyTorch computed, without a plan.
+TEST_CASE("a loss with an auxiliary term has PyTorch's value and gradients") {
+  const ScratchFolder scratch;
+  const std::string expected = kBalanced + "expected.safetensors";
+  std::ostringstream bound;
+  bound << RecordedBound(expected);
+  for (const Words& mesh : std::vector<Words>{{"--mesh", "tp=1"}, {"--mesh", "tp=2"}, {"--mesh", "dp=2,tp=2"}}) {
+    const std::string out = scratch / "out.safetensors";
+    Words words = {"eval",     kBalanced + "program.pt2",
+                   "--plan",   kBalanced + "plan.lua",
+                   "--input",  kBalanced + "inputs.safetensors",
+                   "--output", out,
+                   "--grads",  "--stats",
+                   "-"};
+    words.insert(words.end(), mesh.begin(), mesh.end());
+    const Outcome done = RunTraining(words);
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    CHECK_THAT(done.out, Contains("\"loss\": \"model\""));
+    const Outcome compared = RunTraining({"compare", out, expected, "--tolerance", bound.str()});
+    INFO(compared.ToText());
+    CHECK(compared.code == 0);
+  }
+}
+
 TEST_CASE("a program is trained with its own loss, the same on every mesh") {
   const ScratchFolder scratch;
   const std::vector<int64_t> row = SomeTokens(7, 24);
@@ -53,6 +79,7 @@ TEST_CASE("a program is trained with its own loss, the same on every mesh") {
   const double expected = LossOfEval(scratch, {row.begin(), row.end() - 1});
   CHECK(Losses(log).at(0) == Approx(expected).epsilon(1e-6));
   CHECK(LogLines(log, "eval").at(0).Find("loss")->AsDouble() == Approx(expected).epsilon(1e-6));
+  CHECK(LogLines(log, "end").at(0).Find("loss_of")->AsString() == "model");
 
   const std::string data = scratch.Write("tokens.bin", RawTokens<uint16_t>(SomeTokens(400, 24)));
   std::vector<double> first;

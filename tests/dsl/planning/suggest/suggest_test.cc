@@ -112,6 +112,33 @@ TEST_CASE("models with names of their own") {
   }
 }
 
+// The fraction of the elements of parameters that are in sharded tensors, on two ranks.
+double ShareSharded(const Suggested& suggested) {
+  const Resolution resolution = suggested.On("tp=2");
+  REQUIRE(resolution.compiled);
+  double sharded = 0;
+  double all = 0;
+  for (const auto& [path, held] : HeldBy(*resolution.compiled)) {
+    double elements = 1;
+    for (const int64_t size : held.local_shape) elements *= static_cast<double>(size);
+    if (held.layout != "replicate") sharded += elements *= 2;
+    all += elements;
+  }
+  return sharded / all;
+}
+
+TEST_CASE("most parameters are sharded where mixers and attention are sharded by rows") {
+  test::ScratchFolder scratch;
+  const std::map<std::string, double> least = {{"jetmoe", 0.73}, {"mamba", 0.76}, {"mamba2", 0.98},
+                                               {"rwkv", 0.85},   {"olmoe", 0.99}, {"roberta", 0.95}};
+  for (const auto& [name, share] : least) {
+    const JsonValue json = ReadJsonFile(kCases + "/" + name + ".json").ValueOrThrow();
+    WriteModelFolder(scratch / name, json);
+    INFO(name);
+    CHECK(ShareSharded(Suggested(scratch / name, TiesOf(json))) >= share);
+  }
+}
+
 TEST_CASE("what is suggested for the shipped families is what their plans do") {
   test::ScratchFolder scratch;
   std::string report;

@@ -118,6 +118,12 @@ TEST_CASE("only a bias that is added as it is along the last dim can be left out
   const auto convolution = Program::Open(SourcePath("tests/parity/fixed_sizes/convolution.pt2"));
   CHECK(HoldsBack(*convolution, "q"));
   CHECK_FALSE(HoldsBack(*convolution, "conv"));  // along the channels
+  // Of a module that is never called nothing is added, whatever reads its bias.
+  for (const char* name : {"never_called", "bias_of_uncalled"}) {
+    INFO(name);
+    const auto uncalled = Program::Open(SourcePath("tests/parity/fixed_sizes/" + std::string(name) + ".pt2"));
+    CHECK(HoldsBack(*uncalled, "own"));
+  }
 
   const ScratchFolder scratch;
   const ProgramArchive archive = ProgramArchive::Open(kFixtures / "gpt2/program.pt2").ValueOrThrow();
@@ -150,6 +156,24 @@ TEST_CASE("a tensor of a dtype that LibTorch's operators do not take is an error
   const Result<std::shared_ptr<Program>> made = Program::FromArchive(archive, program);
   REQUIRE_FALSE(made.ok());
   CHECK_THAT(ToText(made.diagnostics()), Contains("MS0412") && Contains("has a dtype that is not supported (200)"));
+}
+
+TEST_CASE("a parameter of float8 fnuz is read, and an operator that does not take it is an error with its module") {
+  const std::string path = "model.layers.0.mlp.up_proj";
+  for (const auto& [number, type] : {std::pair(31, at::kFloat8_e4m3fnuz), std::pair(32, at::kFloat8_e5m2fnuz)}) {
+    const ProgramArchive archive = ProgramArchive::Open((kFixtures / "llama" / "program.pt2").string()).ValueOrThrow();
+    auto exported = std::make_shared<ExportedProgram>(ReadProgram(archive).ValueOrThrow());
+    for (ProgramTensor& tensor : exported->tensors)
+      tensor.dtype = tensor.name == path + ".weight" ? number : tensor.dtype;
+    const std::shared_ptr<Program> program = Program::FromArchive(archive, exported).ValueOrThrow();
+    CHECK(program->named_parameters()[path + ".weight"].scalar_type() == type);
+    for (at::Tensor& parameter : program->parameters()) {
+      nn::Materialize(parameter,
+                      at::ones(parameter.sizes(), parameter.options().device(at::kCPU).requires_grad(false)));
+    }
+    CHECK_THROWS_WITH(program->forward(Ids(1, 4), Ids(1, 4)),
+                      Contains("(aten::linear) of '" + path + "'") && Contains(c10::toString(type)));
+  }
 }
 
 TEST_CASE("arguments and results of another kind than the operator's are errors") {

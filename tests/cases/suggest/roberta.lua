@@ -1,0 +1,36 @@
+-- A first plan for RobertaForMaskedLM, from names, shapes and config.json (moonshard suggest).
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
+-- "by rows": linear layers whose use is unknown are sharded along the rows of the weight; their outputs are gathered.
+local transformer <const> = require "transformer"
+local opt <const> = options { sequence_parallel = false, loss_parallel = false }
+local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
+local logits <const> = opt.loss_parallel and shard(-1) or replicate
+local n_heads <const> = config.num_attention_heads
+
+return plan {
+  api = 1,
+  -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
+  at("roberta.embeddings.word_embeddings", vocab_rowwise {}),
+  -- replicated: not recognized
+  at("lm_head.layer_norm", replicated()),
+  at("roberta.embeddings.{LayerNorm,position_embeddings,token_type_embeddings}", replicated()),
+  -- Within these layers, the hidden states are sharded along the sequence.
+  transformer.stack("roberta.encoder.layer", { residual = residual }),
+  -- sure: norms over all 64 features of the hidden states
+  at("roberta.encoder.layer.*.attention.output.LayerNorm", norm_on(residual)),
+  at("roberta.encoder.layer.*.output.LayerNorm", norm_on(residual)),
+  -- sure: 8 heads of 8 features
+  transformer.heads_fit("roberta.encoder.layer.*.attention.self", n_heads),
+  at("roberta.encoder.layer.*.attention.self.{query,key,value}", colwise { input = residual, heads = n_heads }),
+  at("roberta.encoder.layer.*.attention.output.dense", rowwise { output = residual }),
+  -- sure: 64 features to 256 and back
+  at("roberta.encoder.layer.*.intermediate.dense", colwise { input = residual }),
+  at("roberta.encoder.layer.*.output.dense", rowwise { output = residual }),
+  -- sure: the head: logits over the 96 tokens of the vocabulary; lm_head.bias is the bias of the head
+  at("lm_head.decoder", colwise { output = logits }),
+  at("lm_head.bias", shard(0)),
+  -- by rows: not recognized
+  at("lm_head.dense", colwise { output = replicate }),
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
+  fsdp { wrap = "roberta.encoder.layer.*" },
+}
