@@ -191,6 +191,7 @@ end
 
 -- Rules for experts that are distributed over ep in blocks, and for the module that calls them.
 local function exchanged(path, o)
+  if (o.count or 0) < 1 then error("experts: parallel = 'exchange' requires the number of experts, 'count', where each expert is a module") end
   local each_rank <const> = (o.count + mesh.ep - 1) // mesh.ep
   local rules <const> = {
     at(path .. ".experts", style { name = "experts_exchange", outputs = { { partial, partial } }, exchange = exchange(o, o.count) }),

@@ -178,6 +178,17 @@ Diagnostics LeftOut(const StepResult& result, const EvalVerb& verb) {
   return {std::move(d)};
 }
 
+// Experts that ep distributes get the rows of every rank: without the mean of a section their gradients would be as
+// many times those of the other parameters as ep has ranks.
+void CheckSums(const CompiledPlan& plan) {
+  if (!plan.exchanges_tokens() || plan.plan->data_parallel) return;
+  Diagnostic d = MakeDiagnostic(Finding::kUnusedAxis,
+                                "--grads of a plan that sends tokens to experts and reduces no gradients over ep");
+  d.declared = "ep=" + std::to_string(plan.mesh.size(MeshAxis::kEp));
+  d.required = "fsdp { wrap = ... } or ddp {} in the plan";
+  throw PlanError({std::move(d)});
+}
+
 }  // namespace
 
 int RunEval(const EvalVerb& verb) {
@@ -188,6 +199,7 @@ int RunEval(const EvalVerb& verb) {
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, ParameterType(verb.run, folder), /*trains=*/false);
   sharded.model.module->eval();
   const AppliedPlan& applied = *sharded.applied;
+  if (verb.grads) CheckSums(applied.plan());
   if (mesh.rank() == 0) PrintFindings(applied.plan().findings, verb.findings_output);
   const Inputs inputs = ReadInputs(verb.input, sharded, verb.micro_batches, mesh.device());
 

@@ -26,6 +26,7 @@ class ExpertChecker {
       : plan_(plan), ranks_(plan.mesh.size(MeshAxis::kEp)), diagnostics_(diagnostics) {}
 
   void Run() {
+    const size_t before = diagnostics_.size();
     // What ResolveStyle reports of a module is not reported again for each of its parameters.
     std::set<std::string> refused;
     for (const Diagnostic& d : diagnostics_) {
@@ -43,9 +44,23 @@ class ExpertChecker {
         if (layouts.params[p][MeshAxis::kEp] != Layout::Replicate()) CheckParameter({m, p});
       }
     }
+    if (diagnostics_.size() == before) CheckUsed();
   }
 
  private:
+  // A section sums gradients over ep as over dp_replicate, so that nothing else would tell of experts that are whole on
+  // every rank. (Without a section CheckAxes does.)
+  void CheckUsed() {
+    if (!plan_.plan->data_parallel || plan_.exchanges_tokens() || MayBeLive()) return;
+    Diagnostic d = MakeDiagnostic(Finding::kUnusedAxis,
+                                  "no experts are distributed over mesh axis 'ep': each of its ranks has all of them");
+    d.severity = Severity::kWarning;
+    d.declared = "ep=" + std::to_string(ranks_);
+    d.required =
+        "experts.block with parallel = \"exchange\" (--option exchange=true of a shipped plan), or dp_replicate";
+    diagnostics_.push_back(std::move(d));
+  }
+
   // The module with an exchange at or above `path`; -1: none.
   int64_t EnclosingExchange(std::string_view path) const {
     while (!path.empty()) {

@@ -13,7 +13,8 @@ namespace moonshard {
 // rank that has it is the one to which the exchange sends its tokens, and that every parameter and buffer of stacked
 // experts with an entry for each expert has such a layout. Call it when the layouts of parameters are final. Errors:
 // kNotSupported (a layout on ep without an exchange, or other than a shard; stacked experts with shards on cp),
-// kStyleDoesNotFit (an expert on another rank of ep; a parameter that is no expert; experts within experts).
+// kStyleDoesNotFit (an expert on another rank of ep; a parameter that is no expert; experts within experts). Warning:
+// kUnusedAxis (a section, and no module with an exchange).
 void CheckExpertParallel(const CompiledPlan& plan, Diagnostics& diagnostics);
 
 }  // namespace moonshard

@@ -104,11 +104,14 @@ bool SumsOverRanks(const CompiledPlan& plan) {
 // bucket of neighbours is ready early and its all-reduce runs beside the rest of the backward. One bucket is open for
 // each kind of parameter at a time: of one dtype, since an all-reduce has one; and apart where gradients are summed
 // over tp first, since that happens when the backward ends, and a bucket that waited for one such parameter would
-// hold up all others. What a bucket holds must not depend on the rank: bytes are those of rank 0's shards.
+// hold up all others. Buckets of a plan that exchanges tokens wait for the end too: a bucket starts when its gradients
+// have arrived, which may be elsewhere in the backward on each rank, and the exchanges run on the same group. What a
+// bucket holds must not depend on the rank: bytes are those of rank 0's shards.
 std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
   std::vector<GradientBucket> out;
   if (!SumsOverData(plan) || plan.plan->data_parallel->shards) return out;
   const int64_t most = plan.plan->data_parallel->bucket_bytes;
+  const bool exchanges = plan.exchanges_tokens();
   std::map<std::pair<bool, DType>, Open> open;
   const std::set<ParamRef> repeats = TiedCopies(*plan.tree);
   const auto modules = static_cast<uint32_t>(plan.tree->modules().size());
@@ -122,7 +125,8 @@ std::vector<GradientBucket> GradientBucketsOf(const CompiledPlan& plan) {
       const auto over_data = std::ranges::find_if(terms, SpansData, &GradientTerm::group);
       Check(over_data != terms.end() && over_data->dim < 0 && (out.empty() || out.front().group == over_data->group),
             "a gradient that is not summed over the ranks of a bucket");
-      const bool at_end = std::ranges::any_of(terms, [](const GradientTerm& term) { return !SpansData(term.group); });
+      const bool at_end =
+          exchanges || std::ranges::any_of(terms, [](const GradientTerm& term) { return !SpansData(term.group); });
       int64_t elements = 1;
       for (int64_t size : LocalShape(signature[p].shape, placement, plan.mesh, 0)) elements *= size;
       const int64_t bytes = BytesOf(signature[p].dtype, elements);

@@ -41,8 +41,10 @@ Diagnostic Unused(const CompiledPlan& plan, MeshAxis axis) {
   const std::string name = ToString(axis);
   Diagnostic d;
   if (IsDataAxis(axis)) {
+    const bool experts = axis == MeshAxis::kEp && plan.exchanges_tokens();
     d = MakeDiagnostic(Finding::kUnusedAxis, "nothing reduces gradients over mesh axis '" + name +
-                                                 "': each rank of the axis trains a separate model");
+                                                 "': each rank of the axis trains a separate model" +
+                                                 (experts ? ", apart from the experts" : ""));
     d.required = "fsdp { wrap = ... } or ddp {} in the plan, or size 1; inference requires neither";
   } else if (axis == MeshAxis::kTp) {
     d = MakeDiagnostic(Finding::kUnusedAxis, "nothing in the plan uses mesh axis '" + name + "'");

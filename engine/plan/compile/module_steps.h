@@ -172,7 +172,8 @@ struct ModuleSteps {
 };
 
 // Parameters whose gradients ddp sums in one all-reduce. The all-reduce starts when the backward has computed all of
-// the gradients; with `at_end`, when the backward ends, since the gradients are summed over tp first.
+// the gradients; with `at_end`, when the backward ends: the gradients are summed over tp first, or the backward
+// exchanges tokens, and the collectives of one group must have one order.
 struct GradientBucket {
   std::vector<ParamRef> params;
   PlannedGroup group;  // of all buckets of a plan

@@ -127,9 +127,11 @@ std::string ProgramText(const CompiledPlan& plan) {
   std::vector<std::string> groups;
   for (const PlannedGroup& group : plan.groups) groups.push_back(ToText(group, plan.mesh));
   out += "  groups: " + Join(groups, ", ") + "\n";
+  const bool early = std::ranges::any_of(plan.buckets, [](const GradientBucket& bucket) { return !bucket.at_end; });
   for (const SumEntry& sum : SumsOf(plan)) {
     out += "  gradients summed over " + ToText(sum.group, plan.mesh) +
-           (sum.in_buckets ? ", in " + std::to_string(plan.buckets.size()) + " all_reduce during the backward"
+           (sum.in_buckets ? ", in " + std::to_string(plan.buckets.size()) + " all_reduce " +
+                                 (early ? "during the backward" : "when the backward ends")
                            : std::string(", in one all_reduce per dtype when the backward ends")) +
            ": " + Visible(Join(sum.params, ", ")) + "\n";
   }

@@ -330,10 +330,10 @@ class Applier {
           s_.gradient_sum->Add(parameter.tensor, group, sum.dim, elements.begin, elements.length);
         }
       }
-      s_.gradient_sum->SetPath(parameter.tensor, parameter.path);
       if (!in_units.contains(parameter.ref) && s_.plan.Trains(parameter.ref)) {
         s_.gradient_sum->Scale(parameter.tensor, s_.plan.gradient_scale);
       }
+      s_.gradient_sum->SetPath(parameter.tensor, parameter.path);
     }
     SumInBuckets(s_.plan, s_.parameters, s_.groups, *s_.gradient_sum);
   }

@@ -37,9 +37,10 @@ struct ApplyOptions {
   // it (input_signature.h lists the compared inputs). 0: no further values are compared. Set the same number on every
   // rank. If the inputs differ between ranks, every rank of tp throws kCollectiveMismatch.
   int64_t check_inputs = 0;
-  // On a mesh with dp_shard or dp_replicate, a plan without `fsdp` or `ddp` reduces no gradients over that axis, so
+  // On a mesh with dp_shard, dp_replicate or ep, a plan without `fsdp` or `ddp` reduces no gradients over that axis, so
   // each rank of the axis trains its own model. Apply reports such a plan as an error (kUnusedAxis). true allows the
-  // plan, for inference and for a training loop that reduces these gradients itself.
+  // plan, for inference and for a training loop that reduces these gradients itself. The gradients of experts that ep
+  // distributes are of the tokens of all its ranks, and each rank has other experts: they must not be reduced over ep.
   bool independent_replicas = false;
   // Receives the warnings and notes of the plan (CompiledPlan::findings), if there are any. Runs on every rank, after
   // the ranks have compared the plan and before the model changes. The findings are also in plan().findings, with or

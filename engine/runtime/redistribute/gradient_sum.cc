@@ -305,8 +305,9 @@ void GradientSum::Scale(const at::Tensor& parameter, double factor) {
 }
 
 void GradientSum::SetPath(const at::Tensor& parameter, std::string path) {
-  if (!Sums(parameter)) return;
-  state_->parameters[state_->Find(parameter)].path = std::move(path);
+  const auto found =
+      std::ranges::find_if(state_->parameters, [&](const State::Parameter& p) { return p.tensor.is_same(parameter); });
+  if (found != state_->parameters.end()) found->path = std::move(path);
 }
 
 void GradientSum::SetManual(const at::Tensor& parameter) { state_->parameters[state_->Find(parameter)].manual = true; }

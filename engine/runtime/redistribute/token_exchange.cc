@@ -118,7 +118,8 @@ class Rows {
 // stable, so they are those of the last tokens.
 void DropBeyondCapacity(const Spec& spec, const at::Tensor& ids, at::Tensor& order, at::Tensor& counts) {
   const double mean = static_cast<double>(ids.numel()) / static_cast<double>(spec.experts);
-  const auto most = static_cast<int64_t>(std::ceil(spec.exchange.capacity * mean - 1e-9));
+  const double capacity = std::ceil(spec.exchange.capacity * mean - 1e-9);
+  const auto most = static_cast<int64_t>(std::min(capacity, static_cast<double>(ids.numel())));
   const at::Tensor first = counts.cumsum(0) - counts;  // by expert: its first row in the order
   const at::Tensor place =
       at::arange(order.size(0), order.options()) - first.index_select(0, ids.index_select(0, order));
@@ -224,6 +225,7 @@ TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at:
     ids = at::repeat_interleave(experts, got.reshape(-1)).to(ids.device(), ids.scalar_type()).unsqueeze(-1);
   }
   sent.weights = weights;
+  sent.dtype = tokens.scalar_type();
   if (at::GradMode::is_enabled()) {
     sent.node = MakeNode<SendBackward>(spec_, sent.splits, source, tokens.size(0),
                                        autograd::edge_list{autograd::impl::gradient_edge(tokens)});
@@ -242,8 +244,8 @@ at::Tensor TokenExchange::Return(const Sent& sent, const at::Tensor& given) cons
   // A rank without rows may return anything of no element. A rank whose result does not fit takes part with zeros, so
   // that the others do not wait for it, and throws then.
   const bool nothing = received == 0 && (!given.defined() || given.numel() == 0);
-  const at::TensorOptions options = given.defined() ? given.options() : sent.weights.options();
-  const at::Tensor results = fits ? given : at::zeros({received, features}, options.requires_grad(false));
+  const at::Tensor results =
+      fits ? given : at::zeros({received, features}, at::TensorOptions(sent.dtype).device(sent.weights.device()));
   at::Tensor rows;
   {
     const at::NoGradGuard no_grad;

@@ -34,9 +34,10 @@ class TokenExchange {
   // The tokens that one call sent. Return ends it.
   struct Sent {
     Splits splits;
-    at::Tensor order;    // [sent rows]: row -> position in the flattened ids; [N * k] if none is dropped
-    at::Tensor weights;  // [N, k]
-    at::Tensor load;     // int64 [experts of a rank], on the CPU: rows that each expert of this rank received
+    at::Tensor order;                   // [sent rows]: row -> position in the flattened ids; [N * k] if none is dropped
+    at::Tensor weights;                 // [N, k]
+    at::ScalarType dtype = at::kFloat;  // of the tokens
+    at::Tensor load;  // int64 [experts of a rank], on the CPU: rows that each expert of this rank received
     std::shared_ptr<torch::autograd::Node> node;  // of Send; null: without gradients
   };
 
@@ -50,7 +51,8 @@ class TokenExchange {
   // shapes than declared, ids that are no integers or no expert.
   Sent Send(at::Tensor& tokens, at::Tensor& ids, at::Tensor& weights) const;
   // Returns the results [N, H] of the tokens, in the dtype of `results` [R, H], which is the same on every rank. For no
-  // rows `results` may also be undefined or have another shape without elements. Collective. Throws PlanError kBadInput
+  // rows `results` may also be undefined or have another shape without elements; the results of the other ranks must
+  // then have the dtype of the tokens. Collective. Throws PlanError kBadInput
   // after the exchange, on this rank alone, if `results` is undefined or has another shape.
   at::Tensor Return(const Sent& sent, const at::Tensor& results) const;
 

@@ -328,12 +328,27 @@ class Hooked(torch.nn.Module):
         return torch.utils.checkpoint.checkpoint(self.linear, x.sin(), use_reentrant=True)
 
 
+class Renamed(torch.nn.Module):
+    """A call with an argument that `forward` does not know, which a hook of the model renames."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.linear.register_forward_pre_hook(lambda _module, _args, kwargs: ((kwargs["given"],), {}), with_kwargs=True)
+
+    def forward(self, x):
+        return self.linear(given=x.sin())
+
+
 def hooks() -> list[str]:
     """A call takes what its caller gives and not what a hook makes of it, and gradients of checkpointing are kept."""
     described = export_program.export(Hooked(), (X,)).description
     inputs = [one["inputs"] for one in described["calls"] if one["module"] == "linear"]
     wrong = [] if inputs == [[["input", {"value": "sin"}]]] else [f"inputs {inputs}"]
-    return wrong + ([f"not kept: {described['not_kept']}"] if described["not_kept"] else [])
+    wrong += [f"not kept: {described['not_kept']}"] if described["not_kept"] else []
+    described = export_program.export(Renamed(), (X,)).description
+    inputs = [one["inputs"] for one in described["calls"] if one["module"] == "linear"]
+    return wrong + ([] if inputs == [[["given", {"value": "sin"}]]] else [f"inputs of another name {inputs}"])
 
 
 class Kept(torch.nn.Module):

@@ -393,7 +393,13 @@ class _Calls:
         self.calls.append(call)
         self._open.append(call)
         self._numbers.append((module, sizes.follow_weights(module) if self.follow else {}))
-        for name, value in signature.bind_partial(*args, **kwargs).arguments.items():
+        try:
+            arguments = signature.bind_partial(*args, **kwargs).arguments
+        except TypeError:  # a pre-hook of the model turns them into what `forward` takes
+            call["inputs"] += [[f"*.{i}", self._value(one)] for i, one in enumerate(args)]
+            call["inputs"] += [[key, self._value(one)] for key, one in kwargs.items()]
+            return
+        for name, value in arguments.items():
             parameter = signature.parameters[name]
             if parameter.kind is parameter.VAR_KEYWORD:
                 call["inputs"] += [[key, self._value(one)] for key, one in value.items()]

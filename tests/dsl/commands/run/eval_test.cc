@@ -115,6 +115,24 @@ TEST_CASE("the statistics of a plan that sends tokens have the load of every exp
   CHECK(drops.Find("experts")->AsArray()[1].Find("dropped")->AsInt() > 0);
 }
 
+// Without a section nothing divides the gradients of experts by the ranks whose rows they get.
+TEST_CASE("gradients of experts on ep are not written where no section reduces the others") {
+  const ScratchFolder folder;
+  const std::string model = SourcePath("tests/parity/mixtral");
+  const std::string plan = SourcePath("tests/dsl/commands/run/planted/exchange_alone.lua");
+  std::vector<std::string> words = {"eval",     model,
+                                    "--mesh",   "ep=2",
+                                    "--plan",   plan,
+                                    "--input",  model + "/inputs_1.safetensors",
+                                    "--output", folder / "out.safetensors"};
+  CHECK(RunExecutable(ExecutablePath(), words).code == 0);
+  words.emplace_back("--grads");
+  const Outcome refused = RunExecutable(ExecutablePath(), words);
+  INFO(refused.ToText());
+  CHECK(refused.code != 0);
+  CHECK(refused.err.find("sends tokens to experts and reduces no gradients over ep") != std::string::npos);
+}
+
 TEST_CASE("sequence parallelism: two gathers and two scatters a layer each way, the same numbers") {
   const ScratchFolder folder;
   const Outcome done = Eval(folder / "out.safetensors", {"--option", "sequence_parallel=true", "--stats", "-"});

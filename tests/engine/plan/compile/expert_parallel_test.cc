@@ -138,7 +138,10 @@ TEST_CASE("the gradient of an expert is not summed over ep, and that of the rout
       CHECK(plan.gradient_scale == 0.25);
       // ddp: buckets hold what is shared on both axes, and not the experts.
       size_t in_buckets = 0;
-      for (const GradientBucket& bucket : plan.buckets) in_buckets += bucket.params.size();
+      for (const GradientBucket& bucket : plan.buckets) {
+        in_buckets += bucket.params.size();
+        CHECK(bucket.at_end);  // the exchanges of the backward run on ranks of the same axis
+      }
       CHECK(in_buckets == (shards ? 0 : 1));
       CHECK(IsInBucket(plan, plan.LayoutsOf(IndexOf(plan, "gate")).params[0]) == !shards);
       CHECK_FALSE(IsInBucket(plan, of_expert));

@@ -435,22 +435,26 @@ TEST_CASE("a result of another shape is an error of its rank, for which the othe
   }
 }
 
-// Of no rows a module may return anything.
+// Of no rows a module may return anything; what the ranks send each other has the dtype of the tokens all the same.
 TEST_CASE("a rank without rows may return no tensor") {
-  RunRanks("ep=2", [](DeviceMesh& mesh) {
-    const auto group = AxisGroup::Make(mesh, MeshAxis::kEp);
-    const Exchange keys = {.tokens = 0, .ids = 1, .weights = 2, .per_token = 1, .features = 4};
-    const TokenExchange exchange(group, keys, 2, "experts");
-    const at::Tensor tokens = TokenLeaf(at::full({3, 4}, 2.0));
-    at::Tensor rows = tokens;
-    at::Tensor ids = at::zeros({3, 1}, at::kLong);  // all on rank 0
-    at::Tensor weights = at::ones({3, 1});
-    const TokenExchange::Sent sent = exchange.Send(rows, ids, weights);
-    const at::Tensor results = exchange.Return(sent, mesh.rank() == 0 ? rows * 5 : at::Tensor());
-    ExpectEqual(results.detach(), at::full({3, 4}, 10.0), "the results");
-    results.sum().backward();
-    ExpectEqual(tokens.grad(), at::full({3, 4}, 5.0), "the gradient of the tokens");
-  });
+  const std::vector<at::Tensor> nothing = {at::Tensor(), at::empty({0}), at::empty({0, 7}, at::kDouble)};
+  for (const at::Tensor& of_no_rows : nothing) {
+    RunRanks("ep=2", [&](DeviceMesh& mesh) {
+      const auto group = AxisGroup::Make(mesh, MeshAxis::kEp);
+      const Exchange keys = {.tokens = 0, .ids = 1, .weights = 2, .per_token = 1, .features = 4};
+      const TokenExchange exchange(group, keys, 2, "experts");
+      const at::Tensor tokens = TokenLeaf(at::full({3, 4}, 2.0, at::kBFloat16));
+      at::Tensor rows = tokens;
+      at::Tensor ids = at::zeros({3, 1}, at::kLong);  // all on rank 0
+      at::Tensor weights = at::ones({3, 1}, at::kFloat);
+      const TokenExchange::Sent sent = exchange.Send(rows, ids, weights);
+      const at::Tensor results = exchange.Return(sent, mesh.rank() == 0 ? rows * 5 : of_no_rows);
+      Expect(results.scalar_type() == at::kBFloat16, "the dtype of the results");
+      ExpectEqual(results.detach(), at::full({3, 4}, 10.0, at::kBFloat16), "the results");
+      results.sum().backward();
+      ExpectEqual(tokens.grad(), at::full({3, 4}, 5.0, at::kBFloat16), "the gradient of the tokens");
+    });
+  }
 }
 
 TEST_CASE("an exchange cannot be differentiated twice, on any rank") {
