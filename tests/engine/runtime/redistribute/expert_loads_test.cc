@@ -11,7 +11,7 @@
 namespace moonshard {
 namespace {
 
-at::Tensor Rows(std::vector<int64_t> numbers) { return at::tensor(numbers, at::kLong); }
+at::Tensor Rows(const std::vector<int64_t>& numbers) { return at::tensor(numbers, at::kLong); }
 
 TEST_CASE("the loads of experts add up over calls, by module, until they are cleared") {
   ExpertLoads loads;
