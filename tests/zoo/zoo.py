@@ -3,6 +3,7 @@
 
     zoo.py MOONSHARD FOLDER [TYPE...]            makes, plans and runs them, --jobs at a time; FOLDER/KIND/TYPE keeps each model and its row
     zoo.py MOONSHARD FOLDER --plan [TYPE...]     without running them: 2 s a type and not 30
+    zoo.py MOONSHARD FOLDER --headers [TYPE...]  as --plan, of headers alone: minutes for all types
     zoo.py MOONSHARD FOLDER --table              Markdown, of the rows that are there
 
 A KIND is `causal`, `image` (image and text to text), `seq2seq` or `speech`. A model is transformers' own class with a default
@@ -50,8 +51,9 @@ def types_of(kind: str) -> list[str]:
     return list(getattr(modeling_auto, KINDS[kind][1]))
 
 
-def make(kind: str, model_type: str, folder: pathlib.Path) -> dict[str, Any]:
-    """Writes the checkpoint, and gives what Hugging Face's plan shards of it."""
+def make(kind: str, model_type: str, folder: pathlib.Path, headers: bool) -> dict[str, Any]:
+    """Writes the checkpoint, of a large model or with `headers` only its headers, and gives what Hugging Face's plan shards
+    of it."""
     import torch
     import transformers
 
@@ -66,9 +68,9 @@ def make(kind: str, model_type: str, folder: pathlib.Path) -> dict[str, Any]:
     config.architectures = [cls.__name__]
     with torch.device("meta"):
         size = sum(p.numel() for p in cls(survey.small_config(model_type, KINDS[kind][0])).parameters())
-    if size > MOST_ELEMENTS:
+    if size > MOST_ELEMENTS or headers:
         peer = write_headers(cls, config, folder)
-        return {"class": cls.__name__, "parameters": size, "peer": peer, "headers": True}
+        return {"class": cls.__name__, "parameters": size, "peer": peer, "headers": size > MOST_ELEMENTS or "wanted"}
     model = hugging_face.build(config, torch.float32)
     hugging_face.randomise(model)
     model.save_pretrained(folder)
@@ -239,18 +241,22 @@ def finding(done: subprocess.CompletedProcess) -> str:
     return errors[0][:300] if errors else f"exit code {done.returncode}"
 
 
-def one(kind: str, model_type: str, moonshard: str, folder: pathlib.Path, run: bool) -> None:
+def one(kind: str, model_type: str, given: argparse.Namespace) -> None:
     """Brings the row of a model up to date, in this process."""
     import survey
+    from export_program import Options, export_model
+
+    moonshard, folder = given.moonshard, given.folder / kind / model_type
 
     warnings.simplefilter("ignore")
     row: dict[str, Any] = {"kind": kind, "type": model_type}
     try:
-        if not (folder / "peer.json").exists():
+        made = json.loads((folder / "peer.json").read_text()) if (folder / "peer.json").exists() else None
+        if made is None or (made.get("headers") == "wanted" and not given.headers):
             folder.mkdir(parents=True, exist_ok=True)
-            made = make(kind, model_type, folder)
+            made = make(kind, model_type, folder, given.headers)
             (folder / "peer.json").write_text(json.dumps(made))
-        row |= json.loads((folder / "peer.json").read_text())
+        row |= made
     except Exception as error:
         write(folder, row | {"unmade": survey._reason(error)})
         return
@@ -263,12 +269,15 @@ def one(kind: str, model_type: str, moonshard: str, folder: pathlib.Path, run: b
         row["full"] = {"tp2": survey._share(described), "peer": json.loads((full / "peer.json").read_text())["peer"]}
     except Exception as error:
         row["full"] = {"unmade": survey._reason(error)}
-    if not run or "plan" not in row or "headers" in row:
+    if given.plan or given.headers or "plan" not in row or "headers" in row:
         write(folder, row | ({"numbers": numbers} if (numbers := _numbers_of(folder)) else {}))
         return
     write(folder, row)
     try:
-        row["numbers"] = survey.survey_engine(model_type, moonshard, folder, KINDS[kind][0])
+        # The engine draws other random numbers for dropout.
+        options = Options(inputs=survey.INPUTS.get(model_type), train=False)
+        survey._expect(folder, export_model(folder, options), options)
+        row["numbers"] = survey.survey_engine(moonshard, folder, suggested=False)
         if row["sequence"] == "yes":
             row["numbers"]["sequence"] = run_sequence(moonshard, folder)
     except Exception as error:
@@ -370,6 +379,7 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("types", nargs="*")
     parser.add_argument("--plan", action="store_true", help="do not run them")
+    parser.add_argument("--headers", action="store_true", help="do not run them, and make their headers alone")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--jobs", type=int, default=1, help="so many models at a time")
     given = parser.parse_intermixed_args()
@@ -391,7 +401,7 @@ def _is_wanted(given: argparse.Namespace, kind: str, name: str) -> bool:
     done = given.folder / kind / name / "row.json"
     if given.types:
         return name in given.types
-    return not done.exists() or not (given.plan or "numbers" in done.read_text())
+    return not done.exists() or not (given.plan or given.headers or "numbers" in done.read_text())
 
 
 def _run_all(given: argparse.Namespace, wanted: list[tuple[str, str]]) -> None:
@@ -401,7 +411,7 @@ def _run_all(given: argparse.Namespace, wanted: list[tuple[str, str]]) -> None:
         while wanted and len(running) < given.jobs:
             kind, name = wanted.pop(0)
             child = multiprocessing.get_context("fork").Process(
-                target=one, args=(kind, name, given.moonshard, given.folder / kind / name, not given.plan)
+                target=one, args=(kind, name, given)
             )
             child.start()
             running.append((child, time.monotonic() + LIMIT, kind, name))
