@@ -153,7 +153,8 @@ Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program) {
 at::Tensor CausalLmLoss(const at::Tensor& logits, const at::Tensor& labels) {
   constexpr int64_t kIgnored = -100;
   const int64_t length = logits.size(1);
-  const at::Tensor predicted = logits.narrow(1, 0, length - 1).to(at::kFloat).reshape({-1, logits.size(2)});
+  const at::ScalarType type = c10::promoteTypes(logits.scalar_type(), at::kFloat);
+  const at::Tensor predicted = logits.narrow(1, 0, length - 1).to(type).reshape({-1, logits.size(2)});
   const at::Tensor wanted = labels.narrow(1, 1, length - 1).reshape({-1}).to(predicted.device());
   return at::cross_entropy_loss(predicted, wanted, /*weight=*/{}, at::Reduction::Mean, kIgnored);
 }

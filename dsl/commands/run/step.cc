@@ -358,9 +358,11 @@ at::Tensor LossIn(const ProgramOutputs& outputs, const Program& program) {
                                 "a program that was exported with its labels, as in --inputs input_ids labels")});
 }
 
+// In float32, or float64 where the model computes in it.
 at::Tensor Reported(const at::Tensor& output) {
   const at::Tensor tensor = output.detach();
-  return at::isFloatingType(tensor.scalar_type()) ? tensor.to(c10::kFloat) : tensor;
+  if (!at::isFloatingType(tensor.scalar_type())) return tensor;
+  return tensor.to(c10::promoteTypes(tensor.scalar_type(), c10::kFloat));
 }
 
 void AddOutputs(const ProgramOutputs& outputs, StepResult& result) {
@@ -507,7 +509,7 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
     begin = Clock::now();
     if (options.grads) losses.back().backward();
     result.backward_s += SecondsSince(begin, ids.device());
-    logits.back() = logits.back().detach().to(c10::kFloat);
+    logits.back() = Reported(logits.back());
     losses.back() = losses.back().detach();
   }
   result.outputs = {{"logits", logits.size() == 1 ? logits.front() : at::cat(logits)},

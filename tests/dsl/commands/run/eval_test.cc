@@ -1,9 +1,12 @@
 // `eval` and `compare` as a user starts them: the recorded numbers, the statistics, options of the plan, micro-batches.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include "engine/core/base/json.h"
+#include "engine/io/safetensors/header.h"
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
@@ -179,6 +182,32 @@ TEST_CASE("a part of the batch whose labels do not count adds nothing") {
       RunExecutable(ExecutablePath(), {"compare", folder / "parts.safetensors", folder / "whole.safetensors"});
   INFO(compared.ToText());
   CHECK(compared.code == 0);
+}
+
+TEST_CASE("outputs in float64 keep their digits, those of a run in bfloat16 are float32") {
+  const ScratchFolder folder;
+  const auto eval = [&](const std::string& mesh, const std::string& dtype) {
+    std::string out = folder / (mesh + dtype + ".safetensors");
+    const Outcome done =
+        RunExecutable(ExecutablePath(), {"eval", kModel, "--mesh", mesh, "--input", kModel + "/inputs_1.safetensors",
+                                         "--output", out, "--grads", "--dtype", dtype});
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    return out;
+  };
+  const std::string whole = eval("tp=1", "float64");
+  const Outcome same =
+      RunExecutable(ExecutablePath(), {"compare", eval("tp=2", "float64"), whole, "--tolerance", "1e-12"});
+  INFO(same.ToText());
+  CHECK(same.code == 0);
+  const auto dtype_of = [](const std::string& file, std::string_view tensor) {
+    const Header header = ReadHeader(file).ValueOrThrow();
+    const auto found = std::ranges::find(header.tensors, tensor, &HeaderTensor::name);
+    REQUIRE(found != header.tensors.end());
+    return found->dtype;
+  };
+  for (const char* tensor : {"logits", "loss", "grad.model.norm.weight"}) CHECK(dtype_of(whole, tensor) == DType::kF64);
+  CHECK(dtype_of(eval("tp=2", "bfloat16"), "logits") == DType::kF32);
 }
 
 TEST_CASE("compare notices a difference, a missing tensor and another shape") {
