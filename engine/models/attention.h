@@ -27,9 +27,9 @@ struct LayerContext {
   RotaryTables rotary;
   // bool [B or 1, 1, T, T], true: attends; nullopt: causal attention, or attention on a ring, which needs no mask.
   std::optional<at::Tensor> mask;
-  at::Tensor positions;            // int64 [B or 1, T]
-  std::optional<int64_t> window;   // number of positions to which a token attends, its own included; nullopt: all
-  at::Tensor padding;              // bool [B, T], true at tokens; undefined: all positions are tokens
+  at::Tensor positions;           // int64 [B or 1, T]
+  std::optional<int64_t> window;  // number of positions to which a token attends, its own included; nullopt: all
+  at::Tensor padding;             // bool [B, T], true at tokens; undefined: all positions are tokens
 };
 
 // A module that mixes positions of the sequence, or a complete layer: hidden [B, T, H] -> [B, T, H]. forward is virtual

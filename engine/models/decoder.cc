@@ -43,9 +43,7 @@ at::Tensor PreNormLayerImpl::forward(const at::Tensor& hidden, const LayerContex
   return stream;
 }
 
-bool DecoderImpl::Kind::needs_mask() const {
-  return !std::ranges::all_of(attention, &AttentionBlock::has_ring);
-}
+bool DecoderImpl::Kind::needs_mask() const { return !std::ranges::all_of(attention, &AttentionBlock::has_ring); }
 
 DecoderImpl::DecoderImpl(const DecoderSpec& spec)
     : kind_of_layer_(spec.config.kind_of_layer), embedding_scale_(spec.embedding_scale) {

@@ -39,6 +39,7 @@ struct ContextSetup {
   std::string sections;  // of the plan, beside the shipped one's
   int64_t micros = 1;
   std::string context = "ulysses";
+  double dropout = 0;  // of attention weights
   std::string Name() const {
     return checkpoint + " " + context + " " + mesh + (sequence_parallel ? " sequence parallel" : "") +
            (sections.empty() ? "" : " " + sections) +
@@ -49,7 +50,8 @@ struct ContextSetup {
 ShardedModel LoadInContext(const ContextSetup& setup, const DeviceMesh& mesh, std::optional<c10::ScalarType> dtype,
                            const std::function<void(CompiledPlan&)>& change = {}) {
   const std::filesystem::path folder = SourcePath("tests/parity/" + setup.checkpoint);
-  const JsonValue config = ReadConfig(folder);
+  JsonValue config = ReadConfig(folder);
+  if (setup.dropout > 0) config.AsObject()["attention_dropout"] = setup.dropout;
   ShardedModel out;
   {
     const nn::DeferInit defer;
@@ -91,8 +93,8 @@ std::pair<double, std::string> WorstGradient(const ShardedModel& sharded, const 
 }
 
 // What explain predicts is what ran.
-void ExpectAsPredicted(const ShardedModel& sharded, const CollectiveCounts& counts, const at::Tensor& ids,
-                       bool experts, bool windows) {
+void ExpectAsPredicted(const ShardedModel& sharded, const CollectiveCounts& counts, const at::Tensor& ids, bool experts,
+                       bool windows) {
   Expect(counts.of(Direction::kForward, CollectiveKind::kAllToAll).count > 0, "heads or keys are exchanged");
   const PlanTotals totals =
       TotalsOf(sharded.applied->plan(), sharded.applied->mesh().rank(), Tokens{ids.size(0), ids.size(1)});
@@ -103,12 +105,12 @@ void ExpectAsPredicted(const ShardedModel& sharded, const CollectiveCounts& coun
       // A block of experts owns no parameter that tells how wide what it redistributes is (compile/cost.h).
       const bool more = experts && got.count == expected.count && got.bytes > expected.bytes;
       // A ring sends no keys beyond the window of the model, which these plans do not declare.
-      const bool fewer = windows && kind == CollectiveKind::kAllToAll && got.count <= expected.count &&
-                         got.bytes <= expected.bytes;
+      const bool fewer =
+          windows && kind == CollectiveKind::kAllToAll && got.count <= expected.count && got.bytes <= expected.bytes;
       Expect(got == expected || more || fewer, std::string(ToString(kind)) + " " + ToString(direction) + ": " +
-                                          std::to_string(got.count) + " of " + std::to_string(got.bytes) +
-                                          " bytes ran, " + std::to_string(expected.count) + " of " +
-                                          std::to_string(expected.bytes) + " were predicted");
+                                                   std::to_string(got.count) + " of " + std::to_string(got.bytes) +
+                                                   " bytes ran, " + std::to_string(expected.count) + " of " +
+                                                   std::to_string(expected.bytes) + " were predicted");
     }
   }
 }
@@ -175,8 +177,7 @@ TEST_CASE("context parallelism gives the numbers of transformers") {
           const at::Tensor loss = CausalLmLoss(logits, inputs.at("labels"));
           loss.backward();
           const bool experts = ReadConfig(folder).Find("num_experts_per_tok") != nullptr;
-          const bool windows =
-              setup.context == "ring" && ReadConfig(folder).Find("sliding_window") != nullptr;
+          const bool windows = setup.context == "ring" && ReadConfig(folder).Find("sliding_window") != nullptr;
           ExpectAsPredicted(sharded, sharded.applied->counts(), inputs.at("input_ids"), experts, windows);
           const at::Tensor shown = mask ? mask->unsqueeze(-1) : at::ones({1});
           const double logits_error = std::max(RelativeError(logits.detach() * shown, expected.at("logits") * shown),
@@ -359,8 +360,7 @@ TEST_CASE("a ring attends in sequences of every length, with and without padding
     ShardedModel model = LoadInContext(setup, mesh, at::kDouble);
     size_t at = 0;
     run(model, [&](const Step& got) {
-      const std::string where =
-          std::to_string(at / 2 + 1) + (at % 2 == 1 ? " padded tokens: " : " tokens: ");
+      const std::string where = std::to_string(at / 2 + 1) + (at % 2 == 1 ? " padded tokens: " : " tokens: ");
       Expect(std::abs(got.loss - want[at].loss) <= 1e-9 * want[at].loss, where + "the loss");
       for (const auto& [path, gradient] : got.gradients) {
         Expect(RelativeError(gradient, want[at].gradients.at(path)) <= 1e-9, where + "the gradient of " + path);
@@ -368,6 +368,23 @@ TEST_CASE("a ring attends in sequences of every length, with and without padding
       ++at;
     });
   });
+}
+
+TEST_CASE("a ring drops no attention weights: evaluation ignores the dropout, training is refused") {
+  const ContextSetup setup{"llama_gqa", "cp=2", false, "", 1, "ring", 0.25};
+  const auto failures = RunRanksFailing(setup.mesh, [&](DeviceMesh& mesh) {
+    const ShardedModel model = LoadInContext(setup, mesh, std::nullopt);
+    model.model.module->eval();
+    Expect(model.model.forward(Ids(1, 5, 64), std::nullopt, std::nullopt).isfinite().all().item<bool>(), "logits");
+    model.model.module->train();
+    model.model.forward(Ids(1, 5, 64), std::nullopt, std::nullopt);
+  });
+  REQUIRE(failures.size() == 2);
+  for (const RankFailure& failure : failures) {
+    CHECK_THAT(failure.text, Catch::Contains("MS0506") && Catch::Contains("attention on a ring cannot drop"));
+    CHECK_THAT(failure.text, Catch::Contains("attention_dropout = 0.25"));
+    CHECK_THAT(failure.text, Catch::Contains("model.layers.0.self_attn"));
+  }
 }
 
 TEST_CASE("ranks of cp that receive other tokens are found") {

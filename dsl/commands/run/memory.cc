@@ -49,9 +49,10 @@ void RefuseUnpredicted(const CompiledPlan& plan) {
   const bool ring = plan.attends_on_ring();
   if (!plan.exchanges_tokens() && !ring) return;
   const MeshAxis axis = ring ? MeshAxis::kCp : MeshAxis::kEp;
-  Diagnostic d = MakeDiagnostic(
-      Finding::kNotSupported, ring ? "the memory of a plan that computes attention on a ring over cp cannot be predicted"
-                                   : "the memory of a plan that sends tokens to experts on ep cannot be predicted");
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported,
+                     ring ? "the memory of a plan that computes attention on a ring over cp cannot be predicted"
+                          : "the memory of a plan that sends tokens to experts on ep cannot be predicted");
   d.declared = std::string(ToString(axis)) + "=" + std::to_string(plan.mesh.size(axis));
   d.required = std::string("a mesh without ") + ToString(axis) + (ring ? ", or context = \"ulysses\"" : "");
   throw PlanError({std::move(d)});

@@ -196,8 +196,8 @@ class Counter {
   void AddRing(size_t module, const ModuleLayouts& layouts) {
     const Ring& ring = *layouts.ring;
     const int64_t tp = layouts.inputs.front()->from[MeshAxis::kTp].is_shard() ? plan_.mesh.size(MeshAxis::kTp) : 1;
-    const int64_t elements = tokens_.batch * std::max<int64_t>(ring.kv_heads / tp, 1) * 2 *
-                             (layouts.in_features / ring.heads);
+    const int64_t elements =
+        tokens_.batch * std::max<int64_t>(ring.kv_heads / tp, 1) * 2 * (layouts.in_features / ring.heads);
     const DType dtype = DTypeOf(module);
     const int64_t token_bytes = BytesOf(dtype, elements);
     const int64_t gradient_bytes = BytesOf(dtype == DType::kF64 ? dtype : DType::kF32, elements);
@@ -206,8 +206,8 @@ class Counter {
     const int64_t rank = plan_.mesh.Coordinate(rank_, MeshAxis::kCp);
     const auto add = [&](Direction direction, const CollectiveCount& count) {
       for (int64_t i = 0; i < count.count; ++i) {
-        const int64_t bytes = i == 0 ? count.bytes - count.bytes / count.count * (count.count - 1)
-                                     : count.bytes / count.count;
+        const int64_t bytes =
+            i == 0 ? count.bytes - count.bytes / count.count * (count.count - 1) : count.bytes / count.count;
         out_.push_back({PlannedCollective::Of::kRing, direction, CollectiveKind::kAllToAll, bytes,
                         static_cast<int64_t>(module), -1});
       }
@@ -344,8 +344,8 @@ std::string RingCollectiveText(const MeshShape& mesh, Direction direction) {
 }
 
 std::string RingCollectivesText(const MeshShape& mesh) {
-  return RingCollectiveText(mesh, Direction::kForward) + " forward, " +
-         RingCollectiveText(mesh, Direction::kBackward) + " backward";
+  return RingCollectiveText(mesh, Direction::kForward) + " forward, " + RingCollectiveText(mesh, Direction::kBackward) +
+         " backward";
 }
 
 std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh, bool gradient) {

@@ -375,8 +375,8 @@ void ResolveRing(const Style& style, const Landing& landing, const MeshShape& me
   const Ring& ring = *style.ring;
   if (!input->from[MeshAxis::kTp].is_shard()) return;
   if (ring.heads % tp == 0 && (ring.kv_heads % tp == 0 || tp % ring.kv_heads == 0)) return;
-  refuse("heads = " + std::to_string(ring.heads) + ", kv_heads = " + std::to_string(ring.kv_heads) + " on tp=" +
-             std::to_string(tp),
+  refuse("heads = " + std::to_string(ring.heads) + ", kv_heads = " + std::to_string(ring.kv_heads) +
+             " on tp=" + std::to_string(tp),
          "a number of heads that tp divides, and kv_heads that tp divides or that divide tp");
 }
 

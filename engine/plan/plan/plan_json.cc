@@ -135,8 +135,8 @@ void Members(A& archive, KindStyle& kind_style) {
 
 template <class A>
 void Members(A& archive, Style& style) {
-  auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, exchange, ring, heads, kind_styles,
-         bare, missing] = style;
+  auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, exchange, ring, heads, kind_styles, bare,
+         missing] = style;
   archive("name", name);
   archive("params", params);
   archive("vectors", vectors);

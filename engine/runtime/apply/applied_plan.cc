@@ -237,11 +237,8 @@ class Applier {
       if (!s_.plan.LayoutsOf(m).ring || s_.plan.mesh.size(MeshAxis::kCp) == 1) continue;
       const std::string attention(ParentOf(ModuleAt(m).path));
       Hookable* hook = s_.live.hooks[static_cast<size_t>(s_.plan.tree->Find(attention))];
-      // Line numbers, but no directory: the file may have another path on another rank.
-      const std::string label =
-          attention + " ring (line " + std::to_string(SourceOf(s_.plan, s_.plan.LayoutsOf(m)).line) + ")";
-      const auto ring = std::make_shared<const AxisRing>(
-          s_.groups.at({MeshAxis::kCp, s_.plan.mesh.size(MeshAxis::kCp)}), label);
+      const auto ring =
+          std::make_shared<const AxisRing>(s_.groups.at({MeshAxis::kCp, s_.plan.mesh.size(MeshAxis::kCp)}), attention);
       Check(hook->SetRing(ring), "a module refuses a ring that it supports");
       undo_.emplace_back([hook] { hook->SetRing(nullptr); });
     }

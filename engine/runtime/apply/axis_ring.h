@@ -16,8 +16,8 @@ namespace moonshard {
 
 class AxisRing final : public AttentionRing {
  public:
-  // `label`: module path and plan line, for errors and the comparison of collectives between ranks.
-  AxisRing(std::shared_ptr<AxisGroup> group, const std::string& label);
+  // `group`: of the axis. `path`: of the module, for errors and as the label of the collectives.
+  AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path);
 
   Tokens OwnTokens(int64_t length) const override;
   at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t length,

@@ -71,12 +71,13 @@ class Preflight {
     const int64_t m = plan_.tree->Find(path);
     const Hookable* hook = m < 0 ? nullptr : live_.hooks[static_cast<size_t>(m)];
     if (hook != nullptr && hook->SupportsRing()) return;
-    Diagnostic d = NotSupported("'" + path + "' does not compute its attention on a ring", path,
-                                SourceOf(plan_, layouts));
+    Diagnostic d =
+        NotSupported("'" + path + "' does not compute its attention on a ring", path, SourceOf(plan_, layouts));
     d.declared = "ring of style '" + layouts.style + "' on '" + module.path + "'" +
                  (m < 0 ? "" : ", in a module of class " + plan_.tree->modules()[static_cast<size_t>(m)].kind);
-    d.required = "context = \"ulysses\"; or a class with bool SetRing(std::shared_ptr<const AttentionRing>), called "
-                 "through its holder";
+    d.required =
+        "context = \"ulysses\"; or a class with bool SetRing(std::shared_ptr<const AttentionRing>), called "
+        "through its holder";
     out_.push_back(std::move(d));
   }
 

@@ -195,7 +195,7 @@ class Hooked<Impl, detail::Types<Arguments...>>
 
  private:
   template <class Class>
-  static constexpr bool kSupportsRing = requires(Class & impl, std::shared_ptr<const AttentionRing> ring) {
+  static constexpr bool kSupportsRing = requires(Class& impl, std::shared_ptr<const AttentionRing> ring) {
     { impl.SetRing(ring) } -> std::same_as<bool>;
   };
 
