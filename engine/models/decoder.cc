@@ -67,9 +67,8 @@ DecoderImpl::DecoderImpl(const DecoderSpec& spec)
 }
 
 // Rotary tables and masks are made once per kind of attention, not per layer: they depend on positions and the kind
-// alone, and a model has one or two kinds. A mask [T, T] is not made for layers with a ring, where T may be large. Without
-// position ids the length is known from the shape, so no position is
-// read from the device.
+// alone, and a model has one or two kinds. A mask [T, T] is not made for layers with a ring, where T may be large.
+// Without position ids the length is known from the shape, so no position is read from the device.
 at::Tensor DecoderImpl::forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
                                 const std::optional<at::Tensor>& position_ids) {
   const int64_t length = input_ids.size(1);

@@ -42,7 +42,7 @@ struct PlannedCollective {
   Direction direction = Direction::kForward;
   CollectiveKind kind = CollectiveKind::kAllReduce;
   // Of the full tensor; for an all-to-all, of one shard; for an exchange, of this rank's own rows; for kRing, what this
-  // rank sends. An entry of kRing is one of equally many on every rank, and their sum is exact.
+  // rank sends in one pass over the blocks, in equal parts for its exchanges.
   int64_t bytes = 0;
   int64_t module = -1;  // of inputs, outputs, exchanges and rings: index into the tree's modules; else -1
   int64_t unit = -1;    // of kUnit: index into the plan's units; else -1
@@ -66,8 +66,8 @@ std::vector<MeshAxis> MovingAxes(const std::optional<Redistribution>& move, cons
 // has a gradient; without one nothing runs in the backward.
 std::string CollectiveText(const Redistribution& redistribution, const MeshShape& mesh, Direction direction,
                            bool gradient = true);
-// Returns the most collectives of a ring attention over cp: "3 all_to_all forward, 6 all_to_all backward". A sequence of
-// fewer tokens than ranks, or a window, takes fewer. The second form: of one direction, "3 all_to_all".
+// Returns the most collectives of a ring attention over cp: "3 all_to_all forward, 6 all_to_all backward". A sequence
+// of fewer tokens than ranks, or a window, takes fewer. The second form: of one direction, "3 all_to_all".
 std::string RingCollectivesText(const MeshShape& mesh);
 std::string RingCollectiveText(const MeshShape& mesh, Direction direction);
 // Returns the collectives of both directions: "all_reduce forward, reduce_scatter backward"; "" if neither
