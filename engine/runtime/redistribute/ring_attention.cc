@@ -1,12 +1,13 @@
 // Notation: the rows of a rank are its queries, t of them for each of n heads; a block is the keys and values of one
 // rank. S = scale q k^T, P = softmax(S), O = P V, and L = log(sum(exp(S))) over all keys of a row.
 //
-// Forward. Of each block alone a row gets a result O_b and L_b. The result over all of them is
+// Forward. With M_b the largest score of a row in block b, and L_b its log-sum-exp over that block,
 //
-//   L = logaddexp(L_1, L_2, ...)      O = sum_b exp(L_b - L) O_b
+//   L = logaddexp(L_1, L_2, ...)      O = sum_b exp(M_b - L) exp(S_b - M_b) V_b
 //
-// which is merged block by block. Where no key of a block is allowed L_b is -inf, and the weight exp(L_b - L) is 0; only
-// for a row without any key is L itself -inf, and -inf - -inf would be NaN, so L counts as 0 there.
+// which is merged block by block. Where no key of a block is allowed M_b and L_b are -inf, and the weight exp(M_b - L)
+// is 0. An -inf that is subtracted counts as 0, since -inf - -inf would be NaN: M_b in the second factor, and L, which is
+// -inf for a row without any key.
 //
 // Backward. With the L and O of the full row, P_b = exp(S_b - L) is the block's part of the full softmax, and
 //
@@ -63,8 +64,8 @@ using RingSpec = RingAttention::Spec;
 constexpr const char* kName = "ring attention";
 constexpr int64_t kTokenDim = 2;
 
-// The scores that exist at a time are at most these, or those of one query; 64 MiB in float32.
-constexpr int64_t kMostScores = int64_t{1} << 24;
+// The scores that exist at a time are at most these, or those of one query; 16 MiB in float32.
+constexpr int64_t kMostScores = int64_t{1} << 22;
 
 // The log-sum-exp of no score, and the score of a key that is not allowed.
 constexpr double kNone = -std::numeric_limits<double>::infinity();
@@ -102,15 +103,17 @@ class Scores {
   void Merge(at::Tensor& out, at::Tensor& log_sum) const {
     ForEachTile([&](int64_t begin, int64_t length) {
       const at::Tensor scores = OfTile(ScaledQueries(begin, length), begin, length);
-      const at::Tensor of_block = at::logsumexp(scores, {-1}, /*keepdim=*/true);
-      const at::Tensor result = at::matmul((scores - Finite(of_block)).exp_(), values_);
+      const at::Tensor most = at::amax(scores, {-1}, /*keepdim=*/true);
+      const at::Tensor base = Finite(most);
+      const at::Tensor terms = (scores - base).exp_();
+      const at::Tensor block_sum = Ungrouped(terms.sum(-1, /*keepdim=*/true).log_().add_(base), length);
       at::Tensor out_tile = out.narrow(kTokenDim, begin, length);
       at::Tensor sum_tile = log_sum.narrow(kTokenDim, begin, length);
       const at::Tensor before = sum_tile.unsqueeze(-1);
-      const at::Tensor block_sum = Ungrouped(of_block, length);
       const at::Tensor sum = at::logaddexp(before, block_sum);
-      const at::Tensor base = Finite(sum);
-      out_tile.mul_((before - base).exp_()).add_(Ungrouped(result, length).mul_((block_sum - base).exp_()));
+      const at::Tensor of_all = Finite(sum);
+      const at::Tensor weight = (Ungrouped(most, length) - of_all).exp_();
+      out_tile.mul_((before - of_all).exp_()).add_(Ungrouped(at::matmul(terms, values_), length).mul_(weight));
       sum_tile.copy_(sum.squeeze(-1));
     });
   }
@@ -158,7 +161,7 @@ class Scores {
   at::Tensor OfTile(const at::Tensor& scaled, int64_t begin, int64_t length) const {
     at::Tensor scores = at::matmul(scaled, keys_.transpose(-2, -1));
     if (const std::optional<at::Tensor> allowed = Allowed(begin, length)) {
-      scores.unflatten(2, {scores.size(2) / length, length}).masked_fill_(allowed->logical_not(), kNone);
+      scores.unflatten(2, {scores.size(2) / length, length}).masked_fill_(allowed->bitwise_not(), kNone);
     }
     return scores;
   }
@@ -170,7 +173,7 @@ class Scores {
     const bool causal = first_key_ + keys - 1 > first;
     const bool windowed = options_.window && first + length - 1 - first_key_ >= *options_.window;
     std::optional<at::Tensor> out;
-    const auto add = [&](const at::Tensor& mask) { out = out ? out->logical_and(mask) : mask; };
+    const auto add = [&](const at::Tensor& mask) { out = out ? out->bitwise_and(mask) : mask; };
     if (causal || windowed) {
       const at::TensorOptions positions = at::TensorOptions(at::kLong).device(queries_.device());
       const at::Tensor distance = at::arange(first, first + length, positions).unsqueeze(-1) -
@@ -339,6 +342,14 @@ Gradients Backward(const RingSpec& spec, const Call& call, const at::Tensor& q, 
   return sums;
 }
 
+Diagnostic DifferentiatedTwice(const RingSpec& spec) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, std::string(kName) + " cannot be differentiated twice");
+  d.path = spec.path;
+  d.declared = "backward with create_graph";
+  d.required = "first-order gradients";
+  return d;
+}
+
 class RingAttentionBackward final : public autograd::Node {
  public:
   RingAttentionBackward(std::shared_ptr<const RingSpec> spec, Call call, const at::Tensor& q, const at::Tensor& k,
@@ -356,6 +367,8 @@ class RingAttentionBackward final : public autograd::Node {
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     const std::lock_guard lock(mutex_);
     const at::Tensor gradient = DefinedGradient(std::move(gradients[0]), *this, kName, spec_->path);
+    // The gradients are not linear in the given one, so that they need a graph even where that has none.
+    if (at::GradMode::is_enabled()) throw PlanError({DifferentiatedTwice(*spec_)});
     const at::NoGradGuard no_grad;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const at::Tensor q = inputs_[0].unpack();
@@ -461,9 +474,10 @@ at::Tensor RingAttention::operator()(const at::Tensor& given_q, const at::Tensor
                                      int64_t length, const RingAttentionOptions& options) const {
   const RingSpec& spec = *spec_;
   const at::DeviceType device = given_q.device().type();
-  const bool cast = at::autocast::is_autocast_enabled(device);
+  const bool cast = at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
   const auto as_autocast = [&](const at::Tensor& tensor) {
-    return cast ? tensor.to(at::autocast::get_autocast_dtype(device)) : tensor;
+    const bool wide = tensor.scalar_type() == at::kDouble;  // which autocast leaves as it is
+    return cast && !wide ? tensor.to(at::autocast::get_autocast_dtype(device)) : tensor;
   };
   const at::Tensor q = as_autocast(given_q);
   const Block own = {as_autocast(given_k), as_autocast(given_v)};
