@@ -38,18 +38,20 @@ local tokens <const> = transformer.tokens
 ---@field logits   layout   of the logits: replicate, or shard(-1) for a loss over a sharded vocabulary, under context
 ---                          parallelism of a rank's own tokens
 ---@field stable   boolean  no reduction over ranks in the forward: every dot product is computed on one rank
----@field context  string|false  how the sequence is sharded on cp: "ulysses"; false: it is not
+---@field context  string|false  how attention is computed while the sequence is sharded on cp: "ulysses" or "ring";
+---                          false: the sequence is not sharded
 
 -- The options sequence_parallel, loss_parallel, stable and context of a decoder plan as layouts. A plan without one of
--- these options passes false. context = "ulysses": each rank of cp has its own tokens between blocks, and all tokens of
--- its own heads in attention; on a mesh without cp it has no effect. The token ids are full on every rank and are sliced
--- before the embedding; the logits are full on every rank, with loss_parallel those of its own tokens.
+-- these options passes false. With `context` each rank of cp has its own tokens between blocks. In attention it has, with
+-- "ulysses", all tokens of its own heads; with "ring", its own queries, and the keys and values of all tokens go from
+-- rank to rank. On a mesh without cp it has no effect. The token ids are full on every rank and are sliced before the
+-- embedding; the logits are full on every rank, with loss_parallel those of its own tokens.
 ---@param opt { sequence_parallel: boolean, loss_parallel: boolean, stable: boolean, context?: string|false }
 ---@return stream
 function transformer.stream(opt)
   local wanted = false
   for key, value in pairs(opt) do  -- a plan need not declare this option
-    if key == "context" and value ~= "" then wanted = one_of("context", value, { "ulysses" }) end
+    if key == "context" and value ~= "" then wanted = one_of("context", value, { "ulysses", "ring" }) end
   end
   local context <const> = mesh.cp > 1 and wanted
   if context and opt.stable then
@@ -63,7 +65,11 @@ function transformer.stream(opt)
   }
 end
 
--- colwise on a stream. `attention`: the output is heads, which are exchanged on cp for all tokens of some of the heads.
+-- Whether heads are exchanged on cp before and after attention.
+local function exchanges_heads(stream) return stream.context == "ulysses" end
+
+-- colwise on a stream. `attention`: the output is heads, which under context = "ulysses" are exchanged on cp for all
+-- tokens of some of the heads.
 ---@param stream stream
 ---@param o { input: layout, output?: layout, heads?: integer, attention?: boolean }
 ---@return style
@@ -71,7 +77,7 @@ function transformer.column(stream, o)
   check_stream("column", stream)
   o = takes("column", o, { input = "layout", output = "layout", heads = "integer", attention = "boolean" })
   if not stream.context then return colwise { input = o.input, output = o.output, heads = o.heads } end
-  local heads <const> = o.attention and on { tp = shard(-1), cp = shard(-1, { heads = o.heads }) }
+  local heads <const> = o.attention and exchanges_heads(stream) and on { tp = shard(-1), cp = shard(-1, { heads = o.heads }) }
   return style {
     name = "colwise",
     heads = o.heads,
@@ -87,8 +93,9 @@ end
 ---@param stream stream
 ---@param features? layout  of its input on tp: shard(-1)
 ---@param heads? integer    the features are those of attention with this many heads; nil: of a block without attention
+---@param kv_heads? integer key and value heads of this attention, for context = "ring"; nil: as many as heads
 ---@return style
-function transformer.block_end(stream, features, heads)
+function transformer.block_end(stream, features, heads, kv_heads)
   features = features or shard(-1)
   if stream.stable then return colwise { input = features, output = stream.residual } end
   if not stream.context then return rowwise { input = features, output = stream.residual } end
@@ -97,8 +104,10 @@ function transformer.block_end(stream, features, heads)
     name = "rowwise",
     params = { weight = shard(1) },
     after = { "bias" },
-    inputs = { { heads and on { tp = features, cp = shard(-1, { heads = heads }) } or tokens(stream, features), own } },
+    inputs = { { heads and exchanges_heads(stream) and on { tp = features, cp = shard(-1, { heads = heads }) }
+      or tokens(stream, features), own } },
     outputs = { { tokens(stream, partial), stream.residual } },
+    ring = heads and stream.context == "ring" and { heads = heads, kv_heads = kv_heads },
   }
 end
 
@@ -151,10 +160,10 @@ end
 ---@param path string  pattern of the attention modules, for the message
 ---@param heads integer
 ---@param kv_heads? integer  nil if equal to heads, or without key heads
----@param stream? stream  under context parallelism the heads are split between the ranks of tp and cp
+---@param stream? stream  under context = "ulysses" the heads are split between the ranks of tp and cp
 ---@return table  for plan{}
 function transformer.heads_fit(path, heads, kv_heads, stream)
-  local context <const> = stream and stream.context
+  local context <const> = stream and exchanges_heads(stream)
   local ranks <const> = context and mesh.tp * mesh.cp or mesh.tp
   local over <const> = context and " over tp=" .. mesh.tp .. " and cp=" .. mesh.cp or ""
   return {
@@ -164,7 +173,7 @@ function transformer.heads_fit(path, heads, kv_heads, stream)
 end
 
 -- A fused projection whose outputs are consecutive parts, each made of heads: every part is sharded by itself. With a
--- stream under context parallelism, `attention`: the parts are queries, keys and values, exchanged on cp as in column.
+-- stream under context = "ulysses", `attention`: the parts are queries, keys and values, exchanged on cp as in column.
 ---@param o { input: layout, sizes: integer[], heads?: integer[], stream?: stream, attention?: boolean }
 ---@return style
 function transformer.fused_colwise(o)
@@ -177,7 +186,7 @@ function transformer.fused_colwise(o)
     name = "fused_colwise",
     params = { weight = rows, bias = rows },
     inputs = { { o.input or replicate, tokens(stream, shared) } },
-    outputs = { { own, stream.context and o.attention and on { tp = features, cp = features } or own } },
+    outputs = { { own, o.attention and exchanges_heads(stream) and on { tp = features, cp = features } or own } },
   }
 end
 
@@ -252,11 +261,11 @@ function transformer.attention(path, stream, o)
       or transformer.fused_colwise { input = residual, sizes = sizes, heads = parts, stream = stream, attention = true }),
     fused == "interleaved" and {
       -- A group's queries cannot be on two ranks.
-      divides(stream.context and mesh.tp * mesh.cp or mesh.tp, kv_heads, "groups of heads of " .. path),
+      divides(exchanges_heads(stream) and mesh.tp * mesh.cp or mesh.tp, kv_heads, "groups of heads of " .. path),
       at(qkv, transformer.column(stream, { input = residual, heads = kv_heads, attention = true })),
     },
     o.norms and at(path .. "." .. o.norms, transformer.head_norm()),
-    at(out, o.transposed and transformer.transposed_end(stream) or transformer.block_end(stream, shard(-1), heads)),
+    at(out, o.transposed and transformer.transposed_end(stream) or transformer.block_end(stream, shard(-1), heads, kv_heads)),
   }
 end
 

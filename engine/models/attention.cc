@@ -1,9 +1,14 @@
 #include "engine/models/attention.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
+
+#include "engine/core/base/diagnostic.h"
+#include "engine/core/base/text.h"
 
 namespace moonshard {
 namespace {
@@ -17,22 +22,28 @@ at::Tensor RepeatHeads(const at::Tensor& heads, int64_t times) {
 
 }  // namespace
 
+at::Tensor PaddingOf(const std::optional<at::Tensor>& attention_mask, at::Device device) {
+  if (!attention_mask) return {};
+  const at::Tensor present = attention_mask->to(device, at::kBool);
+  return present.all().item<bool>() ? at::Tensor() : present;
+}
+
 std::optional<at::Tensor> MakeAttentionMask(int64_t length, std::optional<int64_t> window,
                                             const std::optional<at::Tensor>& attention_mask, at::Device device) {
+  return MaskOf(length, window, PaddingOf(attention_mask, device), device);
+}
+
+std::optional<at::Tensor> MaskOf(int64_t length, std::optional<int64_t> window, const at::Tensor& padding,
+                                 at::Device device) {
   const bool cut_by_window = window && *window < length;
-  std::optional<at::Tensor> present;
-  if (attention_mask) {
-    present = attention_mask->to(device, at::kBool);
-    if (present->all().item<bool>()) present.reset();
-  }
-  if (!cut_by_window && !present) return std::nullopt;
+  if (!cut_by_window && !padding.defined()) return std::nullopt;
   const at::Tensor position = at::arange(length, at::TensorOptions(device).dtype(at::kLong));
   const at::Tensor query = position.unsqueeze(1);
   const at::Tensor key = position.unsqueeze(0);
   at::Tensor mask = key.le(query);
   if (cut_by_window) mask = mask.logical_and(key.gt(query - *window));
   mask = mask.unsqueeze(0).unsqueeze(0);
-  if (present) mask = mask.logical_and(present->unsqueeze(1).unsqueeze(1));
+  if (padding.defined()) mask = mask.logical_and(padding.unsqueeze(1).unsqueeze(1));
   return mask;
 }
 
@@ -41,7 +52,9 @@ nn::Linear MakeLinear(int64_t in, int64_t out, bool bias) {
 }
 
 at::Tensor SplitHeads(const at::Tensor& projected, int64_t head_dim) {
-  return projected.view({projected.size(0), projected.size(1), -1, head_dim}).transpose(1, 2);
+  // A rank without tokens has no elements from which view could tell the number of heads.
+  const int64_t heads = projected.size(2) / head_dim;
+  return projected.view({projected.size(0), projected.size(1), heads, head_dim}).transpose(1, 2);
 }
 
 // Keys and values are repeated for the queries of their group, as a ratio of the local counts: a rank has full groups,
@@ -63,13 +76,49 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   return mixed.transpose(1, 2).reshape({q.size(0), q.size(2), -1});
 }
 
+bool AttentionBlock::SetRing(std::shared_ptr<const AttentionRing> ring) {
+  ring_ = std::move(ring);
+  return true;
+}
+
+LayerContext AttentionBlock::OwnTokens(const LayerContext& context) const {
+  if (ring_ == nullptr) return context;
+  LayerContext own = context;
+  const AttentionRing::Tokens tokens = ring_->OwnTokens(context.positions.size(1));
+  for (at::Tensor* rows : {&own.rotary.first, &own.rotary.second, &own.positions}) {
+    *rows = rows->narrow(1, tokens.first, tokens.count);
+  }
+  return own;
+}
+
+at::Tensor AttentionBlock::Mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               const LayerContext& context, std::optional<double> scale) const {
+  const double dropout = is_training() ? dropout_ : 0.0;
+  const int64_t length = context.positions.defined() ? context.positions.size(1) : q.size(2);
+  if (ring_ == nullptr) {
+    TORCH_CHECK_VALUE(q.size(2) == length, "attention: this rank has ", q.size(2), " of ", length,
+                      " tokens, and the plan has neither a ring nor an exchange of heads for the others");
+    return Attend(q, k, v, context, dropout, scale);
+  }
+  if (dropout > 0) {
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "attention on a ring cannot drop attention weights");
+    d.declared = "attention_dropout = " + ShortestText(dropout);
+    d.required = "attention_dropout = 0 in config.json, or context = \"ulysses\"";
+    throw PlanError({std::move(d)});
+  }
+  const AttentionReach reach{scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), context.window,
+                             context.padding};
+  const at::Tensor mixed = ring_->Attend(q, k, v, length, reach);
+  return mixed.transpose(1, 2).reshape({q.size(0), q.size(2), q.size(1) * v.size(3)});
+}
+
 // Attention as one rank computes it. forward never uses the number of heads of the config: a rank's projections return
 // only its heads, so all counts come from the sizes of tensors. The same code then computes all heads of an unsharded
 // model and the share of a rank, and no collective is in it: heads do not depend on each other, and the terms of o_proj
 // are summed by the plan.
 AttentionImpl::AttentionImpl(const DecoderConfig& config, const AttentionOptions& options)
-    : head_dim_(config.head_dim),
-      dropout_(config.attention_dropout),
+    : AttentionBlock(config.attention_dropout),
+      head_dim_(config.head_dim),
       scale_(options.scale),
       query_scale_(options.query_scale) {
   const int64_t q_size = config.num_attention_heads * head_dim_;
@@ -91,16 +140,17 @@ at::Tensor AttentionImpl::forward(const at::Tensor& hidden, const LayerContext& 
     q = q_norm_(q);
     k = k_norm_(k);
   }
-  q = ApplyRotary(q, context.rotary);
-  k = ApplyRotary(k, context.rotary);
-  if (query_scale_) q = q * query_scale_(context).to(q.scalar_type());
-  return o_proj_(Attend(q, k, v, context, is_training() ? dropout_ : 0.0, scale_));
+  const LayerContext own = OwnTokens(context);
+  q = ApplyRotary(q, own.rotary);
+  k = ApplyRotary(k, own.rotary);
+  if (query_scale_) q = q * query_scale_(own).to(q.scalar_type());
+  return o_proj_(Mix(q, k, v, context, scale_));
 }
 
 FusedAttentionImpl::FusedAttentionImpl(const DecoderConfig& config, const std::string& fused_name)
-    : head_dim_(config.head_dim),
-      queries_per_key_(config.num_attention_heads / config.num_key_value_heads),
-      dropout_(config.attention_dropout) {
+    : AttentionBlock(config.attention_dropout),
+      head_dim_(config.head_dim),
+      queries_per_key_(config.num_attention_heads / config.num_key_value_heads) {
   const int64_t q_size = config.num_attention_heads * head_dim_;
   const int64_t kv_size = config.num_key_value_heads * head_dim_;
   fused_ = register_module(fused_name, MakeLinear(config.hidden_size, q_size + 2 * kv_size, /*bias=*/false));
@@ -112,10 +162,11 @@ at::Tensor FusedAttentionImpl::forward(const at::Tensor& hidden, const LayerCont
   // Where there are more ranks than key heads, a rank has one of them and fewer queries than belong to it.
   const int64_t keys = std::max<int64_t>(heads.size(1) / (queries_per_key_ + 2), 1);
   const int64_t queries = heads.size(1) - 2 * keys;
-  const at::Tensor q = ApplyRotary(heads.narrow(1, 0, queries), context.rotary);
-  const at::Tensor k = ApplyRotary(heads.narrow(1, queries, keys), context.rotary);
+  const LayerContext own = OwnTokens(context);
+  const at::Tensor q = ApplyRotary(heads.narrow(1, 0, queries), own.rotary);
+  const at::Tensor k = ApplyRotary(heads.narrow(1, queries, keys), own.rotary);
   const at::Tensor v = heads.narrow(1, queries + keys, keys);
-  return o_proj_(Attend(q, k, v, context, is_training() ? dropout_ : 0.0));
+  return o_proj_(Mix(q, k, v, context));
 }
 
 }  // namespace moonshard

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,7 @@
 
 #include "engine/models/decoder_config.h"
 #include "engine/models/rotary.h"
+#include "engine/runtime/nn/boundary.h"
 #include "engine/runtime/nn/hook.h"
 #include "engine/runtime/nn/linear.h"
 #include "engine/runtime/nn/norm.h"
@@ -23,8 +25,11 @@ namespace moonshard {
 // for the full sequence and are the same on every rank.
 struct LayerContext {
   RotaryTables rotary;
-  std::optional<at::Tensor> mask;  // bool [B or 1, 1, T, T], true: attends; nullopt: causal attention
-  at::Tensor positions;            // int64 [B or 1, T]
+  // bool [B or 1, 1, T, T], true: attends; nullopt: causal attention, or attention on a ring, which needs no mask.
+  std::optional<at::Tensor> mask;
+  at::Tensor positions;           // int64 [B or 1, T]
+  std::optional<int64_t> window;  // number of positions to which a token attends, its own included; nullopt: all
+  at::Tensor padding;             // bool [B, T], true at tokens; undefined: all positions are tokens
 };
 
 // A module that mixes positions of the sequence, or a complete layer: hidden [B, T, H] -> [B, T, H]. forward is virtual
@@ -34,11 +39,17 @@ class SequenceBlock : public torch::nn::Module {
   virtual at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) = 0;
 };
 
+// Returns LayerContext::padding for attention_mask [B, T], nonzero at tokens; nullopt: all positions are tokens.
+at::Tensor PaddingOf(const std::optional<at::Tensor>& attention_mask, at::Device device);
+
 // Returns LayerContext::mask. attention_mask: [B, T], nonzero at tokens; nullopt: all positions are tokens. `window`:
 // number of positions to which a token attends, including its own; nullopt: all positions up to its own. Returns
 // nullopt if causal attention without a mask tensor is sufficient.
 std::optional<at::Tensor> MakeAttentionMask(int64_t length, std::optional<int64_t> window,
                                             const std::optional<at::Tensor>& attention_mask, at::Device device);
+// The same for `padding` of PaddingOf.
+std::optional<at::Tensor> MaskOf(int64_t length, std::optional<int64_t> window, const at::Tensor& padding,
+                                 at::Device device);
 
 nn::Linear MakeLinear(int64_t in, int64_t out, bool bias);
 
@@ -51,6 +62,31 @@ at::Tensor SplitHeads(const at::Tensor& projected, int64_t head_dim);
 at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerContext& context,
                   double dropout, std::optional<double> scale = std::nullopt);
 
+// Self-attention in a model under a plan: over the T tokens of LayerContext, or with a ring (style key `ring`) of this
+// rank's tokens over those of all ranks. A class derived from it rotates and scales its heads by OwnTokens(context),
+// and computes attention by Mix.
+class AttentionBlock : public SequenceBlock {
+ public:
+  // `dropout`: of the attention weights, in training.
+  explicit AttentionBlock(double dropout) : dropout_(dropout) {}
+
+  // Hookable::SetRing.
+  bool SetRing(std::shared_ptr<const AttentionRing> ring);
+  bool has_ring() const { return ring_ != nullptr; }
+
+ protected:
+  // The context with the rotary tables and positions of this rank's tokens; without a ring the context itself.
+  LayerContext OwnTokens(const LayerContext& context) const;
+  // As Attend. `context`: of the full sequence. Throws PlanError kNotSupported if a ring would have to drop attention
+  // weights, and c10::ValueError if there is no ring and q does not have the T tokens of `context`.
+  at::Tensor Mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerContext& context,
+                 std::optional<double> scale = std::nullopt) const;
+
+ private:
+  double dropout_;
+  std::shared_ptr<const AttentionRing> ring_;
+};
+
 struct AttentionOptions {
   bool qkv_bias = false;
   bool output_bias = false;
@@ -61,7 +97,7 @@ struct AttentionOptions {
 };
 
 // Modules: q_proj, k_proj, v_proj, o_proj, and with `head_norm` also q_norm and k_norm.
-class AttentionImpl : public SequenceBlock {
+class AttentionImpl : public AttentionBlock {
  public:
   AttentionImpl(const DecoderConfig& config, const AttentionOptions& options);
 
@@ -69,7 +105,6 @@ class AttentionImpl : public SequenceBlock {
 
  private:
   int64_t head_dim_;
-  double dropout_;
   std::optional<double> scale_;
   std::function<at::Tensor(const LayerContext&)> query_scale_;
   nn::Linear q_proj_ = nullptr;
@@ -83,7 +118,7 @@ MOONSHARD_MODULE(Attention);
 
 // Attention with one projection `fused_name` for queries, keys and values, with the rows [q | k | v]. A plan shards
 // each of these three parts separately (packed). o_proj is as in AttentionImpl; there are no biases.
-class FusedAttentionImpl : public SequenceBlock {
+class FusedAttentionImpl : public AttentionBlock {
  public:
   FusedAttentionImpl(const DecoderConfig& config, const std::string& fused_name);
 
@@ -92,7 +127,6 @@ class FusedAttentionImpl : public SequenceBlock {
  private:
   int64_t head_dim_;
   int64_t queries_per_key_;
-  double dropout_;
   nn::Linear fused_ = nullptr;
   nn::Linear o_proj_ = nullptr;
 };

@@ -1,5 +1,7 @@
 #include "engine/models/decoder.h"
 
+#include <algorithm>
+
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -41,10 +43,12 @@ at::Tensor PreNormLayerImpl::forward(const at::Tensor& hidden, const LayerContex
   return stream;
 }
 
+bool DecoderImpl::Kind::needs_mask() const { return !std::ranges::all_of(attention, &AttentionBlock::has_ring); }
+
 DecoderImpl::DecoderImpl(const DecoderSpec& spec)
     : kind_of_layer_(spec.config.kind_of_layer), embedding_scale_(spec.embedding_scale) {
   const DecoderConfig& config = spec.config;
-  for (const AttentionKind& kind : config.kinds) kinds_.push_back({Rotary(kind.rope), kind.window});
+  for (const AttentionKind& kind : config.kinds) kinds_.push_back({Rotary(kind.rope), kind.window, {}});
   auto table = torch::nn::EmbeddingOptions(config.vocab_size, config.hidden_size);
   if (config.pad_token_id) table.padding_idx(*config.pad_token_id);
   embed_tokens = register_module("embed_tokens", nn::Embedding(table));
@@ -52,14 +56,19 @@ DecoderImpl::DecoderImpl(const DecoderSpec& spec)
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(spec.layer(i));
     list->push_back(std::static_pointer_cast<torch::nn::Module>(layers_.back()));
+    for (const auto& module : layers_.back()->modules()) {
+      if (const auto* block = dynamic_cast<const AttentionBlock*>(module.get())) {
+        kinds_[kind_of_layer_[static_cast<size_t>(i)]].attention.push_back(block);
+      }
+    }
   }
   norm_ = spec.norm ? spec.norm() : UnaryModule(MakeRmsNorm(config));
   register_module(spec.norm_name, norm_.module());
 }
 
 // Rotary tables and masks are made once per kind of attention, not per layer: they depend on positions and the kind
-// alone, and a model has one or two kinds. Without position ids the length is known from the shape, so no position is
-// read from the device.
+// alone, and a model has one or two kinds. A mask [T, T] is not made for layers with a ring, where T may be large.
+// Without position ids the length is known from the shape, so no position is read from the device.
 at::Tensor DecoderImpl::forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
                                 const std::optional<at::Tensor>& position_ids) {
   const int64_t length = input_ids.size(1);
@@ -71,10 +80,12 @@ at::Tensor DecoderImpl::forward(const at::Tensor& input_ids, const std::optional
   }
   const at::Tensor positions = position_ids ? *position_ids : at::arange(length, input_ids.options()).unsqueeze(0);
   const std::optional<int64_t> known_length = position_ids ? std::nullopt : std::optional(length);
+  const at::Tensor padding = PaddingOf(attention_mask, input_ids.device());
   std::vector<LayerContext> contexts;
   for (Kind& kind : kinds_) {
-    contexts.push_back({kind.rotary.Tables(positions, hidden.scalar_type(), known_length),
-                        MakeAttentionMask(length, kind.window, attention_mask, input_ids.device()), positions});
+    contexts.push_back({kind.rotary.Tables(positions, hidden.scalar_type(), known_length), std::nullopt, positions,
+                        kind.window, padding});
+    if (kind.needs_mask()) contexts.back().mask = MaskOf(length, kind.window, padding, input_ids.device());
   }
   for (size_t i = 0; i < layers_.size(); ++i) hidden = layers_[i]->forward(hidden, contexts[kind_of_layer_[i]]);
   return norm_(hidden);

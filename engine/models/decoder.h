@@ -103,6 +103,9 @@ class DecoderImpl : public torch::nn::Module {
   struct Kind {
     Rotary rotary;
     std::optional<int64_t> window;
+    std::vector<const AttentionBlock*> attention;  // of the layers of this kind
+    // Whether a layer attends without a ring.
+    bool needs_mask() const;
   };
 
   std::vector<Kind> kinds_;

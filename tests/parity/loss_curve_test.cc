@@ -39,6 +39,7 @@ struct CurveSetup {
   std::string mesh;
   std::string section;  // of the plan, in place of the shipped one's
   bool sequence_parallel = false;
+  std::string context = "ulysses";
 };
 
 struct Variant {
@@ -72,7 +73,7 @@ std::vector<double> Train(const std::filesystem::path& folder, const CurveSetup&
   inputs.mesh = mesh.shape();
   inputs.model = live.tree.get();
   inputs.options["sequence_parallel"] = setup.sequence_parallel;
-  inputs.options["context"] = std::string("ulysses");
+  inputs.options["context"] = setup.context;
   if (config.Find("num_experts_per_tok") != nullptr) inputs.options["exchange"] = true;
   const std::string family = std::filesystem::path(SelectPlan(config).ValueOrThrow()).stem().string();
   const std::string recompute = variant.recompute ? R"(recompute { "model.layers.*" }, )" : "";
@@ -172,6 +173,8 @@ TEST_CASE("the loss curve is the same however the ranks share the work") {
       {"cp=2,tp=2", "", true},
       {"dp=2,cp=2", R"(fsdp { wrap = "model.layers.*", reshard = true })"},
       {"dp=2,cp=2", "ddp {}"},
+      {"cp=4", "", false, "ring"},
+      {"dp=2,cp=2", R"(fsdp { wrap = "model.layers.*", reshard = true })", false, "ring"},
   };
   // Every setup for 50 steps in both dtypes. Recomputation and accumulation change what a single step computes, so
   // twelve steps show them, in float64, where no rounding can hide a difference.
@@ -188,9 +191,9 @@ TEST_CASE("the loss curve is the same however the ranks share the work") {
     for (const CurveSetup& setup : setups) {
       for (const Variant& variant : variants) {
         if (variant.dtype != dtype) continue;
-        INFO(setup.mesh << " " << setup.section << (setup.sequence_parallel ? " sequence parallel" : "")
-                        << (variant.recompute ? " recomputed" : "") << " micro-batches " << variant.micros << " "
-                        << dtype);
+        INFO(setup.mesh << " " << setup.section << (setup.sequence_parallel ? " sequence parallel " : " ")
+                        << setup.context << (variant.recompute ? " recomputed" : "") << " micro-batches "
+                        << variant.micros << " " << dtype);
         const std::vector<double> first(one.begin(), one.begin() + variant.steps);
         CHECK(LargestDifference(Curve(folder, setup, variant), first) <= BoundOfCurve(folder, one, dtype));
       }

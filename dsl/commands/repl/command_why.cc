@@ -238,6 +238,7 @@ Answer RunWhy(CommandCall& call) {
   if (layouts.lookup == Lookup::kMasked) facts.emplace_back("lookup", "ids whose row is on another rank give zeros");
   if (layouts.route) facts.emplace_back("route", ToText(*layouts.route));
   if (layouts.exchange) facts.emplace_back("exchange", ToText(*layouts.exchange));
+  if (layouts.ring) facts.emplace_back("ring", ToText(*layouts.ring));
   if (const std::string unit = UnitText(*compiled, *target); !unit.empty()) facts.emplace_back("fsdp unit", unit);
   for (std::string_view path = module.path; !path.empty(); path = ParentOf(path)) {
     if (std::ranges::binary_search(compiled->recomputed, path))

@@ -114,7 +114,8 @@ std::string Side(const std::vector<std::optional<Redistribution>>& redistributio
   return Join(texts, ", ");
 }
 
-// "replicate -> shared: all_reduce backward" of every redistribution that communicates, and of an exchange of tokens.
+// "replicate -> shared: all_reduce backward" of every redistribution that communicates, of an exchange of tokens and of
+// a ring.
 std::string Collectives(const ModuleLayouts& layouts, const MeshShape& mesh, Direction direction) {
   std::vector<std::string> texts;
   for (const auto* redistributions : {&layouts.inputs, &layouts.outputs}) {
@@ -128,6 +129,7 @@ std::string Collectives(const ModuleLayouts& layouts, const MeshShape& mesh, Dir
   if (layouts.exchange && mesh.size(MeshAxis::kEp) > 1) {
     texts.emplace_back(direction == Direction::kForward ? "3 all_to_all" : "2 all_to_all");
   }
+  if (layouts.ring && mesh.size(MeshAxis::kCp) > 1) texts.push_back(RingCollectiveText(mesh, direction));
   return Join(texts, ", ");
 }
 

@@ -43,13 +43,18 @@ void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
   }
 }
 
-// How many tokens the experts of a rank receive depends on their values, which the meta device does not have.
-void RefuseExchange(const CompiledPlan& plan) {
-  if (!plan.exchanges_tokens()) return;
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                "the memory of a plan that sends tokens to experts on ep cannot be predicted");
-  d.declared = "ep=" + std::to_string(plan.mesh.size(MeshAxis::kEp));
-  d.required = "a mesh without ep";
+// How many tokens the experts of a rank receive depends on their values, which the meta device does not have. The
+// blocks of a ring are computed by kernels whose memory on the meta device differs.
+void RefuseUnpredicted(const CompiledPlan& plan) {
+  const bool ring = plan.attends_on_ring();
+  if (!plan.exchanges_tokens() && !ring) return;
+  const MeshAxis axis = ring ? MeshAxis::kCp : MeshAxis::kEp;
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported,
+                     ring ? "the memory of a plan that computes attention on a ring over cp cannot be predicted"
+                          : "the memory of a plan that sends tokens to experts on ep cannot be predicted");
+  d.declared = std::string(ToString(axis)) + "=" + std::to_string(plan.mesh.size(axis));
+  d.required = std::string("a mesh without ") + ToString(axis) + (ring ? ", or context = \"ulysses\"" : "");
   throw PlanError({std::move(d)});
 }
 
@@ -77,7 +82,7 @@ int RunExplainMemory(const ExplainVerb& verb) {
   const StepRecorder::Scope scope(recorder);
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type, /*trains=*/false);
-  RefuseExchange(sharded.applied->plan());
+  RefuseUnpredicted(sharded.applied->plan());
   std::optional<BatchLoss> loss;
   Inputs inputs;
   if (sharded.by_name) {

@@ -33,6 +33,7 @@ class StyleReader {
     if (Field("lookup")) ReadLookup();
     if (Field("route")) ReadRoute();
     if (Field("exchange")) ReadExchange();
+    if (Field("ring")) ReadRing();
     if (Field("bare")) ReadBare();
     if (Field("missing")) ReadMissing();
     return good_;
@@ -210,6 +211,22 @@ class StyleReader {
     exchange.capacity = capacity.value_or(0);
     exchange.listed = listed.value_or(0);
     style_.exchange = exchange;
+  }
+
+  void ReadRing() {
+    const int index = lua_absindex(lua_, -1);
+    const std::string form = MustBe("style", "ring");
+    if (!IsTable(lua_, index)) return Bad(form);
+    KeyReader keys(lua_, index, "ring");
+    const std::optional<int64_t> heads = keys.Integer("heads");
+    const std::optional<int64_t> kv_heads = keys.Integer("kv_heads");
+    const std::optional<int64_t> window = keys.Integer("window");
+    if (!keys.good()) {
+      good_ = false;
+      return;
+    }
+    if (!heads || *heads % kv_heads.value_or(*heads) != 0) return Bad(form, index);
+    style_.ring = Ring{*heads, kv_heads.value_or(*heads), window.value_or(0)};
   }
 
   lua_State* lua_;

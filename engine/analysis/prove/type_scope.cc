@@ -343,14 +343,18 @@ struct TypeScope::State final : CallObserver {
 
 namespace {
 
-// The tokens that an expert received from several ranks have no type on ep, so that a proof would not mean anything.
+// The tokens that an expert received from several ranks have no type on ep, and the keys that a rank received on a ring
+// have none on cp, so that a proof would not mean anything.
 AppliedPlan& Typed(AppliedPlan& applied) {
   const CompiledPlan& plan = applied.plan();
-  if (!plan.exchanges_tokens()) return applied;
+  const bool ring = plan.attends_on_ring();
+  if (!plan.exchanges_tokens() && !ring) return applied;
+  const MeshAxis axis = ring ? MeshAxis::kCp : MeshAxis::kEp;
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                "the types of a plan that sends tokens to experts on ep cannot be checked");
-  d.declared = "ep=" + std::to_string(plan.mesh.size(MeshAxis::kEp));
-  d.required = "a mesh without ep";
+                                ring ? "the types of a plan that computes attention on a ring over cp cannot be checked"
+                                     : "the types of a plan that sends tokens to experts on ep cannot be checked");
+  d.declared = std::string(ToString(axis)) + "=" + std::to_string(plan.mesh.size(axis));
+  d.required = std::string("a mesh without ") + ToString(axis) + (ring ? ", or context = \"ulysses\"" : "");
   d.help = "verify compares the numbers of such a plan with those of an unsharded run";
   throw PlanError({std::move(d)});
 }

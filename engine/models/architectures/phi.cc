@@ -13,10 +13,10 @@ nn::LayerNorm PhiNorm(const DecoderConfig& config, int64_t size) {
   return nn::LayerNorm(torch::nn::LayerNormOptions({size}).eps(config.norm_eps));
 }
 
-class PhiAttentionImpl : public SequenceBlock {
+class PhiAttentionImpl : public AttentionBlock {
  public:
   PhiAttentionImpl(const DecoderConfig& config, bool norms_heads)
-      : head_dim_(config.head_dim), dropout_(config.attention_dropout) {
+      : AttentionBlock(config.attention_dropout), head_dim_(config.head_dim) {
     const int64_t q_size = config.num_attention_heads * head_dim_;
     const int64_t kv_size = config.num_key_value_heads * head_dim_;
     q_proj_ = register_module("q_proj", MakeLinear(config.hidden_size, q_size, /*bias=*/true));
@@ -36,14 +36,14 @@ class PhiAttentionImpl : public SequenceBlock {
       q = q_layernorm_(q);
       k = k_layernorm_(k);
     }
-    q = ApplyRotary(q, context.rotary);
-    k = ApplyRotary(k, context.rotary);
-    return dense_(Attend(q, k, v, context, is_training() ? dropout_ : 0.0));
+    const LayerContext own = OwnTokens(context);
+    q = ApplyRotary(q, own.rotary);
+    k = ApplyRotary(k, own.rotary);
+    return dense_(Mix(q, k, v, context));
   }
 
  private:
   int64_t head_dim_;
-  double dropout_;
   nn::Linear q_proj_ = nullptr;
   nn::Linear k_proj_ = nullptr;
   nn::Linear v_proj_ = nullptr;

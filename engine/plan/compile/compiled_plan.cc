@@ -97,12 +97,17 @@ std::string TextOfSections(const CompiledPlan& plan) {
 
 bool ModuleLayouts::needs_calls() const {
   return Redistributions(inputs) || Redistributions(outputs) || !after.empty() || lookup != Lookup::kPlain ||
-         route.has_value() || exchange.has_value();
+         route.has_value() || exchange.has_value() || ring.has_value();
 }
 
 bool CompiledPlan::exchanges_tokens() const {
   return mesh.size(MeshAxis::kEp) > 1 &&
          std::ranges::any_of(layouts_of, [this](uint32_t index) { return layouts[index].exchange.has_value(); });
+}
+
+bool CompiledPlan::attends_on_ring() const {
+  return mesh.size(MeshAxis::kCp) > 1 &&
+         std::ranges::any_of(layouts_of, [this](uint32_t index) { return layouts[index].ring.has_value(); });
 }
 
 bool CompiledPlan::Trains(const ModuleLayouts& of, const Parameter& parameter) const {
@@ -119,6 +124,7 @@ std::string ToText(const ModuleLayouts& layouts, const ModuleTree::Signature& si
   if (layouts.lookup == Lookup::kMasked) out += " lookup=masked";
   if (layouts.route) out += " route=" + ToText(*layouts.route) + " of " + std::to_string(layouts.experts);
   if (layouts.exchange) out += " exchange=" + ToText(*layouts.exchange) + " of " + std::to_string(layouts.experts);
+  if (layouts.ring) out += " ring=[" + ToText(*layouts.ring) + "]";
   return out;
 }
 

@@ -35,6 +35,7 @@ struct ModuleLayouts {
   Lookup lookup = Lookup::kPlain;
   std::optional<Route> route;
   std::optional<Exchange> exchange;
+  std::optional<Ring> ring;
   int64_t experts = 0;        // number of experts over all ranks, among which the ids of route or exchange choose
   std::string missing;        // the part of the style that the engine cannot run; "": none
   int64_t in_features = -1;   // full size of the first argument's last dim; -1 if the kind does not determine it
@@ -116,6 +117,8 @@ struct CompiledPlan {
   const ModuleSteps& StepsOf(size_t module) const { return steps[steps_of[module]]; }
   // Whether ep has several ranks and a module sends its tokens to the experts on them.
   bool exchanges_tokens() const;
+  // Whether cp has several ranks and attention is computed by a ring over them.
+  bool attends_on_ring() const;
   // The tree that a live model has before the plan is applied.
   const std::shared_ptr<const ModuleTree>& live_tree() const { return bare_tree ? bare_tree : tree; }
   // The name of the adapter that is computed with and trained, which is the plan's first; "" if there is none.

@@ -23,6 +23,7 @@
 #include <tuple>
 
 #include "engine/layout/redistributions.h"
+#include "engine/layout/ring_steps.h"
 #include "engine/layout/shards.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/gradient_sums.h"
@@ -72,6 +73,7 @@ class Counter {
       const int64_t runs = RunsOf(plan_.tree->modules()[m].path);
       for (const ModuleStep& step : steps.enter) {
         if (step.kind == StepKind::kSendTokens) AddExchange(m, layouts, runs);
+        if (step.kind == StepKind::kRingAttention) AddRing(m, layouts);
         if (step.kind != StepKind::kRedistributeInput || !step.shared_with.empty()) continue;
         Add(PlannedCollective::Of::kInput, m, layouts.inputs, step, layouts.in_features, runs);
       }
@@ -187,6 +189,32 @@ class Counter {
       for (int i = 0; i < 2; ++i) add(Of::kExchange, Direction::kForward, rows);
     }
     for (int i = 0; i < 2; ++i) add(Of::kExchange, Direction::kBackward, rows);
+  }
+
+  // Keys and values of this rank's heads. The attention runs in the enclosing module, and again where that is
+  // recomputed.
+  void AddRing(size_t module, const ModuleLayouts& layouts) {
+    const Ring& ring = *layouts.ring;
+    const int64_t tp = layouts.inputs.front()->from[MeshAxis::kTp].is_shard() ? plan_.mesh.size(MeshAxis::kTp) : 1;
+    const int64_t elements =
+        tokens_.batch * std::max<int64_t>(ring.kv_heads / tp, 1) * 2 * (layouts.in_features / ring.heads);
+    const DType dtype = DTypeOf(module);
+    const int64_t token_bytes = BytesOf(dtype, elements);
+    const int64_t gradient_bytes = BytesOf(dtype == DType::kF64 ? dtype : DType::kF32, elements);
+    const std::optional<int64_t> window = ring.window > 0 ? std::optional(ring.window) : std::nullopt;
+    const RingSteps steps(tokens_.sequence, window, plan_.mesh.size(MeshAxis::kCp));
+    const int64_t rank = plan_.mesh.Coordinate(rank_, MeshAxis::kCp);
+    const auto add = [&](Direction direction, const CollectiveCount& count) {
+      for (int64_t i = 0; i < count.count; ++i) {
+        const int64_t bytes =
+            i == 0 ? count.bytes - count.bytes / count.count * (count.count - 1) : count.bytes / count.count;
+        out_.push_back({PlannedCollective::Of::kRing, direction, CollectiveKind::kAllToAll, bytes,
+                        static_cast<int64_t>(module), -1});
+      }
+    };
+    const int64_t runs = RunsOf(ParentOf(plan_.tree->modules()[module].path));
+    for (int64_t run = 0; run < runs; ++run) add(Direction::kForward, RingForward(steps, rank, token_bytes));
+    add(Direction::kBackward, RingBackward(steps, rank, token_bytes, gradient_bytes));
   }
 
   // What one parameter adds to a flat sum of gradients.
@@ -308,6 +336,16 @@ std::string CollectiveText(const Redistribution& redistribution, const MeshShape
     if (const std::optional<CollectiveKind> kind = CollectiveOf(*row, direction)) kinds.emplace_back(ToString(*kind));
   }
   return Join(kinds, " and ");
+}
+
+std::string RingCollectiveText(const MeshShape& mesh, Direction direction) {
+  const int64_t steps = mesh.size(MeshAxis::kCp) - 1;
+  return std::to_string(direction == Direction::kForward ? steps : 2 * steps) + " all_to_all";
+}
+
+std::string RingCollectivesText(const MeshShape& mesh) {
+  return RingCollectiveText(mesh, Direction::kForward) + " forward, " + RingCollectiveText(mesh, Direction::kBackward) +
+         " backward";
 }
 
 std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh, bool gradient) {

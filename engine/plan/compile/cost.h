@@ -31,17 +31,20 @@ struct Tokens {
 // Collectives are counted as they run: siblings with the same redistribution of one tensor share a collective. All
 // gradients of one dtype that are summed over one group are in one all-reduce; the gradients of ddp are in one
 // all-reduce per bucket. A redistribution on a module whose parameters do not determine its feature size is counted
-// with 0 bytes.
+// with 0 bytes. A ring is counted for the window that the plan declares (Ring::window); a model with a smaller window
+// sends less.
 PlanTotals TotalsOf(const CompiledPlan& plan, int64_t rank, std::optional<Tokens> tokens = std::nullopt);
 
 // One collective of a step, and the module or unit that it belongs to.
 struct PlannedCollective {
-  enum class Of : uint8_t { kInput, kOutput, kExchange, kExchangeCounts, kGradientSum, kUnit };
+  enum class Of : uint8_t { kInput, kOutput, kExchange, kExchangeCounts, kRing, kGradientSum, kUnit };
   Of of = Of::kInput;
   Direction direction = Direction::kForward;
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  int64_t bytes = 0;    // of the full tensor; for an all-to-all, of one shard; for an exchange, of this rank's own rows
-  int64_t module = -1;  // of inputs, outputs and exchanges: index into the tree's modules; else -1
+  // Of the full tensor; for an all-to-all, of one shard; for an exchange, of this rank's own rows; for kRing, what this
+  // rank sends in one pass over the blocks, in equal parts for its exchanges.
+  int64_t bytes = 0;
+  int64_t module = -1;  // of inputs, outputs, exchanges and rings: index into the tree's modules; else -1
   int64_t unit = -1;    // of kUnit: index into the plan's units; else -1
 };
 
@@ -63,6 +66,10 @@ std::vector<MeshAxis> MovingAxes(const std::optional<Redistribution>& move, cons
 // has a gradient; without one nothing runs in the backward.
 std::string CollectiveText(const Redistribution& redistribution, const MeshShape& mesh, Direction direction,
                            bool gradient = true);
+// Returns the most collectives of a ring attention over cp: "3 all_to_all forward, 6 all_to_all backward". A sequence
+// of fewer tokens than ranks, or a window, takes fewer. The second form: of one direction, "3 all_to_all".
+std::string RingCollectivesText(const MeshShape& mesh);
+std::string RingCollectiveText(const MeshShape& mesh, Direction direction);
 // Returns the collectives of both directions: "all_reduce forward, reduce_scatter backward"; "" if neither
 // communicates.
 std::string CollectivesText(const Redistribution& redistribution, const MeshShape& mesh, bool gradient = true);

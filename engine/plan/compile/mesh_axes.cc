@@ -54,8 +54,10 @@ Diagnostic Unused(const CompiledPlan& plan, MeshAxis axis) {
     d = MakeDiagnostic(Finding::kNotSupported,
                        context ? "nothing in the plan uses mesh axis 'cp': each of its ranks would compute the same"
                                : "pipeline parallelism is not supported, and nothing in the plan uses mesh axis 'pp'");
-    d.required = context ? "size 1; a plan with transformer.stream { context = \"ulysses\" }; or a layout on cp (`on`)"
-                         : "size 1, or a layout on that axis (`on`)";
+    d.required =
+        context
+            ? "size 1; a plan with transformer.stream { context = \"ulysses\" } or \"ring\"; or a layout on cp (`on`)"
+            : "size 1, or a layout on that axis (`on`)";
   }
   d.declared = name + "=" + std::to_string(plan.mesh.size(axis));
   return d;

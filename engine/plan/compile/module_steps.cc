@@ -306,6 +306,7 @@ class ProgramCompiler {
       out.enter.push_back(Step(StepKind::kSendTokens));
       out.leave.push_back(Step(StepKind::kReturnTokens));
     }
+    if (layouts.ring && plan_.mesh.size(MeshAxis::kCp) > 1) out.enter.push_back(Step(StepKind::kRingAttention));
     if (key.shares) out.enter.push_back(Step(StepKind::kShareResults));
     if (key.needs_gradient) out.leave.push_back(Step(StepKind::kNeedGradient));
     // The root's calls are intercepted always: a step begins there, and missing values are found there.
@@ -442,6 +443,7 @@ class ProgramCompiler {
           const bool moves = step.kind == StepKind::kRedistributeInput || step.kind == StepKind::kRedistributeOutput;
           if (moves) axes.insert(step.axis);
           if (step.kind == StepKind::kSendTokens) axes.insert(MeshAxis::kEp);
+          if (step.kind == StepKind::kRingAttention) axes.insert(MeshAxis::kCp);
         }
       }
       for (const PlannedSum& sum : steps.sums) add(sum.group);

@@ -34,6 +34,7 @@ struct CompiledPlan;
 
 enum class StepKind : uint8_t {
   // Before the module's forward.
+  kRingAttention,      // in the forward of the enclosing module: attention over the tokens of cp, the first argument
   kBeginStep,          // on the root: resets units after an exception, starts to record the order of units
   kGatherUnit,         // gathers the unit's parameters, by one all-gather per dtype
   kCastArguments,      // casts floating-point arguments to `dtype`

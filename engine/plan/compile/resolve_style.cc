@@ -347,6 +347,39 @@ void ResolveExchange(const Style& style, const Landing& landing, const MeshShape
   }
 }
 
+// The features of the first input are those of the query heads, which a rank of tp has as shards between heads.
+void ResolveRing(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleLayouts& layouts,
+                 Diagnostics& diagnostics) {
+  if (!style.ring) return;
+  const auto refuse = [&](std::string declared, std::string required) {
+    Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
+                      "ring of style '" + style.name + "' does not fit '" + landing.module->path + "'");
+    d.declared = std::move(declared);
+    d.required = std::move(required);
+    diagnostics.push_back(std::move(d));
+  };
+  layouts.ring = style.ring;
+  if (mesh.size(MeshAxis::kCp) == 1) return;
+  const std::optional<Redistribution> input = layouts.inputs.empty() ? std::nullopt : layouts.inputs.front();
+  if (!input || input->from[MeshAxis::kCp] != Layout::Shard(1)) {
+    return refuse("input 0: " + (input ? input->from.ToText() : "not declared"),
+                  "an input that arrives as on { cp = shard(1) }: the rank's own tokens");
+  }
+  if (layouts.in_features < 0 || layouts.in_features % style.ring->heads != 0) {
+    return refuse(std::to_string(style.ring->heads) + " heads, " +
+                      (layouts.in_features < 0 ? "an unknown number of" : std::to_string(layouts.in_features)) +
+                      " features",
+                  "an output projection whose input features are a multiple of the heads");
+  }
+  const int64_t tp = mesh.size(MeshAxis::kTp);
+  const Ring& ring = *style.ring;
+  if (!input->from[MeshAxis::kTp].is_shard()) return;
+  if (ring.heads % tp == 0 && (ring.kv_heads % tp == 0 || tp % ring.kv_heads == 0)) return;
+  refuse("heads = " + std::to_string(ring.heads) + ", kv_heads = " + std::to_string(ring.kv_heads) +
+             " on tp=" + std::to_string(tp),
+         "a number of heads that tp divides, and kv_heads that tp divides or that divide tp");
+}
+
 }  // namespace
 
 // Axes from the innermost out, as LocalIntervals shards: each axis gets the length that the one before it left.
@@ -454,6 +487,7 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
   ResolveLookup(style, landing, layouts, diagnostics);
   ResolveRoute(style, landing, mesh, layouts, diagnostics);
   ResolveExchange(style, landing, mesh, layouts, diagnostics);
+  if (diagnostics.size() == before) ResolveRing(style, landing, mesh, layouts, diagnostics);
   if (layouts.needs_calls() && !landing.module->hookable) {
     diagnostics.push_back(NotHookable(*landing.module, "style '" + style.name + "' would not run", landing.source));
   }

@@ -19,7 +19,7 @@ struct Landing {
   SourceSpan source;    // of the rule
 };
 
-// Fills in style, params, inputs, outputs, after, lookup, route, exchange, experts and missing of `layouts`. Call
+// Fills in style, params, inputs, outputs, after, lookup, route, exchange, ring, experts and missing of `layouts`. Call
 // FillFeatures(layouts) first. Adds errors to `diagnostics`, with the rule's line and the module's path. After an error
 // `layouts` is only for further checks and must not be applied.
 void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleLayouts& layouts,

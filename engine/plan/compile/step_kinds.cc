@@ -88,6 +88,14 @@ std::string ReturnCollectives(const ModuleStep& /*step*/, const ModuleSteps& /*s
   return "all_to_all forward, all_to_all backward";
 }
 
+std::string OnRing(const ModuleStep& /*step*/, const ModuleSteps& steps, const CompiledPlan& plan) {
+  return ": " + ToText(*plan.layouts[steps.layouts].ring) + " over cp";
+}
+
+std::string RingCollectives(const ModuleStep& /*step*/, const ModuleSteps& /*steps*/, const CompiledPlan& plan) {
+  return RingCollectivesText(plan.mesh);
+}
+
 std::string WhenKept(const ModuleStep& step, const ModuleSteps& /*steps*/, const CompiledPlan& /*plan*/) {
   return step.keeps ? ": when its backward ends" : "";
 }
@@ -105,6 +113,7 @@ using K = StepKind;
 // clang-format off
 constexpr StepKindInfo kStepKinds[] = {
   // kind                  name                   begins ends              repeats live  rest      collectives
+  {K::kRingAttention,      "ring_attention",      true,  {},                true,  false, OnRing,    RingCollectives},
   {K::kBeginStep,          "begin_step",          true,  {},                false, false, nullptr,   nullptr},
   {K::kGatherUnit,         "gather_unit",         true,  {},                false, false, nullptr,   GatherCollectives},
   {K::kCastArguments,      "cast_arguments",      true,  {},                false, false, CastTo,    nullptr},

@@ -70,6 +70,7 @@ Parts PartsOf(const CompiledPlan& plan, size_t module) {
   if (layouts.lookup == Lookup::kMasked) parts.emplace_back("lookup", "masked");
   if (layouts.route) parts.emplace_back("route", ToText(*layouts.route));
   if (layouts.exchange) parts.emplace_back("exchange", ToText(*layouts.exchange));
+  if (layouts.ring) parts.emplace_back("ring", ToText(*layouts.ring));
   return parts;
 }
 

@@ -39,10 +39,10 @@ const Placement* Named(const std::map<std::string, Placement>& params, const std
 // The list of names must have every member, or it does not compile.
 bool Style::operator==(const Style& other) const {
   const auto members = [](const Style& style) {
-    const auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, exchange, heads, kind_styles,
-                 bare, missing] = style;
-    return std::tie(name, params, vectors, kinds, inputs, outputs, after, lookup, route, exchange, heads, kind_styles,
-                    bare, missing);
+    const auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, exchange, ring, heads,
+                 kind_styles, bare, missing] = style;
+    return std::tie(name, params, vectors, kinds, inputs, outputs, after, lookup, route, exchange, ring, heads,
+                    kind_styles, bare, missing);
   };
   return members(*this) == members(other);
 }
@@ -75,6 +75,11 @@ std::string ToText(const Exchange& exchange) {
          std::to_string(exchange.per_token);
 }
 
+std::string ToText(const Ring& ring) {
+  return "heads " + std::to_string(ring.heads) + ", kv_heads " + std::to_string(ring.kv_heads) +
+         (ring.window > 0 ? ", window " + std::to_string(ring.window) : "");
+}
+
 std::string ToText(const Style& style) {
   std::string out = style.name;
   if (!style.params.empty()) out += " params=" + ParamsText(style.params);
@@ -86,6 +91,7 @@ std::string ToText(const Style& style) {
   if (style.lookup == Lookup::kMasked) out += " lookup=masked";
   if (style.route) out += " route=" + ToText(*style.route);
   if (style.exchange) out += " exchange=" + ToText(*style.exchange);
+  if (style.ring) out += " ring=[" + ToText(*style.ring) + "]";
   if (style.heads > 0) out += " heads=" + std::to_string(style.heads);
   for (const KindStyle& own : style.kind_styles) out += " " + own.kind + "={" + ToText(own.style) + "}";
   if (style.bare) out += " bare";

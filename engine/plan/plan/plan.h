@@ -60,6 +60,18 @@ struct Exchange {
   bool operator==(const Exchange&) const = default;
 };
 
+// Attention over tokens that cp shards, by a ring: each rank of cp attends with its own queries, and keys and values go
+// from rank to rank. The style is that of the output projection, whose first argument is the result of the attention;
+// the attention is computed by the module that encloses the projection.
+struct Ring {
+  int64_t heads = 0;     // query heads over all ranks, which are the features of the projection's argument
+  int64_t kv_heads = 0;  // key and value heads over all ranks, of as many features as a query head
+  // Number of positions to which a token attends, its own included; 0: all up to its own. Only predictions use it: the
+  // model has its own.
+  int64_t window = 0;
+  bool operator==(const Ring&) const = default;
+};
+
 struct KindStyle;
 
 // What a rule declares for a module that it claims. Every named style (colwise, rowwise, ...) is a Lua function that
@@ -76,6 +88,7 @@ struct Style {
   Lookup lookup = Lookup::kPlain;
   std::optional<Route> route;
   std::optional<Exchange> exchange;
+  std::optional<Ring> ring;
   // Number of heads in the sharded dims of `params` and in the last dim of `outputs`, for layouts that declare neither
   // heads nor parts nor an owner; 0: no heads.
   int64_t heads = 0;
@@ -140,6 +153,8 @@ std::string ToText(const Route& route);
 // "inputs[tokens=0, ids=1, weights=2], features 4096, listed 8, experts 2", positions from 0; the last number is of one
 // token.
 std::string ToText(const Exchange& exchange);
+// "heads 32, kv_heads 8, window 4096".
+std::string ToText(const Ring& ring);
 // Returns one line: name, parameters, inputs, outputs. Equal texts mean equal styles.
 std::string ToText(const Style& style);
 

@@ -114,6 +114,16 @@ void Members(A& archive, Exchange& exchange) {
 }
 
 template <class A>
+void Members(A& archive, Ring& ring) {
+  auto& [heads, kv_heads, window] = ring;
+  archive("heads", heads);
+  archive("kv_heads", kv_heads);
+  archive("window", window);
+  Require(archive, heads >= 1 && kv_heads >= 1 && heads % kv_heads == 0 && window >= 0,
+          "a number of the ring is out of range: kv_heads from 1, heads a multiple of them, window from 0");
+}
+
+template <class A>
 void Members(A& archive, Style& style);
 
 template <class A>
@@ -125,7 +135,7 @@ void Members(A& archive, KindStyle& kind_style) {
 
 template <class A>
 void Members(A& archive, Style& style) {
-  auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, exchange, heads, kind_styles, bare,
+  auto& [name, params, vectors, kinds, inputs, outputs, after, lookup, route, exchange, ring, heads, kind_styles, bare,
          missing] = style;
   archive("name", name);
   archive("params", params);
@@ -137,6 +147,7 @@ void Members(A& archive, Style& style) {
   archive("lookup", lookup);
   archive("route", route);
   archive("exchange", exchange);
+  archive("ring", ring);
   archive("heads", heads);
   archive("kind_styles", kind_styles);
   archive("bare", bare);

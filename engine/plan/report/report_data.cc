@@ -53,7 +53,7 @@ JsonValue ParamJson(const Parameter& parameter, const Placement& placement, cons
   return out;
 }
 
-// {rule, style, fallback, inputs, outputs, after, masked, route, exchange, missing, params}
+// {rule, style, fallback, inputs, outputs, after, masked, route, exchange, ring, missing, params}
 JsonValue StepsJson(const ModuleLayouts& layouts, const CompiledPlan& plan) {
   const ModuleTree::Signature& signature = plan.tree->signatures()[layouts.signature];
   JsonValue::Array params;
@@ -68,6 +68,7 @@ JsonValue StepsJson(const ModuleLayouts& layouts, const CompiledPlan& plan) {
   if (layouts.lookup == Lookup::kMasked) out["masked"] = true;
   if (layouts.route) out["route"] = ToText(*layouts.route);
   if (layouts.exchange) out["exchange"] = ToText(*layouts.exchange);
+  if (layouts.ring) out["ring"] = ToText(*layouts.ring);
   if (!layouts.missing.empty()) out["missing"] = layouts.missing;
   return out;
 }
@@ -148,7 +149,7 @@ JsonValue MemoryJson(const CompiledPlan& plan) {
 }
 
 const char* TextOf(PlannedCollective::Of of) {
-  constexpr std::array kTexts = {"input", "output", "exchange", "exchange counts", "gradients", "unit"};
+  constexpr std::array kTexts = {"input", "output", "exchange", "exchange counts", "ring", "gradients", "unit"};
   return kTexts[static_cast<size_t>(of)];
 }
 

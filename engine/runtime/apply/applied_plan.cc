@@ -41,6 +41,7 @@
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/mesh_axes.h"
 #include "engine/runtime/apply/apply_checks.h"
+#include "engine/runtime/apply/axis_ring.h"
 #include "engine/runtime/apply/boundary_steps.h"
 #include "engine/runtime/apply/factors.h"
 #include "engine/runtime/apply/input_signature.h"
@@ -200,6 +201,7 @@ class Applier {
       }
     }
     RequestLowRank();
+    RequestRings();
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
   }
 
@@ -226,6 +228,19 @@ class Applier {
           "moonshard::nn::Linear, or a class with bool SetLowRank(std::shared_ptr<const LowRank>), called through its "
           "holder";
       diagnostics_.push_back(std::move(d));
+    }
+  }
+
+  // CheckApplicable has checked that the modules support it.
+  void RequestRings() {
+    for (size_t m = 0; m < s_.live.modules.size(); ++m) {
+      if (!s_.plan.LayoutsOf(m).ring || s_.plan.mesh.size(MeshAxis::kCp) == 1) continue;
+      const std::string attention(ParentOf(ModuleAt(m).path));
+      Hookable* hook = s_.live.hooks[static_cast<size_t>(s_.plan.tree->Find(attention))];
+      const auto ring =
+          std::make_shared<const AxisRing>(s_.groups.at({MeshAxis::kCp, s_.plan.mesh.size(MeshAxis::kCp)}), attention);
+      Check(hook->SetRing(ring), "a module refuses a ring that it supports");
+      undo_.emplace_back([hook] { hook->SetRing(nullptr); });
     }
   }
 

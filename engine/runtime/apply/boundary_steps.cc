@@ -374,6 +374,7 @@ class BoundaryMaker {
       case StepKind::kShareResults: return std::make_shared<ShareResultsStep>();
       case StepKind::kNeedGradient: return std::make_shared<NeedGradientStep>();
       case StepKind::kAddParameters: return std::make_shared<AddParametersStep>(std::move(late_));
+      case StepKind::kRingAttention: return nullptr;  // the enclosing module has it (Hookable::SetRing)
       case StepKind::kRecompute:
       case StepKind::kReturnTokens:
       case StepKind::kFinishCall:

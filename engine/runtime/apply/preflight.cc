@@ -33,6 +33,7 @@ class Preflight {
       for (size_t p = 0; p < layouts.params.size(); ++p) CheckAxes(layouts.params[p], module, m, p);
       CheckMissing(layouts, module);
       CheckUnhooked(layouts, module, m);
+      CheckRing(layouts, module);
       if (live_.hooks[m] != nullptr && live_.hooks[m]->boundary() != nullptr) {
         out_.push_back(NotSupported("a plan has been applied to this model before", module.path));
         return out_;
@@ -61,6 +62,23 @@ class Preflight {
     if (layouts.missing.empty() || plan_.mesh.size(MeshAxis::kTp) == 1) return;
     out_.push_back(NotSupported("style '" + layouts.style + "' cannot be run yet: " + layouts.missing, module.path,
                                 SourceOf(plan_, layouts)));
+  }
+
+  // A module that computes attention of its own would attend to this rank's tokens alone.
+  void CheckRing(const ModuleLayouts& layouts, const Module& module) {
+    if (!layouts.ring || plan_.mesh.size(MeshAxis::kCp) == 1) return;
+    const std::string path(ParentOf(module.path));
+    const int64_t m = plan_.tree->Find(path);
+    const Hookable* hook = m < 0 ? nullptr : live_.hooks[static_cast<size_t>(m)];
+    if (hook != nullptr && hook->SupportsRing()) return;
+    Diagnostic d =
+        NotSupported("'" + path + "' does not compute its attention on a ring", path, SourceOf(plan_, layouts));
+    d.declared = "ring of style '" + layouts.style + "' on '" + module.path + "'" +
+                 (m < 0 ? "" : ", in a module of class " + plan_.tree->modules()[static_cast<size_t>(m)].kind);
+    d.required =
+        "context = \"ulysses\"; or a class with bool SetRing(std::shared_ptr<const AttentionRing>), called "
+        "through its holder";
+    out_.push_back(std::move(d));
   }
 
   // A layout alone gives a parameter its shard and changes no activation. A module around it with a rule, or modules

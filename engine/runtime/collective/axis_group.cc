@@ -286,21 +286,31 @@ at::Tensor AxisGroup::AllToAll(const at::Tensor& blocks, const CollectiveUse& us
   return output;
 }
 
-at::Tensor AxisGroup::AllToAllUneven(const at::Tensor& rows, std::vector<int64_t> send, std::vector<int64_t> receive,
-                                     const CollectiveUse& use) {
-  if (size_ == 1) return rows;
+PendingCollective AxisGroup::StartAllToAllUneven(const at::Tensor& rows, std::vector<int64_t> send,
+                                                 std::vector<int64_t> receive, const CollectiveUse& use) {
+  PendingCollective pending;
+  pending.output_ = rows;
+  if (size_ == 1) return pending;
   const auto sum = [](const std::vector<int64_t>& numbers) {
     return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
   };
   Check(rows.is_contiguous() && sum(send) == rows.size(0), "an all-to-all of other rows than it sends");
   std::vector<int64_t> shape = rows.sizes().vec();
   shape[0] = sum(receive);
-  at::Tensor output = at::empty(shape, rows.options());
-  Run(CollectiveKind::kAllToAll, rows, use, [&] {
+  pending.output_ = at::empty(shape, rows.options());
+  pending.label_ = *use.label;
+  pending.what_ = Run(CollectiveKind::kAllToAll, rows, use, [&] {
     at::Tensor input = WithoutHistory(rows);
-    group_->backend->alltoall_base(output, input, receive, send)->wait();
+    pending.wait_ = [work = group_->backend->alltoall_base(pending.output_, input, receive, send), input] {
+      work->wait();
+    };
   });
-  return output;
+  return pending;
+}
+
+at::Tensor AxisGroup::AllToAllUneven(const at::Tensor& rows, std::vector<int64_t> send, std::vector<int64_t> receive,
+                                     const CollectiveUse& use) {
+  return Finish(StartAllToAllUneven(rows, std::move(send), std::move(receive), use));
 }
 
 std::vector<int64_t> AxisGroup::ExchangeNumbers(int64_t mine, const CollectiveLabel& label) {

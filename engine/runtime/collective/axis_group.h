@@ -106,6 +106,8 @@ class AxisGroup {
   // The asynchronous forms. The argument must not change until Finish, which returns the result or throws the error.
   // Several collectives may be pending; they start in the same order on every rank. StartAllReduce writes the result
   // into `buffer`, which is contiguous and to which no other tensor refers.
+  PendingCollective StartAllToAllUneven(const at::Tensor& rows, std::vector<int64_t> send, std::vector<int64_t> receive,
+                                        const CollectiveUse& use);
   PendingCollective StartAllReduce(const at::Tensor& buffer, const CollectiveUse& use);
   PendingCollective StartAllGather(const at::Tensor& shard, const CollectiveUse& use);
   PendingCollective StartReduceScatter(const at::Tensor& blocks, const CollectiveUse& use);

@@ -6,8 +6,6 @@
 
 #include <utility>
 
-#include "engine/core/base/check.h"
-
 namespace moonshard {
 namespace {
 
@@ -45,8 +43,11 @@ class RecordingBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& /*out*/,
                                                std::vector<int64_t>& /*in*/,
                                                const c10d::AllToAllOptions& /*options*/) override {
-    Check(output.sizes() == input.sizes(), "a recorded all-to-all that receives other sizes than it sends");
-    output.copy_(input);
+    if (output.sizes() == input.sizes()) {
+      output.copy_(input);
+    } else {
+      output.zero_();
+    }
     return Note("all_to_all", input);
   }
 

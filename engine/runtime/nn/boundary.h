@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,32 @@ struct LowRank {
   at::Tensor b;
   double scale = 1;
   double dropout = 0;  // probability that an element of the input is dropped in training
+};
+
+// The positions of a sequence to which its tokens attend; causal.
+struct AttentionReach {
+  double scale = 1;               // of the scores
+  std::optional<int64_t> window;  // number of positions to which a token attends, its own included; nullopt: all
+  at::Tensor padding;             // bool [B, T], true at tokens, of the full sequence; undefined: all are tokens
+};
+
+// Attention of this rank's tokens over the tokens of all ranks of a mesh axis. The tokens of a sequence are sharded as
+// by shard(1): rank r has the r-th block of ceil(T / ranks) of T tokens; the last blocks may be shorter or empty.
+class AttentionRing {
+ public:
+  struct Tokens {
+    int64_t first = 0;
+    int64_t count = 0;
+  };
+
+  virtual ~AttentionRing() = default;
+  // The tokens of this rank in a sequence of `length` tokens.
+  virtual Tokens OwnTokens(int64_t length) const = 0;
+  // q [B, n, t, D], k [B, m, t, D] and v [B, m, t, Dv] of this rank's t tokens, rotated for their positions in the full
+  // sequence of `length` tokens; m divides n -> [B, n, t, Dv], differentiable. Collective over the ranks of
+  // the axis, in the forward and in the backward.
+  virtual at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t length,
+                            const AttentionReach& reach) const = 0;
 };
 
 // Runs the inside of a call, possibly more than once (recomputation).
@@ -204,6 +231,12 @@ class Hookable {
   // Makes the module, whose parameter "weight" is W [out, in], compute with W + scale B A (LowRank), or with W alone if
   // `term` is null. Returns false if the module does not support it.
   virtual bool SetLowRank(std::shared_ptr<const LowRank> /*term*/) { return false; }
+
+  // Makes the module, whose forward computes causal attention, attend with `ring`, or to its own tokens if `ring` is
+  // null: its inputs and results are then those of this rank's tokens. Returns false if the module does not support it.
+  virtual bool SetRing(std::shared_ptr<const AttentionRing> /*ring*/) { return false; }
+  // Whether the module supports SetRing.
+  virtual bool SupportsRing() const { return false; }
 
   // Sets the shape that an exported program uses for `tensor` (a parameter or buffer of the module, by name) where its
   // graph computes sizes of activations from sizes of parameters. This is the local shape on tp, or the full shape if

@@ -15,6 +15,7 @@
 //   void ReleaseBack(std::string_view parameter);                     use it again
 //   bool SetLocalRows(int64_t first, int64_t rows, int64_t total);    a lookup in some rows only
 //   bool SetLowRank(std::shared_ptr<const LowRank> term);             add scale B A to the weight (an adapter)
+//   bool SetRing(std::shared_ptr<const AttentionRing> ring);          attend over the tokens of all ranks of an axis
 //
 // In C++ these calls bypass the hook: forward called through the class without hooks
 // (`module->as<BlockImpl>()->forward(x)`, `BlockImpl::forward` in a derived class), and an Impl that is stored by
@@ -166,6 +167,15 @@ class Hooked<Impl, detail::Types<Arguments...>>
     }
   }
 
+  bool SetRing(std::shared_ptr<const AttentionRing> ring) override {
+    if constexpr (kSupportsRing<Impl>) {
+      return Impl::SetRing(std::move(ring));
+    } else {
+      return false;
+    }
+  }
+  bool SupportsRing() const override { return kSupportsRing<Impl>; }
+
   bool CanRunThrough() const override { return kCanRunThrough<Arguments...>; }
 
   // Checks the members that usually hold parameters: public tensors named weight and bias.
@@ -184,6 +194,11 @@ class Hooked<Impl, detail::Types<Arguments...>>
   }
 
  private:
+  template <class Class>
+  static constexpr bool kSupportsRing = requires(Class& impl, std::shared_ptr<const AttentionRing> ring) {
+    { impl.SetRing(ring) } -> std::same_as<bool>;
+  };
+
   template <class... Given>
   static constexpr bool kCanRunThrough =
       !std::is_void_v<Result> && detail::kHoldsTensors<std::remove_cvref_t<Result>> && (detail::kCanKeep<Given> && ...);

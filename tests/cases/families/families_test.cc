@@ -175,10 +175,10 @@ TEST_CASE("dense families communicate twice a layer each way, and Phi-3 gathers 
   CHECK(found == dense.size());
 }
 
-// Of the ranks of cp every one has its own tokens, so that the gradient of every parameter is a term; and heads are
-// exchanged at the projections of attention alone.
-TEST_CASE("plans with context = ulysses exchange heads at each attention, and the others refuse it") {
-  const std::map<std::string, int64_t> exchanges_of_layer = {
+// The families whose plans have the option context, and the exchanges of heads in one direction for each attention under
+// context = ulysses.
+const std::map<std::string, int64_t>& ExchangesOfLayer() {
+  static const std::map<std::string, int64_t> kExchanges = {
       {"baichuan", 2},
       {"decilm", 4},
       {"gemma3", 4},
@@ -202,13 +202,19 @@ TEST_CASE("plans with context = ulysses exchange heads at each attention, and th
       {"qwen3_classification", 4},
       {"qwen3_moe_file", 4},
   };
+  return kExchanges;
+}
+
+// Of the ranks of cp every one has its own tokens, so that the gradient of every parameter is a term; and heads are
+// exchanged at the projections of attention alone.
+TEST_CASE("plans with context = ulysses exchange heads at each attention, and the others refuse it") {
   std::set<std::string> found;
   for (const Family& family : Families()) {
     for (const std::string mesh : {"cp=2", "cp=2,tp=2"}) {
       INFO(family.name << " on " << mesh);
       const Result<CompiledPlan> resolved = Resolve(family, mesh, {{"context", "ulysses"}});
       INFO(ToText(resolved.diagnostics()));
-      if (!exchanges_of_layer.contains(family.name)) {
+      if (!ExchangesOfLayer().contains(family.name)) {
         REQUIRE(!resolved.ok());
         CHECK_THAT(ToText(resolved.diagnostics()), Catch::Contains("context"));
         continue;
@@ -230,11 +236,45 @@ TEST_CASE("plans with context = ulysses exchange heads at each attention, and th
       }
       const CollectiveCounts counts = TotalsOf(plan, 0).collectives;
       for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-        CHECK(counts.of(direction, CollectiveKind::kAllToAll).count == attentions * exchanges_of_layer.at(family.name));
+        CHECK(counts.of(direction, CollectiveKind::kAllToAll).count == attentions * ExchangesOfLayer().at(family.name));
       }
     }
   }
-  CHECK(found.size() == exchanges_of_layer.size());
+  CHECK(found.size() == ExchangesOfLayer().size());
+}
+
+// On more ranks of cp than any of the models has heads: a ring splits no heads on cp.
+TEST_CASE("plans with context = ring compute each attention on a ring, and the others refuse it") {
+  size_t found = 0;
+  for (const Family& family : Families()) {
+    for (const std::string mesh : {"cp=2", "cp=64", "cp=3,tp=2"}) {
+      INFO(family.name << " on " << mesh);
+      const Result<CompiledPlan> resolved = Resolve(family, mesh, {{"context", "ring"}});
+      INFO(ToText(resolved.diagnostics()));
+      if (!ExchangesOfLayer().contains(family.name)) {
+        REQUIRE(!resolved.ok());
+        CHECK_THAT(ToText(resolved.diagnostics()), Catch::Contains("context"));
+        continue;
+      }
+      REQUIRE(resolved.ok());
+      ++found;
+      const CompiledPlan& plan = resolved.value();
+      CHECK(plan.context_parallel);
+      CHECK(plan.attends_on_ring());
+      int64_t attentions = 0;
+      for (size_t m = 0; m < plan.tree->modules().size(); ++m) {
+        const std::string& path = plan.tree->modules()[m].path;
+        const bool output = path.ends_with("self_attn.o_proj") || path.ends_with("self_attn.dense");
+        CHECK(plan.LayoutsOf(m).ring.has_value() == output);
+        attentions += output ? 1 : 0;
+      }
+      const int64_t steps = plan.mesh.size(MeshAxis::kCp) - 1;
+      const CollectiveCounts counts = TotalsOf(plan, 0).collectives;
+      CHECK(counts.of(Direction::kForward, CollectiveKind::kAllToAll).count == attentions * steps);
+      CHECK(counts.of(Direction::kBackward, CollectiveKind::kAllToAll).count == attentions * 2 * steps);
+    }
+  }
+  CHECK(found == 3 * ExchangesOfLayer().size());
 }
 
 TEST_CASE("a classifier's logits do not lie in shards") {

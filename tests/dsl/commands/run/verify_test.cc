@@ -32,6 +32,8 @@ TEST_CASE("the shipped plans are verified") {
       {"llama_bias", "cp=2", "context=ulysses"},
       {"gemma3_softcap", "cp=2,tp=2", "context=ulysses"},
       {"phi3_gqa", "dp=2,cp=2", "context=ulysses"},
+      {"llama_bias", "cp=3", "context=ring"},
+      {"gemma3_softcap", "cp=2,tp=2", "context=ring"},
       {"mixtral", "ep=2", "exchange=true"},
       {"mixtral", "dp=2,ep=2", "exchange=true"},
   }));

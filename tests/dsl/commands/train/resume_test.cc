@@ -78,10 +78,11 @@ TEST_CASE("dropout goes on to the bit too, and recomputation drops what was drop
 
 TEST_CASE("a run goes on on another mesh") {
   const ScratchFolder folder;
-  const auto train = [&](const std::string& mesh, const std::string& steps, const std::string& log) {
-    const Outcome done =
-        RunTraining(TrainWords(folder, {"--mesh", mesh, "--option", "context=ulysses", "--decay-steps", "12", "--steps",
-                                        steps, "--log", folder / log, "--save", folder / "run", "--resume"}));
+  const auto train = [&](const std::string& mesh, const std::string& steps, const std::string& log,
+                         const std::string& context = "ulysses") {
+    const Outcome done = RunTraining(
+        TrainWords(folder, {"--mesh", mesh, "--option", "context=" + context, "--decay-steps", "12", "--steps", steps,
+                            "--log", folder / log, "--save", folder / "run", "--resume"}));
     INFO(done.ToText());
     REQUIRE(done.code == 0);
   };
@@ -89,7 +90,9 @@ TEST_CASE("a run goes on on another mesh") {
   train("dp=2,cp=2", "4", "moved");  // every parameter is sharded over four ranks
   train("tp=2", "6", "moved");
   train("dp=2", "8", "moved");
-  train("cp=2", "10", "moved");
+  train("cp=2", "9", "moved");
+  train("cp=4", "10", "moved", "ring");
+  train("cp=2,tp=2", "11", "moved", "ring");
   train("tp=1", "12", "moved");
   const Outcome done =
       RunTraining(TrainWords(folder, {"--decay-steps", "12", "--steps", "12", "--log", folder / "alone"}));

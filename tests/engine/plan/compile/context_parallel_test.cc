@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/plan/compile/cost.h"
@@ -21,9 +23,10 @@ Placement On(Layout cp, Layout tp = Layout::Replicate()) {
   return out;
 }
 
-// An embedding whose ids are sliced, a projection of 8 heads of 4 features that are exchanged for tokens, the
-// projection back, and a head whose output is full on every rank.
-CompiledPlan CompileAttention(const std::string& mesh) {
+// An embedding whose ids are sliced, a projection of 8 heads of 4 features that are exchanged for tokens, or with `ring`
+// are those of a ring, the projection back, and a head whose output is full on every rank.
+CompiledPlan CompileAttention(const std::string& mesh, std::optional<Ring> ring = std::nullopt,
+                              bool recomputed = false) {
   const auto tree = std::make_shared<const ModuleTree>(
       TreeFromText("(root) Model\nembed Embedding weight:float32[64, 16]\nattn Attention\nattn.q_proj Linear "
                    "weight:float32[32, 16]\n"
@@ -36,13 +39,16 @@ CompiledPlan CompileAttention(const std::string& mesh) {
       MakeRule("embed", "embed", Layout::Replicate(), {Placement(), On(sequence)}, {On(sequence), On(sequence)}, 1));
   plan->rules.push_back(MakeRule("attn.q_proj", "colwise", Layout::Shard(0, 8),
                                  {On(sequence), On(sequence, Layout::Shared())},
-                                 {On(sequence, heads), On(heads, heads)}, 2));
-  plan->rules.push_back(MakeRule("attn.o_proj", "rowwise", Layout::Shard(1), {On(heads, last), On(sequence, last)},
+                                 {On(sequence, heads), On(ring ? sequence : heads, heads)}, 2));
+  plan->rules.push_back(MakeRule("attn.o_proj", "rowwise", Layout::Shard(1),
+                                 {On(ring ? sequence : heads, last), On(sequence, last)},
                                  {On(sequence, Layout::Partial()), On(sequence)}, 3));
+  plan->rules.back().style.ring = ring;
   plan->rules.push_back(MakeRule("head", "colwise", Layout::Shard(0), {On(sequence), On(sequence, Layout::Shared())},
                                  {On(sequence, last), Placement()}, 4));
   plan->data_parallel = DataParallel{};
   plan->data_parallel->shards = false;
+  if (recomputed) plan->recompute.emplace_back().modules.emplace_back().pattern = "attn";
   return ResolvePlan(plan, tree, Mesh(mesh)).ValueOrThrow();
 }
 
@@ -160,6 +166,69 @@ TEST_CASE("collectives on chunks of the sequence are counted by the tokens of th
     CHECK(bytes(rank, "head", Direction::kBackward) == Elements{own * 16});
   }
   CHECK(FewestTokens(plan).sequence == 2);
+}
+
+// Blocks of 3, 3 and 1 of 7 tokens. Rank 1 sends its keys to rank 2, after it those of rank 0, and the gradients of the
+// latter back; rank 2 sends the gradients of 3 and 3 tokens.
+TEST_CASE("a ring is priced by the keys and gradients that a rank sends") {
+  const auto bytes = [](const CompiledPlan& plan, int64_t rank, Direction direction) {
+    CollectiveCount out;
+    for (const PlannedCollective& c : CollectivesOf(plan, rank, {2, 7})) {
+      if (c.of != PlannedCollective::Of::kRing || c.direction != direction) continue;
+      CHECK(c.kind == CollectiveKind::kAllToAll);
+      CHECK(plan.tree->modules()[static_cast<size_t>(c.module)].path == "attn.o_proj");
+      ++out.count;
+      out.bytes += c.bytes;
+    }
+    return out;
+  };
+  constexpr int64_t kToken = 2 * 2 * 4 * 4;  // key and value of a head, of 4 float32, in 2 rows
+  struct Row {
+    Ring ring;
+    std::string mesh;
+    int64_t heads;  // of keys on a rank
+  };
+  for (const Row& row : {Row{{8, 8, 0}, "cp=3", 8}, Row{{8, 2, 0}, "cp=3", 2}, Row{{8, 4, 0}, "cp=3,tp=2", 2},
+                         Row{{8, 2, 0}, "cp=3,tp=4", 1}}) {
+    const CompiledPlan plan = CompileAttention(row.mesh, row.ring);
+    CHECK(plan.attends_on_ring());
+    const int64_t token = row.heads * kToken;
+    for (int64_t rank = 0; rank < plan.mesh.world_size(); ++rank) {
+      const auto on_cp = static_cast<size_t>(plan.mesh.Coordinate(rank, MeshAxis::kCp));
+      const int64_t keys = std::vector<int64_t>{3, 6, 0}[on_cp];
+      const int64_t gradients = std::vector<int64_t>{0, 3, 6}[on_cp];
+      CHECK(bytes(plan, rank, Direction::kForward) == CollectiveCount{2, keys * token});
+      CHECK(bytes(plan, rank, Direction::kBackward) == CollectiveCount{4, (keys + gradients) * token});
+    }
+  }
+  // The attention is in the enclosing module, which runs twice where it is recomputed.
+  CHECK(bytes(CompileAttention("cp=3", Ring{8, 8, 0}, true), 1, Direction::kForward) ==
+        CollectiveCount{4, 12 * 8 * kToken});
+  CHECK(bytes(CompileAttention("cp=3", Ring{8, 8, 0}, true), 1, Direction::kBackward) ==
+        CollectiveCount{4, 9 * 8 * kToken});
+  // A window of 4 positions does not reach beyond the block before.
+  CHECK(bytes(CompileAttention("cp=3", Ring{8, 8, 4}), 1, Direction::kForward) == CollectiveCount{1, 3 * 8 * kToken});
+}
+
+TEST_CASE("a ring is a step of the output projection, on the group of cp") {
+  const auto steps = [](const CompiledPlan& plan) {
+    std::vector<std::string> out;
+    for (const ModuleStep& step : plan.StepsOf(Find(plan, "attn.o_proj")).enter) {
+      out.push_back(ToText(step, plan.StepsOf(Find(plan, "attn.o_proj")), plan));
+    }
+    return out;
+  };
+  const CompiledPlan plan = CompileAttention("cp=4", Ring{8, 2, 16});
+  CHECK(steps(plan).front() == "ring attention: heads 8, kv_heads 2, window 16 over cp");
+  CHECK(RingCollectivesText(plan.mesh) == "3 all_to_all forward, 6 all_to_all backward");
+  const auto has_cp = [](const CompiledPlan& compiled) {
+    return std::ranges::find(compiled.groups, PlannedGroup{MeshAxis::kCp, 4}) != compiled.groups.end();
+  };
+  CHECK(has_cp(plan));
+  CHECK(plan.CanonicalText().find("ring=[heads 8, kv_heads 2, window 16]") != std::string::npos);
+  const CompiledPlan without = CompileAttention("tp=4", Ring{8, 2, 16});
+  CHECK_FALSE(without.attends_on_ring());
+  CHECK(std::ranges::none_of(steps(without), [](const std::string& text) { return text.starts_with("ring"); }));
 }
 
 }  // namespace

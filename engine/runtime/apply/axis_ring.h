@@ -1,0 +1,32 @@
+// AxisRing: the AttentionRing of a mesh axis, which a module's attention calls (Hookable::SetRing).
+// Stage before: redistribute (RingAttention).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/runtime/collective/axis_group.h"
+#include "engine/runtime/nn/boundary.h"
+#include "engine/runtime/redistribute/ring_attention.h"
+
+namespace moonshard {
+
+class AxisRing final : public AttentionRing {
+ public:
+  // `group`: of the axis. `path`: of the module, for errors and as the label of the collectives.
+  AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path);
+
+  Tokens OwnTokens(int64_t length) const override;
+  at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t length,
+                    const AttentionReach& reach) const override;
+
+ private:
+  int64_t rank_;
+  int64_t ranks_;
+  RingAttention attention_;
+};
+
+}  // namespace moonshard

@@ -1,0 +1,64 @@
+// RingAttention: causal attention over a sequence that is sharded along its tokens. Each rank keeps its queries, and
+// the blocks of keys and values pass from rank to rank, one step at a time, while the rank computes with the block it
+// has (Liu et al. 2023, arXiv:2310.01889). The results of the blocks are merged by their log-sum-exp (Dao et al. 2022,
+// arXiv:2205.14135), so no rank holds all keys or a matrix of T x T scores.
+//
+//   forward    steps.count() exchanges of keys and values
+//   backward   the same exchanges, and steps.count() exchanges of their gradients, each straight to the rank that has
+//              the keys
+//
+// RingSteps (ring_steps.h) has the steps, and the counts and bytes of the all-to-alls. They depend on the sizes alone,
+// never on values or padding, and every rank runs all of them, also a rank without tokens. Keys and values are
+// exchanged with their own heads (m, not n). Their gradients are exchanged and summed in float32, or float64.
+//
+// The work is not balanced: the queries of the last rank attend to every block, those of rank 0 to one.
+// Stage before: collective (AxisGroup). Stage after: apply, which gives it to the attention modules.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "engine/runtime/collective/axis_group.h"
+
+namespace moonshard {
+
+struct RingAttentionOptions {
+  double scale = 0;               // of the scores
+  std::optional<int64_t> window;  // positions to which a token attends, its own included; nullopt: all up to its own
+  at::Tensor padding;  // bool [B, T], true at tokens, of the full sequence, on every rank; undefined: all are tokens
+};
+
+class RingAttention {
+ public:
+  // `group`: of cp. `path`: of the module, for errors and as the label of the collectives.
+  RingAttention(std::shared_ptr<AxisGroup> group, const std::string& path);
+
+  // Returns softmax(scale q k^T) v [B, n, t, Dv] of this rank's queries over the keys of all ranks, causal, within the
+  // window and without padding, in the dtype of q. Scores, merged results and gradients are computed in float32, or in
+  // float64 for float64. Query head h uses key head h / (n / m). The result of a query without any key is zero, and so
+  // is its share of the gradients.
+  //
+  // q [B, n, t, D], k [B, m, t, D], v [B, m, t, Dv] of one dtype, m divides n: this rank's tokens, t = its plain shard
+  // of `length` tokens over the group (RingSteps::Block), which may be 0. `length`, the window, B, m, D and Dv are the
+  // same on every rank, and the three tensors need a gradient on every rank or on none. Under autocast, the tensors are
+  // cast as those of at::scaled_dot_product_attention. Differentiable once; the backward runs all its collectives
+  // whichever of the three tensors need a gradient.
+  //
+  // Collective. Throws PlanError: kCollectiveMismatch on every rank if sizes or dtypes differ between ranks or t is not
+  // the shard's size (after the compared collectives, and where nothing is exchanged, on this rank alone); kBadInput on
+  // this rank, before any collective, if the tensors do not fit together; kNotSupported in a backward with
+  // create_graph.
+  at::Tensor operator()(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t length,
+                        const RingAttentionOptions& options) const;
+
+  struct Spec;
+
+ private:
+  std::shared_ptr<const Spec> spec_;
+};
+
+}  // namespace moonshard
