@@ -32,6 +32,7 @@
 #include "engine/models/logits.h"
 #include "engine/models/own_loss.h"
 #include "engine/models/program/user_inputs.h"
+#include "engine/models/router_losses.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/collective/store_group.h"

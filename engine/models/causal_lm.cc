@@ -8,6 +8,7 @@
 #include "engine/core/base/text.h"
 #include "engine/models/architecture.h"
 #include "engine/models/config_reader.h"
+#include "engine/models/moe.h"
 
 namespace moonshard {
 namespace {
@@ -20,6 +21,18 @@ std::pair<std::string, bool> NameIn(const JsonValue& config) {
   }
   const JsonValue* type = config.Find("model_type");
   return {type != nullptr && type->is_string() ? type->AsString() : std::string(), false};
+}
+
+// The losses of the routers in the model, to which its blocks of experts add their rows; null without experts.
+std::shared_ptr<RouterLosses> WatchRouters(torch::nn::Module& model) {
+  std::shared_ptr<RouterLosses> losses;
+  for (const auto& module : model.modules()) {
+    auto* block = dynamic_cast<SparseMoeImpl*>(module.get());
+    if (block == nullptr) continue;
+    if (!losses) losses = std::make_shared<RouterLosses>(block->options().experts, block->options().losses);
+    block->SetLosses(losses);
+  }
+  return losses;
 }
 
 }  // namespace
@@ -61,12 +74,15 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
   CausalLm made;
   made.architecture = spec->config.architecture;
   made.module = model.ptr();
-  made.forward = [model](const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
-                         const std::optional<at::Tensor>& position_ids) mutable {
+  made.routers = WatchRouters(*made.module);
+  made.forward = [model, routers = made.routers](const at::Tensor& input_ids,
+                                                 const std::optional<at::Tensor>& attention_mask,
+                                                 const std::optional<at::Tensor>& position_ids) mutable {
+    if (routers) routers->Begin(attention_mask);
     return model(input_ids, attention_mask, position_ids);
   };
   // The head is left out during this call only, also if it throws.
-  made.hidden = [model](const at::Tensor& input_ids) mutable {
+  made.hidden = [model, routers = made.routers](const at::Tensor& input_ids) mutable {
     struct Headless {
       explicit Headless(DecoderForCausalLmImpl& impl) : impl(impl) { impl.LeaveOutHead(true); }
       ~Headless() { impl.LeaveOutHead(false); }
@@ -75,6 +91,7 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
       DecoderForCausalLmImpl& impl;
     };
     const Headless scope(*model);
+    if (routers) routers->Begin(std::nullopt);
     return model(input_ids);
   };
   made.head_path = "lm_head";

@@ -22,6 +22,8 @@
 
 namespace moonshard {
 
+class RouterLosses;  // router_losses.h
+
 struct CausalLm {
   std::string architecture;  // "LlamaForCausalLM"
   std::shared_ptr<torch::nn::Module> module;
@@ -50,6 +52,9 @@ struct CausalLm {
   // The Linear that computes the logits from the hidden states, owned by `module`; nullptr if the logits are computed
   // in another way.
   const nn::LinearImpl* head = nullptr;
+  // The losses of the routers, which `forward` and `hidden` count; a training loop adds them to the loss of the labels,
+  // as transformers does with output_router_logits. nullptr: a model without experts, or an exported program.
+  std::shared_ptr<RouterLosses> routers = nullptr;
 };
 
 // Returns the classes of Hugging Face that have a reference model, sorted.

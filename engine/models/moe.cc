@@ -17,8 +17,13 @@ MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_to
     fields.Refuse("num_experts_per_tok", "num_experts_per_tok is greater than the number of experts",
                   "at most " + std::to_string(options.experts));
   }
-  fields.RequireBool("output_router_logits", false, "the router's auxiliary loss is not supported");
-  fields.Find("router_aux_loss_coef");  // of that loss
+  const double balance = fields.Number("router_aux_loss_coef", 0).value_or(0.001);
+  const double z = fields.Number("router_z_loss_coef", 0).value_or(0);
+  if (fields.Bool("output_router_logits").value_or(false)) {
+    options.losses = {balance, z};
+  } else if (z != 0) {
+    fields.WarnUnused("router_z_loss_coef", "a model without output_router_logits");
+  }
   return options;
 }
 
@@ -44,8 +49,7 @@ at::Tensor ExpertsImpl::forward(const at::Tensor& tokens, const at::Tensor& ids,
   return sum;
 }
 
-SparseMoeImpl::SparseMoeImpl(const MoeOptions& options)
-    : experts_per_token_(options.experts_per_token), normalize_(options.normalize) {
+SparseMoeImpl::SparseMoeImpl(const MoeOptions& options) : options_(options) {
   const auto router = torch::nn::LinearOptions(options.expert.hidden, options.experts).bias(false);
   gate_ = register_module("gate", nn::Linear(router));
   experts_ = register_module("experts", Experts(options));
@@ -54,11 +58,13 @@ SparseMoeImpl::SparseMoeImpl(const MoeOptions& options)
 at::Tensor SparseMoeImpl::forward(const at::Tensor& hidden) {
   const at::Tensor tokens = hidden.reshape({-1, hidden.size(-1)});
   // The softmax of a model in 16 bits is in float32, as in transformers.
-  const at::Tensor scores = gate_(tokens);
+  at::Tensor scores = gate_(tokens);
+  if (losses_) scores = losses_->Inject(scores, score_terms_);
   const at::Tensor probabilities =
       at::softmax(scores, -1, scores.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-  auto [weights, chosen] = at::topk(probabilities, experts_per_token_);
-  if (normalize_) weights = weights / weights.sum(-1, /*keepdim=*/true);
+  auto [weights, chosen] = at::topk(probabilities, options_.experts_per_token);
+  if (losses_) losses_->Count(scores, probabilities, chosen);
+  if (options_.normalize) weights = weights / weights.sum(-1, /*keepdim=*/true);
   return experts_(tokens, chosen, weights).view(hidden.sizes());
 }
 

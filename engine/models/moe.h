@@ -4,12 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include <torch/nn/module.h>
 
 #include "engine/models/config_reader.h"
 #include "engine/models/mlp.h"
+#include "engine/models/router_losses.h"
 #include "engine/runtime/nn/hook.h"
 #include "engine/runtime/nn/linear.h"
 
@@ -22,10 +25,14 @@ struct MoeOptions {
   // otherwise the weights are the probabilities of the router.
   bool normalize = false;
   MlpSizes expert;
+  RouterCoefficients losses;  // of the config; 0 without output_router_logits
 };
 
 // Reads the number of experts (num_local_experts or num_experts) and the number of experts for each token
-// (num_experts_per_tok). `experts`, `experts_per_token`: the defaults for absent fields.
+// (num_experts_per_tok). `experts`, `experts_per_token`: the defaults for absent fields. With output_router_logits it
+// reads the coefficients of the router's losses: router_aux_loss_coef (default 0.001, as in transformers) of the balance,
+// and router_z_loss_coef (default 0), which the models of transformers do not have, of the z-loss. Without
+// output_router_logits, a router_z_loss_coef is a warning.
 MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_token);
 
 // Experts "0", "1", ...: tokens [N, H], ids of their experts int64 [N, k], weights [N, k] -> the sums [N, H] of the
@@ -47,9 +54,16 @@ class SparseMoeImpl : public torch::nn::Module {
   explicit SparseMoeImpl(const MoeOptions& options);
   at::Tensor forward(const at::Tensor& hidden);
 
+  const MoeOptions& options() const { return options_; }
+  // The losses to which every following forward adds its rows.
+  void SetLosses(std::shared_ptr<RouterLosses> losses) { losses_ = std::move(losses); }
+  // The number of ranks of tp whose gradients of the router's scores are added (RouterLosses::Inject).
+  void SetScoreTerms(int64_t terms) { score_terms_ = terms; }
+
  private:
-  int64_t experts_per_token_;
-  bool normalize_;
+  MoeOptions options_;
+  std::shared_ptr<RouterLosses> losses_;  // null: none
+  int64_t score_terms_ = 1;
   nn::Linear gate_ = nullptr;
   Experts experts_ = nullptr;
 };

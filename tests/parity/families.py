@@ -48,6 +48,10 @@ def ffn(linear=False, **size):
     return dict(**size, no_op=not (size or linear), replace_with_linear=linear, sparsify=None)
 
 
+# Models with output_router_logits: the loss has the balance of the experts, with a coefficient that shows in gradients.
+TINY = small(vocab_size=24, hidden_size=16, intermediate_size=6)
+ROUTERS = {"expert_names": QWEN_EXPERTS, "lengths": (13,), "rows": 4, "padded_rows": 4}
+
 CASES = {
     "qwen2_tied": (
         hf.Qwen2ForCausalLM, hf.Qwen2Config(**small(vocab_size=77), tie_word_embeddings=True), MICRO),
@@ -109,6 +113,15 @@ CASES = {
         hf.Qwen3MoeForCausalLM,
         hf.Qwen3MoeConfig(**small(num_key_value_heads=4), moe_intermediate_size=12, num_experts=4,
                           num_experts_per_tok=3, decoder_sparse_step=2), {"expert_names": QWEN_EXPERTS}),
+    "routers/mixtral": (
+        hf.MixtralForCausalLM,
+        hf.MixtralConfig(**TINY, num_local_experts=4, output_router_logits=True, router_aux_loss_coef=0.5),
+        {**ROUTERS, "padded": True, "expert_names": ("block_sparse_moe", "w1", "w3", "w2")}),
+    "routers/qwen3_moe": (
+        hf.Qwen3MoeForCausalLM,
+        hf.Qwen3MoeConfig(**{**TINY, "num_hidden_layers": 3}, head_dim=4, moe_intermediate_size=5, num_experts=5,
+                          num_experts_per_tok=2, norm_topk_prob=True, mlp_only_layers=[1], output_router_logits=True,
+                          router_aux_loss_coef=0.3), ROUTERS),
     "decilm": (
         DeciLMForCausalLM,
         NemotronNasConfig(**small(hidden_size=16, num_hidden_layers=5), block_configs=[

@@ -201,11 +201,11 @@ def make(folder, model_class, config, options):
     if "expert_names" in options:
         model.set_experts_implementation("eager")
         model.expert_names = options["expert_names"]
-    for number, length in enumerate((13, 16), start=1):
+    for number, length in enumerate(options.get("lengths", (13, 16)), start=1):
         rows = options.get("rows", 2) if number == 1 else 2
         record(model, folder, number, *make_inputs(config, length, generator, rows))
     if options.get("padded"):
-        record_padded(model, folder, *make_inputs(config, 14, generator), padding=5)
+        record_padded(model, folder, *make_inputs(config, 14, generator, options.get("padded_rows", 2)), padding=5)
     if options.get("micro_batches"):
         record_micro_batches(model, folder, [make_inputs(config, length, generator) for length in (16, 11)])
 

@@ -50,6 +50,8 @@ constexpr std::array kRanges = {
     Integer("--micro-batches", 1, kMostBatch, "parts"),
     Real("--min-lr", 0, kLargest),
     Integer("--rank", 0, kMostRanks - 1, ""),
+    Real("--router-balance", 0, 1e6),
+    Real("--router-z", 0, 1e6),
     Integer("--save-every", 0, kMostSteps, "steps"),
     Integer("--seed", 0, kMostSeed, ""),
     Integer("--sequence", 1, kMostSequence, "tokens"),

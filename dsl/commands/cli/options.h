@@ -118,11 +118,14 @@ struct TrainVerb {
   int64_t skips = 3;         // consecutive steps that may have a non-finite loss or gradients
   std::string loss;          // next-tokens, or model: the loss that an exported program returns; "": by the data
   int64_t loss_chunk = 0;    // number of tokens whose logits are in memory at once; 0: all
-  uint64_t seed = 0;         // of the order of the data, and of dropout
-  std::string save;          // directory for the run's checkpoints; "": nothing is saved
-  int64_t save_every = 0;    // steps; 0: only at the end
-  int64_t keep = 3;          // number of checkpoints to keep; 0: all
-  bool resume = false;       // resume from the latest checkpoint in `save`, if there is one
+  // The coefficients of the routers' losses (RouterLosses); nullopt: those of the config.
+  std::optional<double> router_balance;
+  std::optional<double> router_z;
+  uint64_t seed = 0;                        // of the order of the data, and of dropout
+  std::string save;                         // directory for the run's checkpoints; "": nothing is saved
+  int64_t save_every = 0;                   // steps; 0: only at the end
+  int64_t keep = 3;                         // number of checkpoints to keep; 0: all
+  bool resume = false;                      // resume from the latest checkpoint in `save`, if there is one
   std::vector<std::string> accept_changes;  // allowed differences from the saved run: "data", "config"
   std::string log;                          // file of JSON lines, appended to; "": none
   int64_t log_every = 10;                   // steps between lines on a stderr that is not a terminal

@@ -36,6 +36,12 @@ void AddStep(CLI::App& app, TrainVerb& train) {
       ->check(CLI::IsMember({"next-tokens", "model"}));
   AddNumber(app, "--loss-chunk", train.loss_chunk,
             "compute logits and loss in chunks of N tokens, recomputed in backward (default 0: all at once)");
+  AddNumber(app, "--router-balance", train.router_balance,
+            "coefficient of the load-balancing loss of the routers of a reference model with experts (default: "
+            "router_aux_loss_coef of config.json if it has output_router_logits, else 0)");
+  AddNumber(app, "--router-z", train.router_z,
+            "coefficient of the z-loss of these routers (default: router_z_loss_coef of config.json if it has "
+            "output_router_logits, else 0)");
   app.add_option("--dtype", train.run.dtype,
                  "float32 (default), float64, or bfloat16: matrix products in bfloat16 under autocast; parameters, "
                  "gradients and the optimizer state in float32")

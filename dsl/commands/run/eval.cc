@@ -14,6 +14,7 @@
 #include "engine/core/base/visible.h"
 #include "engine/io/safetensors/writer.h"
 #include "engine/io/storage/staging.h"
+#include "engine/models/router_losses.h"
 #include "engine/plan/explain/explain.h"
 #include "engine/runtime/dtype/scalar_type.h"
 #include "engine/runtime/sharded_model/load.h"
@@ -212,7 +213,8 @@ int RunEval(const EvalVerb& verb) {
 
   const StepResult result = RunStep(sharded, inputs, {.grads = verb.grads, .micro_batches = verb.micro_batches});
   if (mesh.rank() == 0) PrintFindings(LeftOut(result, verb), verb.findings_output);
-  const CollectiveCounts counts = applied.counts();
+  CollectiveCounts counts = applied.counts();
+  if (sharded.model.routers) AddTo(counts, sharded.model.routers->counts());
   const int64_t peak = PeakMemory();
   const Diagnostics findings = applied.Findings();
   if (HasErrors(findings)) throw PlanError(findings);

@@ -33,16 +33,6 @@ std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts, c
   return out;
 }
 
-// Those of the loss are counted by a group of its own.
-void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
-  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    for (const CollectiveKind kind : kCollectiveKinds) {
-      sum.of(direction, kind).count += more.of(direction, kind).count;
-      sum.of(direction, kind).bytes += more.of(direction, kind).bytes;
-    }
-  }
-}
-
 // How many tokens the experts of a rank receive depends on their values, which the meta device does not have. The
 // blocks of a ring are computed by kernels whose memory on the meta device differs.
 void RefuseUnpredicted(const CompiledPlan& plan) {
@@ -97,6 +87,7 @@ int RunExplainMemory(const ExplainVerb& verb) {
   {
     const auto inside = recorder->Inside("loss");
     mean = loss ? loss->Mean({.tensors = {{"ids", inputs.ids}, {"targets", inputs.ids}}}) : LossOf(sharded, inputs);
+    if (const auto of_routers = loss ? loss->OfRouters() : std::nullopt) mean = mean + *of_routers;
   }
   mean.backward();
   const CompiledPlan& plan = sharded.applied->plan();

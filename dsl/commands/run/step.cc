@@ -26,6 +26,7 @@
 #include "engine/models/logits.h"
 #include "engine/models/own_loss.h"
 #include "engine/models/program/user_inputs.h"
+#include "engine/models/router_losses.h"
 #include "engine/runtime/dtype/scalar_type.h"
 #include "engine/runtime/mesh/mesh_group.h"
 #include "engine/runtime/nn/defer_init.h"
@@ -456,6 +457,25 @@ class OtherOutputs {
 
 }  // namespace
 
+void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    for (const CollectiveKind kind : kCollectiveKinds) {
+      sum.of(direction, kind).count += more.of(direction, kind).count;
+      sum.of(direction, kind).bytes += more.of(direction, kind).bytes;
+    }
+  }
+}
+
+namespace {
+
+// The loss with that of the routers in the newest forward, one of `micro_batches`.
+at::Tensor WithRouters(const CausalLm& model, const at::Tensor& loss, int64_t micro_batches) {
+  const std::optional<at::Tensor> more = model.routers ? model.routers->Loss() : std::nullopt;
+  return more ? loss + *more / micro_batches : loss;
+}
+
+}  // namespace
+
 at::Tensor LossOf(const ShardedModel& model, const Inputs& inputs) {
   if (model.by_name) return LossIn(model.by_name->forward(inputs.named), *model.by_name);
   const FullOutputs full(model);
@@ -463,8 +483,8 @@ at::Tensor LossOf(const ShardedModel& model, const Inputs& inputs) {
     return model.model.own_loss(inputs.ids, inputs.labels, inputs.attention_mask, inputs.position_ids).second;
   }
   RequireCausalLmLoss(model, full);
-  return CausalLmLoss(full("logits", model.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids)),
-                      inputs.labels);
+  const at::Tensor logits = full("logits", model.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids));
+  return WithRouters(model.model, CausalLmLoss(logits, inputs.labels), 1);
 }
 
 StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const StepOptions& options) {
@@ -503,8 +523,9 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
     }
     const auto counted = static_cast<double>(CountLabels(labels));
     // Each part is weighted by its fraction of the labels: the sum is then the mean over the batch, for any split.
-    losses.push_back(counted == 0 && total > 0 ? logits.back().sum() * 0
-                                               : CausalLmLoss(logits.back(), labels) * (counted / total));
+    const at::Tensor of_labels =
+        counted == 0 && total > 0 ? logits.back().sum() * 0 : CausalLmLoss(logits.back(), labels) * (counted / total);
+    losses.push_back(WithRouters(model, of_labels, micro_batches));
     result.forward_s += SecondsSince(begin, ids.device());
     begin = Clock::now();
     if (options.grads) losses.back().backward();
@@ -606,6 +627,7 @@ ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder,
   apply.independent_replicas = !trains;
   out.applied = AppliedPlan::Apply(
       live, ToResult(ResolveModel(options, folder.config, folder.mesh, live.tree)).ValueOrThrow(), mesh, apply);
+  if (out.model.routers) out.model.routers->Bind(*out.model.module, *out.applied);
   out.vocabulary = VocabularyOrZero(folder);
   out.program = folder.program;
   return out;

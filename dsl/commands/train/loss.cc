@@ -1,6 +1,7 @@
 #include "dsl/commands/train/loss.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace moonshard {
 namespace {
@@ -193,14 +194,16 @@ std::pair<double, int64_t> BatchLoss::Sum(const Batch& batch) const {
 }
 
 CollectiveCounts BatchLoss::counts() const {
+  std::vector<CollectiveCounts> parts;
+  if (vocabulary_) parts.push_back(vocabulary_->group().counts());
+  if (sequence_) parts.push_back(sequence_->counts());
+  if (net_.routers) parts.push_back(net_.routers->counts());
   CollectiveCounts out;
-  for (const AxisGroup* group : {vocabulary_ ? &vocabulary_->group() : nullptr, sequence_.get()}) {
-    if (group == nullptr) continue;
+  for (const CollectiveCounts& part : parts) {
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
       for (const CollectiveKind kind : kCollectiveKinds) {
-        const CollectiveCount& of_group = group->counts().of(direction, kind);
-        out.of(direction, kind).count += of_group.count;
-        out.of(direction, kind).bytes += of_group.bytes;
+        out.of(direction, kind).count += part.of(direction, kind).count;
+        out.of(direction, kind).bytes += part.of(direction, kind).bytes;
       }
     }
   }

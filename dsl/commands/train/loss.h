@@ -40,11 +40,16 @@ class BatchLoss {
   // The sum over the counted labels, and their number. Of a model's own loss: the loss times this number.
   std::pair<double, int64_t> Sum(const Batch& batch) const;
 
-  // The collectives of the loss alone; those of the model are in AppliedPlan::counts.
+  // The weighted loss of the routers in the newest forward of Mean or Sum (RouterLosses::Loss), which neither contains:
+  // it is not a mean over labels. nullopt: none. Collective.
+  std::optional<at::Tensor> OfRouters() const { return net_.routers ? net_.routers->Loss() : std::nullopt; }
+
+  // The collectives of these losses; those of the model are in AppliedPlan::counts.
   CollectiveCounts counts() const;
   void ClearCounts() const {
     if (vocabulary_) vocabulary_->group().ClearCounts();
     if (sequence_) sequence_->ClearCounts();
+    if (net_.routers) net_.routers->ClearCounts();
   }
 
  private:

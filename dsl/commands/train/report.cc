@@ -151,6 +151,7 @@ void Report::Step(const StepNumbers& numbers) {
                             {"collectives", numbers.collectives.count},
                             {"collective_bytes", numbers.collectives.bytes}};
   if (!peak_memory_.empty()) line["peak_memory_bytes"] = List(peak_memory_);
+  if (numbers.router_loss) line["router_loss"] = *numbers.router_loss;
   if (numbers.expert_load) {
     line["expert_load"] = *numbers.expert_load;
     line["dropped_tokens"] = numbers.dropped;
@@ -201,6 +202,7 @@ void Report::End(const AppliedPlan& model, int64_t step, int stopped) {
       {"steps_taken", units_ > 0 ? step - first_step_ : 0},
       {"skipped_steps", skipped_},
       {"loss", units_ > 0 ? JsonValue(newest_.loss) : JsonValue()},
+      {"router_loss", newest_.router_loss ? JsonValue(*newest_.router_loss) : JsonValue()},
       {"loss_of", verb_.loss == "model" ? "model" : "next tokens"},
       {"eval_loss", eval_loss_ ? JsonValue(*eval_loss_) : JsonValue()},
       {unit_, units_},

@@ -16,9 +16,10 @@
 namespace moonshard {
 
 struct StepNumbers {
-  int64_t step = 0;  // from 1
-  double loss = 0;
-  double grad_norm = 0;  // before clipping
+  int64_t step = 0;                   // from 1
+  double loss = 0;                    // of the labels
+  std::optional<double> router_loss;  // the weighted losses of the routers, which are trained besides
+  double grad_norm = 0;               // before clipping
   double learning_rate = 0;
   bool skipped = false;         // the parameters are unchanged, because the loss or a gradient is not finite
   int64_t units = 0;            // tokens or examples of the step, over all ranks

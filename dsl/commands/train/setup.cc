@@ -171,6 +171,24 @@ CausalLm OfTokens(const std::shared_ptr<Program>& program) {
   throw PlanError(std::move(found));
 }
 
+// The coefficients of the command line in place of those of the config.
+void BindRouters(const TrainVerb& verb, const ShardedLm& lm) {
+  if (lm.net.routers == nullptr) {
+    if (!verb.router_balance && !verb.router_z) return;
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the model has no router with a loss");
+    d.path = verb.router_balance ? "--router-balance" : "--router-z";
+    d.declared = lm.net.architecture;
+    d.required = "a reference model with experts, as Mixtral and Qwen3-MoE";
+    d.help = "an exported program computes the losses of its routers itself: --loss model";
+    throw PlanError({std::move(d)});
+  }
+  RouterCoefficients coefficients = lm.net.routers->coefficients();
+  coefficients.balance = verb.router_balance.value_or(coefficients.balance);
+  coefficients.z = verb.router_z.value_or(coefficients.z);
+  lm.net.routers->SetCoefficients(coefficients);
+  lm.net.routers->Bind(*lm.net.module, *lm.model);
+}
+
 }  // namespace
 
 // The model is made without storage, so that a rank never holds more than its shards. A plan without a section for data
@@ -212,6 +230,7 @@ ShardedLm MakeModel(DataKind kind, const TrainVerb& verb, const ModelFolder& fol
   apply.check_inputs = verb.check_inputs;
   out.model = AppliedPlan::Apply(
       live, ToResult(ResolveModel(verb.model, folder.config, mesh.shape(), live.tree)).ValueOrThrow(), mesh, apply);
+  BindRouters(verb, out);
   return out;
 }
 
@@ -322,6 +341,8 @@ std::string Describe(const TrainVerb& verb) {
                         {"skips", verb.skips},
                         {"loss", verb.loss},
                         {"loss_chunk", verb.loss_chunk},
+                        {"router_balance", verb.router_balance ? JsonValue(*verb.router_balance) : JsonValue()},
+                        {"router_z", verb.router_z ? JsonValue(*verb.router_z) : JsonValue()},
                         {"seed", std::to_string(verb.seed)},
                         {"save_every", verb.save_every},
                         {"resume", verb.resume},

@@ -94,6 +94,8 @@ class TrainingRun {
   // A step is skipped if the mean loss or the norm of all gradients is not finite. Both numbers are equal on all ranks,
   // so all ranks skip the same steps; a decision from local gradients would leave replicas with different parameters. A
   // skipped step counts as taken: its rows are used, and the schedule continues.
+  // The loss of the routers is of the tokens of a micro-batch on all ranks, and is not weighted by labels; the step's is
+  // the mean over the micro-batches.
   StepNumbers Step() {
     StepNumbers numbers;
     numbers.units = data_.units_per_step();
@@ -108,6 +110,7 @@ class TrainingRun {
       for (int64_t micro = 0; micro < verb_.micro_batches; ++micro) batches.push_back(data_.Next(micro));
     });
     std::vector<at::Tensor> losses;
+    std::vector<at::Tensor> router_losses;
     double counted = 0;
     for (const Batch& batch : batches) counted += static_cast<double>(batch.counted);
     if (!data_.even()) counted = world_.Mean(counted, CollectiveLabel("labels"));
@@ -116,7 +119,13 @@ class TrainingRun {
       const Batch& batch = batches[static_cast<size_t>(micro)];
       const at::Tensor mean = LossOf(batch);
       const at::Tensor part = batch.counted == 0 ? mean * 0 : mean / (counted / static_cast<double>(batch.counted));
-      part.backward();
+      const std::optional<at::Tensor> of_routers = loss_.OfRouters();
+      if (of_routers) {
+        (part + *of_routers / verb_.micro_batches).backward();
+        router_losses.push_back(of_routers->detach().to(at::kDouble));
+      } else {
+        part.backward();
+      }
       losses.push_back(part.detach().to(at::kDouble));
     }
     unlabelled_ = counted == 0;
@@ -125,6 +134,7 @@ class TrainingRun {
     const at::Tensor parts = at::stack(losses).cpu();
     double loss = 0;
     for (int64_t micro = 0; micro < parts.numel(); ++micro) loss += parts.const_data_ptr<double>()[micro];
+    if (!router_losses.empty()) numbers.router_loss = at::stack(router_losses).mean().item<double>();
     numbers.loss = world_.Mean(unlabelled_ ? std::nan("") : loss, CollectiveLabel("loss"));
     numbers.skipped = !std::isfinite(numbers.loss) || !std::isfinite(numbers.grad_norm);
     if (!numbers.skipped) optimizer_.step();

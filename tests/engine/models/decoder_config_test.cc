@@ -1,5 +1,7 @@
 // config.json of decoders: what is read, what is refused, and that nothing is ignored in silence.
 #include "engine/models/causal_lm.h"
+#include "engine/models/router_losses.h"
+#include "engine/runtime/nn/defer_init.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -59,6 +61,26 @@ TEST_CASE("defaults are those of transformers") {
   CHECK(Read(R"({"torch_dtype": "bfloat16"})").dtype == "bfloat16");
   CHECK(Read(R"({"dtype": "float16"})").dtype == "float16");
   CHECK(Read(R"({"head_dim": 16, "hidden_size": 30})").head_dim == 16);
+}
+
+TEST_CASE("routers have the losses that output_router_logits asks for") {
+  const auto coefficients = [](const std::string& fields) {
+    const nn::DeferInit defer;
+    const JsonValue config =
+        Config(R"({"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4)" + fields + "}");
+    return MakeCausalLm(config).ValueOrThrow().routers->coefficients();
+  };
+  const RouterCoefficients none = coefficients(R"(, "router_aux_loss_coef": 0.5)");
+  CHECK_FALSE(none.any());
+  CHECK_FALSE(coefficients(R"(, "router_aux_loss_coef": 0.5, "output_router_logits": false)").any());
+  const RouterCoefficients usual = coefficients(R"(, "output_router_logits": true)");
+  CHECK(usual.balance == 0.001);
+  CHECK(usual.z == 0);
+  const RouterCoefficients both =
+      coefficients(R"(, "output_router_logits": true, "router_aux_loss_coef": 0.5, "router_z_loss_coef": 0.25)");
+  CHECK(both.balance == 0.5);
+  CHECK(both.z == 0.25);
+  CHECK(MakeCausalLm(Config("{}")).ValueOrThrow().routers == nullptr);
 }
 
 TEST_CASE("each layer sees its own window") {
@@ -132,8 +154,9 @@ TEST_CASE("what is not supported is refused by name") {
        "rope_scaling", "default or longrope"},
       {R"({"architectures": ["Ministral3ForCausalLM"], "num_key_value_heads": 4, "pad_token_id": 0})",
        "rope_parameters.llama_4_scaling_beta", "no 'rope_parameters.llama_4_scaling_beta'"},
-      {R"({"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "output_router_logits": true})",
-       "output_router_logits", "router's auxiliary loss"},
+      {R"({"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "output_router_logits": true,
+           "router_aux_loss_coef": -0.1})",
+       "router_aux_loss_coef", "at least 0"},
       {R"({"architectures": ["Qwen3MoeForCausalLM"], "moe_intermediate_size": 8, "num_experts": 4})",
        "num_experts_per_tok", "at most 4"},
       {R"({"architectures": ["BaichuanForCausalLM"], "max_position_embeddings": "absent"})", "max_position_embeddings",
@@ -212,6 +235,8 @@ TEST_CASE("fields that this and transformers leave unread are named, without an 
       {R"({"architectures": ["Gemma3ForCausalLM"], "attn_logit_softcapping": 30.0})", Severity::kWarning,
        "'attn_logit_softcapping'"},
       {R"({"architectures": ["PhiForCausalLM"], "resid_pdrop": 0.1})", Severity::kWarning, "eval()"},
+      {R"({"architectures": ["MixtralForCausalLM"], "num_key_value_heads": 4, "router_z_loss_coef": 0.1})",
+       Severity::kWarning, "'router_z_loss_coef'"},
   };
   for (const Case& one : cases) {
     INFO(one.changes);

@@ -126,6 +126,79 @@ TEST_CASE("a run with experts on ep has the curve of one rank, and logs their lo
   }
 }
 
+// A copy of a recorded model whose config has these fields besides.
+std::string WithConfig(const ScratchFolder& folder, const std::string& model, const JsonValue::Object& fields) {
+  const std::string copy = folder / "changed";
+  std::filesystem::create_directory(copy);
+  std::filesystem::copy(model + "/model.safetensors", copy);
+  JsonValue config = ReadJsonFile(model + "/config.json").ValueOrThrow();
+  for (const auto& [name, value] : fields) config.AsObject()[name] = value;
+  folder.Write("changed/config.json", WriteJson(config, 2));
+  return copy;
+}
+
+// In float64, where no rounding gives a token to another expert.
+TEST_CASE("a run with losses of routers has the curve of one rank, by options and by the config") {
+  const ScratchFolder folder;
+  const std::string model = SourcePath("tests/parity/mixtral");
+  struct Curves {
+    std::vector<double> labels, routers;
+  };
+  const auto curves = [&](const std::string& name, Words more, const std::string& of) {
+    more.insert(more.end(), {"--steps", "6", "--dtype", "float64", "--log", folder / name, "--json"});
+    const Outcome done = RunTraining(TrainWords(folder, more, of));
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    Curves out;
+    for (const JsonValue& step : LogLines(folder / name)) {
+      out.labels.push_back(step.Find("loss")->AsDouble());
+      if (step.Find("router_loss") != nullptr) out.routers.push_back(step.Find("router_loss")->AsDouble());
+    }
+    const JsonValue* last = ParseJson(done.out, name).ValueOrThrow().Find("router_loss");
+    CHECK(last->is_null() == out.routers.empty());
+    return out;
+  };
+  const Words both = {"--router-balance", "0.5", "--router-z", "0.25"};
+  const Curves without = curves("without", {}, model);
+  const Curves alone = curves("alone", both, model);
+  CHECK(without.routers.empty());
+  CHECK(without.labels[0] == alone.labels[0]);
+  CHECK(std::abs(without.labels[5] - alone.labels[5]) > 1e-5);
+  CHECK(alone.routers[5] < alone.routers[0] - 1e-2);
+  const std::vector<std::pair<std::string, Words>> rows = {
+      {"tp", {"--mesh", "tp=2"}},
+      {"sequence", {"--mesh", "tp=4", "--option", "sequence_parallel=true"}},
+      {"owned", {"--mesh", "tp=2", "--option", "expert_parallel=true"}},
+      {"dp", {"--mesh", "dp=2"}},
+      {"ep", {"--mesh", "ep=2", "--option", "exchange=true"}},
+      {"ep_cp", {"--mesh", "ep=2,cp=2", "--option", "exchange=true", "--option", "context=ulysses"}},
+      {"cp", {"--mesh", "cp=4", "--option", "context=ulysses", "--option", "loss_parallel=true"}},
+      {"chunks", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24"}},
+  };
+  for (const auto& [name, words] : rows) {
+    INFO(name);
+    Words all = words;
+    all.insert(all.end(), both.begin(), both.end());
+    const Curves got = curves(name, all, model);
+    ExpectNear(got.labels, alone.labels, 1e-9);
+    ExpectNear(got.routers, alone.routers, 1e-9);
+  }
+  const std::string with_config = WithConfig(
+      folder, model, {{"output_router_logits", true}, {"router_aux_loss_coef", 0.5}, {"router_z_loss_coef", 0.25}});
+  CHECK(curves("config", {}, with_config).routers == alone.routers);
+  CHECK(curves("off", {"--router-balance", "0", "--router-z", "0"}, with_config).labels == without.labels);
+  // Of the rows of a micro-batch, whose losses are other numbers with about the same mean.
+  const Curves micro =
+      curves("micro", {"--router-balance", "0.5", "--router-z", "0.25", "--micro-batches", "2"}, model);
+  CHECK(micro.routers != alone.routers);
+  ExpectNear(micro.routers, alone.routers, 0.1);
+  const Outcome dense = RunTraining(TrainWords(folder, {"--steps", "1", "--router-z", "0.1"}));
+  INFO(dense.ToText());
+  CHECK(dense.code == 2);
+  CHECK_THAT(dense.err,
+             Contains("--router-z: the model has no router with a loss") || Contains("no router with a loss"));
+}
+
 TEST_CASE("every line of the log has its fields, and the summary is on stdout") {
   const ScratchFolder folder;
   const std::string held_out = folder.Write("held_out.bin", RawTokens<uint16_t>(SomeTokens(170, 64)));

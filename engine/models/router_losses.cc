@@ -1,0 +1,334 @@
+// Why the gradient is injected. Scores that are collected on the side, as transformers does, have no gradient where a
+// layer is recomputed: its first run records no graph, and its second run is inside a node of the backward, from which
+// nothing leads to the loss. But the gradient of a row needs no graph: it follows from the row's scores and from f,
+// which is known before the backward begins. So the loss has a node without edges, which only notes the gradient that
+// arrives at the loss, and the scores of each layer pass through a node that adds the row's gradient, whether it was
+// recorded by the forward or by a second run.
+//
+// Why the node of the loss runs first. Autograd runs the ready node with the highest sequence number. The loss is made
+// after the model's forward, so that its node has a higher number than every node of the model, and it is ready as soon
+// as the sum of the losses is differentiated. It is on the device of the model: each device has a queue of its own.
+//
+// Who counts what. A rank adds the gradients of its own rows alone, so that sums over cp are right as they are. Sums
+// over the data-parallel ranks are divided by their number where the loss is a mean over ranks, and each rank's loss
+// contains this loss, so the gradient is multiplied by that number. Ranks of tp have the same rows. If a plan uses the
+// scores as `shared`, the gradient of the scores is a term on each rank, and all terms are added: each rank then adds
+// its part of the row's gradient.
+#include "engine/models/router_losses.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "engine/core/base/check.h"
+#include "engine/models/moe.h"
+#include "engine/runtime/apply/applied_plan.h"
+#include "engine/runtime/collective/axis_group.h"
+#include "engine/runtime/intercept/region.h"
+#include "engine/runtime/redistribute/backward_end.h"
+#include "engine/runtime/redistribute/defined_gradient.h"
+
+namespace moonshard {
+
+namespace autograd = torch::autograd;
+
+// One forward, shared with the nodes of its graph.
+struct RouterLosses::Forward {
+  RouterCoefficients coefficients;
+  double data_ranks = 1;
+  at::Tensor weights;  // float64 [N] of the rows of a layer: 0 of padding; undefined: all 1
+  at::Tensor sums;     // float64 [2 E + 2]: choices, probabilities, squares of l, rows; of this rank until Loss
+  at::ScalarType type = at::kFloat;  // of the probabilities
+  std::optional<at::Tensor> loss;    // set: taken
+  at::Tensor chosen;                 // f: float64 [E]
+  at::Tensor rows;                   // R: float64, a scalar
+  at::Tensor upstream;               // the gradient of the loss, during a backward
+};
+
+struct RouterLosses::State {
+  int64_t experts = 0;
+  RouterCoefficients coefficients;
+  std::shared_ptr<AxisGroup> group;  // of the ranks that have other rows; null: one rank
+  double data_ranks = 1;
+  int64_t cp_ranks = 1;  // over which tokens are shards
+  int64_t cp_rank = 0;
+  std::shared_ptr<Forward> newest;
+  // The forward that the current backward differentiates, if its loss is part of it.
+  std::shared_ptr<Forward> differentiated;
+  bool several = false;  // the backward differentiates more forwards
+  BackwardEnd end;
+
+  void ForgetBackward() {
+    if (differentiated) differentiated->upstream.reset();
+    differentiated = nullptr;
+    several = false;
+  }
+};
+
+namespace {
+
+const CollectiveLabel& Label() {
+  static const CollectiveLabel label("the losses of the routers");
+  return label;
+}
+
+Diagnostic NotDifferentiable(std::string message, std::string required) {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, std::move(message));
+  d.path = Label().text();
+  d.required = std::move(required);
+  return d;
+}
+
+Diagnostic LossLeftOut() {
+  return NotDifferentiable("the losses of the routers were taken, and are not part of the loss that is differentiated",
+                           "backward of a sum that contains them, or a forward without RouterLosses::Loss");
+}
+
+// Notes the gradient of the loss, and that this backward is of its forward.
+class LossBackward final : public autograd::Node {
+ public:
+  LossBackward(std::shared_ptr<RouterLosses::State> state, std::shared_ptr<RouterLosses::Forward> forward)
+      : state_(std::move(state)), forward_(std::move(forward)) {}
+
+  autograd::variable_list apply(autograd::variable_list&& gradients) override {
+    const at::Tensor gradient =
+        DefinedGradient(std::move(gradients[0]), *this, "a loss of routers", Label().text()).detach();
+    state_->end.Schedule();
+    if (state_->differentiated && state_->differentiated != forward_) state_->several = true;
+    state_->differentiated = forward_;
+    forward_->upstream = gradient;
+    return {};
+  }
+  std::string name() const override { return "RouterLossBackward"; }
+
+ private:
+  std::shared_ptr<RouterLosses::State> state_;
+  std::shared_ptr<RouterLosses::Forward> forward_;
+};
+
+// Adds the gradient of the loss of one layer's rows to that of its scores.
+class ScoresBackward final : public autograd::Node {
+ public:
+  ScoresBackward(std::shared_ptr<RouterLosses::Forward> forward, at::Tensor scores, int64_t terms,
+                 autograd::edge_list&& edges)
+      : Node(std::move(edges)), forward_(std::move(forward)), scores_(std::move(scores)), terms_(terms) {}
+
+  autograd::variable_list apply(autograd::variable_list&& gradients) override {
+    const at::Tensor gradient = DefinedGradient(std::move(gradients[0]), *this, "a loss of routers", Label().text());
+    if (!forward_->loss) return {gradient};
+    if (!forward_->upstream.defined()) throw PlanError({LossLeftOut()});
+    const at::NoGradGuard no_grad;
+    const Layout layout = terms_ > 1 ? Layout::Partial() : Layout::Replicate();
+    Region region("losses of a router", Label().text(), MeshAxis::kTp);
+    region.DeclareInput(gradient, layout);
+    const at::ScalarType type = forward_->type;
+    const at::Tensor p = at::softmax(scores_, -1, type);
+    at::Tensor of_row;
+    if (forward_->coefficients.balance != 0) {
+      const at::Tensor f = forward_->chosen.to(type);
+      of_row = p * (f - (p * f).sum(-1, /*keepdim=*/true)) *
+               (forward_->coefficients.balance * static_cast<double>(f.numel()));
+    }
+    if (forward_->coefficients.z != 0) {
+      const at::Tensor of_z =
+          p * at::logsumexp(scores_.to(type), -1, /*keepdim=*/true) * (2 * forward_->coefficients.z);
+      of_row = of_row.defined() ? of_row + of_z : of_z;
+    }
+    if (forward_->weights.defined()) of_row = of_row * forward_->weights.to(type).unsqueeze(-1);
+    const at::Tensor factor =
+        forward_->upstream.to(at::kDouble) * (forward_->data_ranks / static_cast<double>(terms_)) / forward_->rows;
+    const at::Tensor out = (gradient.to(type) + of_row * factor.to(type)).to(gradient.scalar_type());
+    region.DeclareOutput(out, layout);
+    return {out};
+  }
+  void release_variables() override { scores_.reset(); }
+  std::string name() const override { return "RouterScoresBackward"; }
+
+ private:
+  std::shared_ptr<RouterLosses::Forward> forward_;
+  at::Tensor scores_;
+  int64_t terms_;
+};
+
+template <class Node, class... Arguments>
+std::shared_ptr<Node> MakeNode(Arguments&&... arguments) {
+  return std::shared_ptr<Node>(new Node(std::forward<Arguments>(arguments)...), autograd::deleteNode);
+}
+
+// The number of ranks of tp whose gradients of the gate's scores are added: those of a gate whose result, or whose
+// weight if the plan does not redistribute the result, is shared.
+int64_t TermsOf(const CompiledPlan& plan, const std::string& gate) {
+  const int32_t module = plan.tree->Find(gate);
+  Check(module >= 0, "the plan's tree has no module " + gate);
+  const ModuleLayouts& layouts = plan.LayoutsOf(static_cast<size_t>(module));
+  const Layout* layout = nullptr;
+  if (!layouts.outputs.empty() && layouts.outputs[0]) {
+    layout = &layouts.outputs[0]->to[MeshAxis::kTp];
+  } else if (!layouts.params.empty()) {
+    layout = &layouts.params[0][MeshAxis::kTp];
+  }
+  return layout != nullptr && layout->kind == LayoutKind::kShared ? plan.mesh.size(MeshAxis::kTp) : 1;
+}
+
+}  // namespace
+
+RouterLosses::RouterLosses(int64_t experts, RouterCoefficients coefficients) : state_(std::make_shared<State>()) {
+  state_->experts = experts;
+  state_->coefficients = coefficients;
+  const auto forget = [state = std::weak_ptr<State>(state_)] {
+    if (const auto locked = state.lock()) locked->ForgetBackward();
+  };
+  state_->end.Add(forget, forget);
+}
+RouterLosses::~RouterLosses() = default;
+
+void RouterLosses::SetCoefficients(const RouterCoefficients& coefficients) {
+  state_->coefficients = coefficients;
+  state_->newest = nullptr;
+}
+const RouterCoefficients& RouterLosses::coefficients() const { return state_->coefficients; }
+
+void RouterLosses::Bind(torch::nn::Module& module, const AppliedPlan& model) {
+  const CompiledPlan& plan = model.plan();
+  for (const auto& entry : module.named_modules()) {
+    if (auto* block = dynamic_cast<SparseMoeImpl*>(entry.value().get())) {
+      block->SetScoreTerms(TermsOf(plan, entry.key() + ".gate"));
+    }
+  }
+  AxisSet axes;
+  if (plan.plan->data_parallel) {
+    for (const MeshAxis axis : {MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kEp}) axes.insert(axis);
+    state_->data_ranks = static_cast<double>(plan.mesh.data_ranks());
+  }
+  if (plan.context_parallel) {
+    axes.insert(MeshAxis::kCp);
+    state_->cp_ranks = plan.mesh.size(MeshAxis::kCp);
+    state_->cp_rank = model.mesh().coordinate(MeshAxis::kCp);
+  }
+  if (!axes.empty() && plan.mesh.size(axes) > 1) state_->group = AxisGroup::Make(model.mesh(), axes);
+}
+
+std::optional<at::Tensor> RouterLosses::Loss() {
+  if (!state_->coefficients.any()) return std::nullopt;
+  if (!state_->newest || !state_->newest->sums.defined()) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the losses of the routers were taken before a forward");
+    d.path = Label().text();
+    d.required = "a forward of the model, then RouterLosses::Loss";
+    throw PlanError({std::move(d)});
+  }
+  Forward& forward = *state_->newest;
+  if (forward.loss) return forward.loss;
+  const int64_t experts = state_->experts;
+  at::Tensor loss;
+  {
+    const at::NoGradGuard no_grad;
+    if (state_->group) {
+      Region region("sums of routers", Label().text(), state_->group->axes());
+      region.DeclareInput(forward.sums, Layout::Partial());
+      const int64_t shape[] = {forward.sums.numel()};
+      const int64_t bytes = forward.sums.numel() * static_cast<int64_t>(forward.sums.element_size());
+      forward.sums =
+          state_->group->AllReduce(std::move(forward.sums), {Direction::kForward, &Label(), shape, bytes, -1});
+      region.DeclareOutput(forward.sums, Layout::Replicate());
+    }
+    forward.rows = forward.sums.select(0, 2 * experts + 1).clamp_min(1);
+    forward.chosen = forward.sums.narrow(0, 0, experts) / forward.rows;
+    const at::Tensor probability = forward.sums.narrow(0, experts, experts) / forward.rows;
+    const at::Tensor balance = (forward.chosen * probability).sum() * static_cast<double>(experts);
+    const at::Tensor z = forward.sums.select(0, 2 * experts) / forward.rows;
+    loss = (balance * forward.coefficients.balance + z * forward.coefficients.z).to(forward.type);
+  }
+  if (at::GradMode::is_enabled()) {
+    autograd::create_gradient_edge(loss, MakeNode<LossBackward>(state_, state_->newest));
+  }
+  forward.loss = loss;
+  return loss;
+}
+
+CollectiveCounts RouterLosses::counts() const { return state_->group ? state_->group->counts() : CollectiveCounts(); }
+
+void RouterLosses::ClearCounts() {
+  if (state_->group) state_->group->ClearCounts();
+}
+
+void RouterLosses::Begin(const std::optional<at::Tensor>& mask) {
+  state_->newest = nullptr;
+  state_->ForgetBackward();  // of one that an exception ended
+  if (!state_->coefficients.any()) return;
+  auto forward = std::make_shared<Forward>();
+  forward->coefficients = state_->coefficients;
+  forward->data_ranks = state_->data_ranks;
+  if (mask) {
+    const at::NoGradGuard no_grad;
+    const int64_t length = mask->size(1);
+    const int64_t chunk = (length + state_->cp_ranks - 1) / state_->cp_ranks;
+    const int64_t begin = std::min(length, chunk * state_->cp_rank);
+    const int64_t end = std::min(length, begin + chunk);
+    forward->weights = mask->slice(1, begin, end).ne(0).to(at::kDouble).reshape(-1);
+  }
+  state_->newest = std::move(forward);
+}
+
+// In a second run, the forward is that of the backward, which need not be the newest one.
+at::Tensor RouterLosses::Inject(const at::Tensor& scores, int64_t terms) {
+  if (!at::GradMode::is_enabled() || !scores.requires_grad()) return scores;
+  std::shared_ptr<Forward> forward = state_->newest;
+  if (autograd::get_current_graph_task_id() != -1) {
+    if (state_->several) {
+      throw PlanError({NotDifferentiable("the layers of two forwards are recomputed in one backward",
+                                         "a backward for each forward, or a plan without recompute")});
+    }
+    const bool taken = forward && forward->loss;
+    forward = state_->differentiated;
+    if (!forward && taken) throw PlanError({LossLeftOut()});
+  }
+  if (!forward) return scores;
+  const auto node = MakeNode<ScoresBackward>(std::move(forward), scores.detach(), terms,
+                                             autograd::edge_list{autograd::impl::gradient_edge(scores)});
+  at::Tensor out;
+  {
+    const at::NoGradGuard no_grad;
+    out = scores.view_as(scores);
+  }
+  autograd::create_gradient_edge(out, node);
+  if (auto* view = autograd::impl::get_view_autograd_meta(out); view != nullptr && view->has_bw_view()) {
+    view->set_creation_meta(autograd::CreationMeta::IN_CUSTOM_FUNCTION);
+  }
+  return out;
+}
+
+void RouterLosses::Count(const at::Tensor& scores, const at::Tensor& probabilities, const at::Tensor& ids) {
+  if (!state_->newest || autograd::get_current_graph_task_id() != -1) return;
+  const at::NoGradGuard no_grad;
+  Forward& forward = *state_->newest;
+  const int64_t experts = state_->experts;
+  const at::TensorOptions options = probabilities.options().dtype(at::kDouble);
+  if (!forward.sums.defined()) forward.sums = at::zeros({2 * experts + 2}, options);
+  forward.type = probabilities.scalar_type();
+  at::Tensor weights = forward.weights;
+  if (weights.defined() && weights.numel() != ids.size(0)) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the attention mask does not fit the tokens of a router");
+    d.path = "attention_mask";
+    d.declared = std::to_string(weights.numel()) + " positions";
+    d.required = std::to_string(ids.size(0)) + " positions: [B, T] of input_ids";
+    throw PlanError({std::move(d)});
+  }
+  if (!weights.defined()) weights = at::ones({ids.size(0)}, options);
+  const at::Tensor of_rows = weights.unsqueeze(-1);
+  // scatter_add and not bincount, which has no kernel for the meta device.
+  forward.sums.narrow(0, 0, experts).scatter_add_(0, ids.reshape(-1), of_rows.expand_as(ids).reshape(-1));
+  forward.sums.narrow(0, experts, experts).add_((probabilities.detach().to(at::kDouble) * of_rows).sum(0));
+  if (forward.coefficients.z != 0) {
+    const at::Tensor l = at::logsumexp(scores.detach().to(forward.type), -1).to(at::kDouble);
+    forward.sums.select(0, 2 * experts).add_((l * l * weights).sum());
+  }
+  forward.sums.select(0, 2 * experts + 1).add_(weights.sum());
+}
+
+}  // namespace moonshard
