@@ -58,16 +58,31 @@ struct Where {
   bool from_file = false;    // the sections are those of the adapter's files
 };
 
+const std::string kFsdp = R"(fsdp { wrap = "model.layers.*" },)";
+
 // PEFT's name of a factor: "base_model.model.lm_head.lora_A.weight" for "lm_head.lora_A.default".
 std::string NameOf(const std::string& path) {
   return "base_model.model." + path.substr(0, path.rfind('.')) + ".weight";
 }
 
-bool IsFactor(const std::string& path) { return path.ends_with(".default"); }
+// Whether the path is of a factor of the adapter.
+bool IsFactor(const std::string& path, const std::string& adapter) { return path.ends_with("." + adapter); }
 
 at::Tensor NextTokenLoss(const at::Tensor& logits, const at::Tensor& labels) {
   const int64_t last = labels.size(1) - 1;
   return at::cross_entropy_loss(logits.narrow(1, 0, last).flatten(0, 1), labels.narrow(1, 1, last).flatten());
+}
+
+void ExpectGradients(const AppliedPlan& applied, const NamedTensors& expected, const std::string& adapter) {
+  for (const LiveParameter& parameter : applied.parameters()) {
+    if (!IsFactor(parameter.path, adapter)) {
+      Expect(!parameter.tensor.grad().defined(), parameter.path + " has no gradient");
+      continue;
+    }
+    const at::Tensor full = GatherFull(applied, parameter, parameter.tensor.grad());
+    Expect(RelativeError(full, expected.at("grad." + NameOf(parameter.path))) <= kTolerance,
+           "the gradient of " + parameter.path);
+  }
 }
 
 void RunCase(const AdapterCase& adapters, const Where& where, DeviceMesh& mesh) {
@@ -114,19 +129,10 @@ void RunCase(const AdapterCase& adapters, const Where& where, DeviceMesh& mesh) 
   }
   Expect(RelativeError(logits.detach(), expected.at("logits")) <= kTolerance, "the logits");
   Expect(RelativeError(loss.detach(), expected.at("loss")) <= kTolerance, "the loss");
-  for (const LiveParameter& parameter : applied->parameters()) {
-    if (!IsFactor(parameter.path)) {
-      Expect(!parameter.tensor.grad().defined(), parameter.path + " has no gradient");
-      continue;
-    }
-    const at::Tensor full = GatherFull(*applied, parameter, parameter.tensor.grad());
-    Expect(RelativeError(full, expected.at("grad." + NameOf(parameter.path))) <= kTolerance,
-           "the gradient of " + parameter.path);
-  }
+  ExpectGradients(*applied, expected, "default");
 }
 
 TEST_CASE("adapters compute and learn as PEFT's do, on every mesh") {
-  const std::string fsdp = R"(fsdp { wrap = "model.layers.*" },)";
   const Where places[] = {
       {"tp=1"},
       {"tp=2"},
@@ -136,10 +142,10 @@ TEST_CASE("adapters compute and learn as PEFT's do, on every mesh") {
       {"tp=8", true},
       {"tp=2", true, R"(recompute { "model.layers.*" },)"},
       {"tp=8", false, R"(recompute { "model.layers.0" },)"},
-      {"dp=2", false, fsdp},
-      {"dp=2,tp=2", true, fsdp},
+      {"dp=2", false, kFsdp},
+      {"dp=2,tp=2", true, kFsdp},
       {"dp=2,tp=2", false, R"(fsdp { wrap = "model.layers.*", reshard = true }, recompute { "model.layers.*" },)"},
-      {"dp_replicate=2,dp_shard=2", false, fsdp},
+      {"dp_replicate=2,dp_shard=2", false, kFsdp},
       {"dp=2,tp=2", false, "ddp {},"},
       {"tp=1", false, "", true},
       {"tp=4", true, "", true},
@@ -151,6 +157,79 @@ TEST_CASE("adapters compute and learn as PEFT's do, on every mesh") {
                            << where.section);
       RunRanks(where.mesh, [&](DeviceMesh& mesh) { RunCase(adapters, where, mesh); });
     }
+  }
+}
+
+// Two adapters of one model, of which the first is trained. The second has a dropout, which inference does not have.
+void RunSwitch(const Where& where, DeviceMesh& mesh) {
+  const std::filesystem::path base = SourcePath("tests/parity/llama_gqa");
+  const std::string adapters = SourcePath("tests/parity/adapters/");
+  const StoredAdapter first = ReadAdapter(adapters + "all_linear", {}, "first").ValueOrThrow();
+  const StoredAdapter second = ReadAdapter(adapters + "rslora", {}, "second").ValueOrThrow();
+  const NamedTensors of_first = ReadTensors(adapters + "all_linear/expected.safetensors");
+  const NamedTensors of_second = ReadTensors(adapters + "rslora/expected.safetensors");
+  const NamedTensors inputs = ReadTensors(base / "inputs_1.safetensors");
+  const JsonValue config = ReadConfig(base);
+  CausalLm model;
+  {
+    const nn::DeferInit defer;
+    model = MakeCausalLm(config).ValueOrThrow();
+  }
+  const LiveTree live = ReadLiveTree(*model.module).ValueOrThrow();
+  PlanInputs of_plan;
+  of_plan.config = config;
+  of_plan.mesh = mesh.shape();
+  of_plan.model = live.tree.get();
+  of_plan.options["sequence_parallel"] = where.sequence_parallel;
+  Plan plan =
+      EvaluatePlan("return plan { extends \"llama\", " + where.section + " }", "lora.lua", of_plan).ValueOrThrow();
+  plan.adapters = first.sections;
+  for (Adapter section : second.sections) {
+    section.dropout = 0.5;
+    plan.adapters.push_back(section);
+  }
+  ApplyOptions options;
+  options.deferred_type = at::kDouble;
+  const auto applied = ParallelizeModule(*model.module, plan, mesh, options);
+  LoadCheckpoint(*applied, Checkpoint::Open(base.string()).ValueOrThrow());
+  LoadAdapter(*applied, second);
+  LoadAdapter(*applied, first);
+  const at::Tensor ids = inputs.at("input_ids");
+  const auto forward = [&] { return model.forward(ids, std::nullopt, std::nullopt); };
+  const auto expect = [&](const std::string& name, const at::Tensor& logits) {
+    Expect(applied->active_adapter() == name, "the active adapter is '" + name + "'");
+    applied->ClearCounts();
+    const at::Tensor made = forward();
+    Expect(RelativeError(made.detach(), logits) <= kTolerance, "the logits of '" + name + "'");
+    return std::pair(made, applied->counts());
+  };
+  const auto [trained, counts] = expect("first", of_first.at("logits"));
+  applied->SetActiveAdapter("");
+  const auto [bare, counts_of_none] = expect("", ReadTensors(base / "expected_1.safetensors").at("logits"));
+  applied->SetActiveAdapter("second");
+  const auto [other, counts_of_second] = expect("second", of_second.at("logits"));
+  for (const CollectiveKind kind : kCollectiveKinds) {
+    for (const CollectiveCounts& one : {counts_of_none, counts_of_second}) {
+      Expect(one.of(Direction::kForward, kind) == counts.of(Direction::kForward, kind), ToString(kind));
+    }
+  }
+  bool threw = false;
+  try {
+    NextTokenLoss(other, inputs.at("labels")).backward();
+  } catch (const c10::Error&) {
+    threw = true;
+  }
+  Expect(threw, "a backward of an adapter that is not trained is an error");
+  applied->SetActiveAdapter("first");
+  NextTokenLoss(expect("first", of_first.at("logits")).first, inputs.at("labels")).backward();
+  ExpectGradients(*applied, of_first, "first");
+}
+
+TEST_CASE("adapters are switched between calls for inference, and the trained one trains as before") {
+  for (const Where& where : {Where{"tp=1"}, Where{"tp=2"}, Where{"tp=4", true}, Where{"dp=2", false, kFsdp},
+                             Where{"dp=2,tp=2", true, kFsdp}}) {
+    INFO(where.mesh << (where.sequence_parallel ? " sequence parallel " : " ") << where.section);
+    RunRanks(where.mesh, [&](DeviceMesh& mesh) { RunSwitch(where, mesh); });
   }
 }
 

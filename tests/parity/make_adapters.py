@@ -9,6 +9,8 @@ Each folder under tests/parity/adapters/ has the files that PEFT saves, and what
 
 B is random too: zeros would hide A.
 
+targets.json has the default targets of PEFT by model_type: a list of names, or an expression.
+
     make_adapters.py [FOLDER]   needs torch, transformers, safetensors and peft; recorded with torch 2.11,
                                 transformers 5.18, peft 0.21.
 """
@@ -19,6 +21,7 @@ import sys
 
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -30,6 +33,9 @@ CASES = {
     )),
     "packed": ("phi3_gqa", dict(r=2, lora_alpha=3, target_modules=["qkv_proj", "gate_up_proj"])),
     "rslora": ("llama_gqa", dict(r=3, lora_alpha=5, use_rslora=True, target_modules=["q_proj", "down_proj"])),
+    "tokens": ("llama_vocab331", dict(
+        r=3, lora_alpha=5, alpha_pattern={"embed_tokens": 4}, target_modules=["embed_tokens", "up_proj"],
+    )),
 }  # fmt: skip
 
 
@@ -63,3 +69,5 @@ if __name__ == "__main__":
     here = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
     for case, (checkpoint, options) in CASES.items():
         make(here, case, checkpoint, options)
+    targets = json.dumps(TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING, indent=2, sort_keys=True)
+    (here / "adapters" / "targets.json").write_text(targets + "\n")

@@ -49,9 +49,17 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
 }
 
 void AddAdapter(CLI::App& app, ModelOptions& model) {
-  app.add_option("--adapter", model.adapter,
+  app.add_option("--adapter", model.adapters,
                  "directory with a LoRA adapter in the files of PEFT (adapter_config.json, adapter_model.safetensors); "
-                 "its modules, ranks and scales replace the plan's `lora` sections");
+                 "its modules, ranks and scales replace the plan's `lora` sections. May be repeated, as NAME=DIR")
+      ->allow_extra_args(false);
+  app.add_option(
+         "--lora", model.lora,
+         "a new LoRA adapter in place of the plan's `lora` sections, as in rank=8,alpha=16,target=q_proj+v_proj: "
+         "the keys of `lora`, and target with the ends of paths of modules, by default the targets that PEFT has "
+         "for the model; may be repeated, and the first that names a module applies to it")
+      ->allow_extra_args(false);
+  app.add_option("--active", model.active, "name of the adapter that is computed with and trained; default: the first");
 }
 
 // --format and --color as given; ReadFindingsOutput interprets them.

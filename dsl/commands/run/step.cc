@@ -572,7 +572,7 @@ Diagnostics LoadWeights(const ShardedModel& model, const ModelFolder& folder) {
     if (folder.program) names.buffers = MissingBufferInit(*folder.program);
     warnings = LoadCheckpoint(*model.applied, folder.checkpoint, names);
   }
-  if (folder.adapter) LoadAdapter(*model.applied, *folder.adapter);
+  for (const StoredAdapter& adapter : folder.adapters) LoadAdapter(*model.applied, adapter);
   return warnings;
 }
 
@@ -600,7 +600,7 @@ SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder
   LoadWeights(out.alone, folder);
   for (const ShardedModel* one : {&out.sharded, &out.alone}) {
     one->model.module->eval();
-    if (!folder.adapter) DrawFactors(*one->applied);
+    if (folder.adapters.empty()) DrawFactors(*one->applied);
   }
   return out;
 }

@@ -21,8 +21,8 @@ namespace {
 constexpr const char* kDataText = "data";
 constexpr const char* kOptionsText = "options";
 // Those of the saved options whose change is a change of the run, besides what the optimizer remembers.
-constexpr std::array kComparedOptions = {"dtype",  "loss",     "batch",       "lr",  "min_lr",
-                                         "warmup", "schedule", "decay_steps", "clip"};
+constexpr std::array kComparedOptions = {"dtype",    "loss",        "batch", "lr",   "min_lr", "warmup",
+                                         "schedule", "decay_steps", "clip",  "lora", "active"};
 
 std::string FlagOf(std::string key) {
   std::ranges::replace(key, '_', '-');

@@ -289,7 +289,7 @@ Diagnostics WeightsOfModel(const TrainVerb& verb, const ModelFolder& folder, con
 
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const CausalLm& net, AppliedPlan& model) {
   Diagnostics warnings = WeightsOfModel(verb, folder, net, model);
-  if (folder.adapter) LoadAdapter(model, *folder.adapter);
+  for (const StoredAdapter& adapter : folder.adapters) LoadAdapter(model, adapter);
   return warnings;
 }
 
@@ -346,6 +346,8 @@ std::string Describe(const TrainVerb& verb) {
                         {"seed", std::to_string(verb.seed)},
                         {"save_every", verb.save_every},
                         {"resume", verb.resume},
+                        {"lora", JsonValue::Array(verb.model.lora.begin(), verb.model.lora.end())},
+                        {"active", verb.model.active},
                         {"accept_changes", JsonValue::Array(verb.accept_changes.begin(), verb.accept_changes.end())}},
       2);
 }

@@ -4,11 +4,13 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <vector>
 
 #include "dsl/planning/choose/choose_plan.h"
+#include "dsl/planning/resolve_model/adapter_options.h"
 #include "engine/core/base/join_first.h"
 #include "engine/core/base/text.h"
 #include "engine/graph/program_checks.h"
@@ -109,6 +111,14 @@ Diagnostic TwoPrograms(const ModelOptions& options) {
   return d;
 }
 
+// Adapters of a file and new ones: which of them are trained would depend on an order.
+Diagnostic AdaptersAndLora() {
+  Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "--adapter and --lora are given");
+  d.declared = "adapters that exist, and new ones";
+  d.required = "--adapter, whose adapters are loaded, or --lora, for new adapters";
+  return d;
+}
+
 Result<ModelFolder> OpenModel(const ModelOptions& options, CheckpointUse use) {
   Diagnostics diagnostics;
   ModelFolder folder;
@@ -117,11 +127,10 @@ Result<ModelFolder> OpenModel(const ModelOptions& options, CheckpointUse use) {
     diagnostics.push_back(TwoPrograms(options));
     return diagnostics;
   }
-  if (!options.adapter.empty()) {
-    folder.adapter =
-        ReadAdapter(options.adapter, use == CheckpointUse::kHeaders ? kHeaders : HeaderOptions()).Collect(diagnostics);
-    if (!folder.adapter) return diagnostics;
-  }
+  std::optional<std::vector<StoredAdapter>> adapters =
+      ReadAdapters(options.adapters, use == CheckpointUse::kHeaders ? kHeaders : HeaderOptions()).Collect(diagnostics);
+  if (!adapters) return diagnostics;
+  folder.adapters = *std::move(adapters);
   const std::string program_path = ProgramPathOf(options);
   if (!program_path.empty()) {
     std::optional<ExportedProgram> program = ReadProgramPath(program_path).Collect(diagnostics);
@@ -223,16 +232,21 @@ PlanInputs InputsOf(const ModelOptions& options, const ModelConfig& config, cons
 }
 
 Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std::shared_ptr<const ModuleTree> tree,
-                        const std::vector<Adapter>& adapters) {
+                        const std::vector<Adapter>& adapters, const std::string& active) {
   const Clock::time_point begin = Clock::now();
   Resolution out;
   std::optional<Plan> plan = ChoosePlan(wanted, inputs).Collect(out.diagnostics);
+  if (plan && !adapters.empty()) plan->adapters = adapters;
+  if (plan && !active.empty()) {
+    Diagnostics found = Activate(active, plan->adapters);
+    std::ranges::move(found, std::back_inserter(out.diagnostics));
+    if (HasErrors(out.diagnostics)) plan.reset();
+  }
   const std::string made = plan ? Count(plan->rules.size(), "rule") + " of plan " + plan->name : "nothing";
   out.passes.push_back(MakeRecord("evaluate", made, out.diagnostics, SecondsSince(begin)));
   out.tree = std::move(tree);
   out.mesh = inputs.mesh;
   if (!plan) return out;
-  if (!adapters.empty()) plan->adapters = adapters;
   Resolution resolved = RunPasses(std::make_shared<const Plan>(std::move(*plan)), out.tree, out.mesh, inputs.config);
   PutBefore(out.diagnostics, std::move(out.passes), resolved);
   return resolved;
@@ -241,13 +255,24 @@ Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std
 Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,
                         std::shared_ptr<const ModuleTree> tree) {
   const PlanInputs inputs = InputsOf(options, config, mesh, *tree);
-  if (options.adapter.empty()) return ResolveModel(options.plan, inputs, std::move(tree));
   Resolution out;
   out.mesh = mesh;
   out.tree = tree;
-  const std::optional<StoredAdapter> adapter = ReadAdapter(options.adapter, kHeaders).Collect(out.diagnostics);
-  if (!adapter) return out;
-  return ResolveModel(options.plan, inputs, std::move(tree), adapter->sections);
+  std::vector<Adapter> sections;
+  if (!options.adapters.empty() && !options.lora.empty()) {
+    out.diagnostics.push_back(AdaptersAndLora());
+    return out;
+  }
+  const std::optional<std::vector<StoredAdapter>> stored =
+      ReadAdapters(options.adapters, kHeaders).Collect(out.diagnostics);
+  if (!stored) return out;
+  for (const StoredAdapter& one : *stored) sections.insert(sections.end(), one.sections.begin(), one.sections.end());
+  if (!options.lora.empty()) {
+    std::optional<std::vector<Adapter>> made = ParseLora(options.lora, config, *tree).Collect(out.diagnostics);
+    if (!made) return out;
+    sections = *std::move(made);
+  }
+  return ResolveModel(options.plan, inputs, std::move(tree), sections, options.active);
 }
 
 Resolution ResolveDirectory(const ModelOptions& options, bool headers_only, TrialsOf trials) {

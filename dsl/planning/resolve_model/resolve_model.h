@@ -36,10 +36,12 @@ struct ModelOptions {
   std::string plan;          // a file, the name of a shipped plan, hf:FILE or hf:FILE#KEY; "": chosen by ChoosePlan
   std::string mesh;          // "tp=2,dp=4"; "": one rank
   std::map<std::string, std::string> options;  // of the plan: --option k=v
-  // A directory with an adapter in the files of PEFT (stored_adapter.h), whose sections replace those of the plan; "":
-  // none.
-  std::string adapter = {};
-  bool isolate = false;  // PlanInputs::isolate
+  // Adapters, whose sections replace those of the plan (adapter_options.h): directories in the form of PEFT, as
+  // NAME=DIR or DIR, or new adapters, as rank=8,target=q_proj. At most one of the two lists has elements.
+  std::vector<std::string> adapters = {};
+  std::vector<std::string> lora = {};
+  std::string active = {};  // the adapter that is computed with and trained; "": the plan's first
+  bool isolate = false;     // PlanInputs::isolate
 };
 
 // The path of the exported program: `program`, or `model` if it is a program; "": none.
@@ -52,10 +54,10 @@ struct ModelFolder {
   MeshShape mesh;
   std::shared_ptr<const ExportedProgram> program = nullptr;  // runs in place of a reference model; null: none
   bool is_program = false;  // MODEL is the program: there is no directory, and the weights are those in the archive
-  std::optional<StoredAdapter> adapter = std::nullopt;
+  std::vector<StoredAdapter> adapters = {};
 };
 
-// Reads config.json, the checkpoint's headers, the mesh, the program and the adapter. `headers_only` accepts
+// Reads config.json, the checkpoint's headers, the mesh, the program and the adapters. `headers_only` accepts
 // safetensors files without data. If `options.model` is a program, the config is the one that the exporter recorded
 // (empty if it recorded none), and the checkpoint is empty. The errors of all files are returned together. Errors also:
 // kFileNotFound: `options.model` is no directory, or a directory with archives but without their index; kBadArgument:
@@ -86,10 +88,11 @@ PlanInputs InputsOf(const ModelOptions& options, const ModelConfig& config, cons
 // Chooses the plan (dsl/planning/choose/choose_plan.h), evaluates it and runs the passes of engine/plan/resolve.
 // `wanted`: as ModelOptions::plan. `inputs.model` must be `tree.get()`. Stops after the first stage that has errors;
 // the result has all errors of that stage and the findings of the earlier stages. Its first pass is "evaluate".
-// `adapters`: sections in place of those of the plan; empty: those of the plan. The second form makes the inputs with
-// InputsOf, and reads the sections of `options.adapter`.
+// `adapters`: sections in place of those of the plan; empty: those of the plan. `active`: the adapter that becomes the
+// plan's first; "": the plan's first stays. The second form makes the inputs with InputsOf, and the sections from
+// `options.adapters` or `options.lora`; kBadArgument if both are given.
 Resolution ResolveModel(const std::string& wanted, const PlanInputs& inputs, std::shared_ptr<const ModuleTree> tree,
-                        const std::vector<Adapter>& adapters = {});
+                        const std::vector<Adapter>& adapters = {}, const std::string& active = {});
 Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, const MeshShape& mesh,
                         std::shared_ptr<const ModuleTree> tree);
 

@@ -12,6 +12,7 @@
 
 #include <re2/re2.h>
 
+#include "engine/core/base/check.h"
 #include "engine/core/base/small_file.h"
 #include "engine/core/base/text.h"
 
@@ -19,7 +20,6 @@ namespace moonshard {
 namespace {
 
 constexpr std::string_view kPrefix = "base_model.model.";
-constexpr const char* kName = "default";
 
 // The factors of one module.
 struct Factors {
@@ -29,8 +29,10 @@ struct Factors {
 
 class AdapterReader {
  public:
-  AdapterReader(const std::string& folder, HeaderOptions options)
-      : file_(folder + "/adapter_config.json"), weights_(folder + "/adapter_model.safetensors"), options_(options) {}
+  AdapterReader(const std::string& folder, HeaderOptions options, const std::string& name)
+      : file_(folder + "/adapter_config.json"), weights_(folder + "/adapter_model.safetensors"), options_(options) {
+    out_.name = name;
+  }
 
   Result<StoredAdapter> Run() {
     std::optional<JsonValue> config = ReadJsonFile(file_, SmallFile::kConfig, JsonDialect::kPython).Collect(found_);
@@ -157,7 +159,7 @@ class AdapterReader {
       }
       const std::string module(name.substr(0, name.size() - std::string_view(".lora_A.weight").size()));
       (first ? factors_[module].a : factors_[module].b) = &tensor;
-      out_.stored_as[module + (first ? ".lora_A." : ".lora_B.") + kName] = tensor.name;
+      out_.stored_as[module + (first ? ".lora_A." : ".lora_B.") + out_.name] = tensor.name;
     }
     for (const auto& [module, factors] : factors_) CheckShapes(module, factors);
     if (factors_.empty() && !HasErrors(found_)) Add(Finding::kMissingTensor, "the adapter has no factors", weights_);
@@ -194,7 +196,7 @@ class AdapterReader {
     }
     for (const auto& [of, paths] : modules) {
       Adapter section;
-      section.name = kName;
+      section.name = out_.name;
       section.rank = of.first;
       section.alpha = of.second;
       section.dropout = dropout_;
@@ -257,8 +259,9 @@ class AdapterReader {
 
 }  // namespace
 
-Result<StoredAdapter> ReadAdapter(const std::string& folder, HeaderOptions options) {
-  return AdapterReader(folder, options).Run();
+Result<StoredAdapter> ReadAdapter(const std::string& folder, HeaderOptions options, const std::string& name) {
+  Check(IsAdapterName(name), "not a name of an adapter");
+  return AdapterReader(folder, options, name).Run();
 }
 
 }  // namespace moonshard

@@ -89,6 +89,9 @@ std::string TextOfSections(const CompiledPlan& plan) {
     const Adapter& adapter = plan.plan->adapters[static_cast<size_t>(section)];
     out += "lora " + adapter.name + " " + path + " " + SettingsText(adapter) + "\n";
   }
+  const std::string active = plan.active_adapter();
+  const auto other = [&](const Adapter& adapter) { return adapter.name != active; };
+  if (std::ranges::any_of(plan.plan->adapters, other)) out += "active " + active + "\n";
   for (const ModuleDType& kept : plan.kept_dtypes) out += "keep_dtype " + kept.path + " " + kept.dtype + "\n";
   return out;
 }

@@ -35,6 +35,8 @@
 
 #include <torch/nn/module.h>
 
+#include "engine/core/base/check.h"
+#include "engine/core/base/text.h"
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/gradient_sums.h"
@@ -77,6 +79,8 @@ struct AppliedPlan::State {
   std::shared_ptr<RandomStreams> streams;  // null where values are full, and where ranks share a generator
   std::shared_ptr<CallObservers> observers = std::make_shared<CallObservers>();
   std::vector<Hookable*> for_observers;  // modules that have a boundary for observers alone
+  std::string active_adapter = plan.active_adapter();
+  std::shared_ptr<bool> trains = std::make_shared<bool>(true);  // whether the active adapter is that of the plan
 };
 
 // Makes everything that can fail by what it is given first; then changes the model. Each change has its undo, for what
@@ -146,7 +150,8 @@ class Applier {
                                  s_.observers,
                                  s_.plan.sharded_dims,
                                  options_.check_inputs,
-                                 s_.loads};
+                                 s_.loads,
+                                 s_.trains};
     std::vector<std::pair<Hookable*, std::shared_ptr<Boundary>>> made;
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       if (s_.plan.StepsOf(m).empty() || s_.live.hooks[m] == nullptr) continue;
@@ -205,25 +210,26 @@ class Applier {
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
   }
 
+  // Each adapted module gets the term of the active adapter, or none: a module without support is refused here, also if
+  // only other adapters adapt it, and not by SetActiveAdapter.
   void RequestLowRank() {
+    const std::string active = s_.plan.active_adapter();
+    std::map<std::string, const Adapter*> adapters;  // by path: the active one, or one of the others
     for (const auto& [path, section] : s_.plan.adapted) {
       const Adapter& adapter = s_.plan.plan->adapters[static_cast<size_t>(section)];
-      if (adapter.name != s_.plan.active_adapter()) continue;
+      if (adapter.name == active || !adapters.contains(path)) adapters[path] = &adapter;
+    }
+    for (const auto& [path, adapter] : adapters) {
       const auto m = static_cast<size_t>(s_.plan.tree->Find(path));
-      const auto factor = [&](const char* name) {
-        return TensorAt(static_cast<size_t>(s_.plan.tree->Find(path + "." + name)), adapter.name);
-      };
       Hookable* hook = s_.live.hooks[m];
-      const auto term = std::make_shared<const LowRank>(
-          LowRank{factor("lora_A"), factor("lora_B"), adapter.scale(), adapter.dropout});
-      if (hook != nullptr && hook->SetLowRank(term)) {
+      if (hook != nullptr && hook->SetLowRank(adapter->name == active ? LowRankOf(s_.live, path, *adapter) : nullptr)) {
         undo_.emplace_back([hook] { hook->SetLowRank(nullptr); });
         continue;
       }
       Diagnostic d =
-          MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + path + "' does not support an adapter", adapter.source);
+          MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + path + "' does not support an adapter", adapter->source);
       d.path = path;
-      d.declared = ToText(adapter) + " on " + ModuleAt(m).kind;
+      d.declared = ToText(*adapter) + " on " + ModuleAt(m).kind;
       d.required =
           "moonshard::nn::Linear, or a class with bool SetLowRank(std::shared_ptr<const LowRank>), called through its "
           "holder";
@@ -409,6 +415,33 @@ void AppliedPlan::DropUnsyncedGradients() {
   for (const std::shared_ptr<Unit>& unit : state_->units) unit->DropUnsynced();
   state_->gradient_sum->DropUnsynced();
 }
+// What is compiled for training (sums, buckets, units, streams of dropout) is for the factors of the plan's adapter. So
+// another one is a term of constants, and no part of the graph.
+void AppliedPlan::SetActiveAdapter(const std::string& name) {
+  Agree(state_->mesh, "the active adapter", name);
+  const CompiledPlan& plan = state_->plan;
+  std::vector<std::string> names;
+  for (const Adapter& adapter : plan.plan->adapters) names.push_back(adapter.name);
+  if (!name.empty() && std::ranges::count(names, name) == 0) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "the plan has no adapter '" + name + "'");
+    d.help = DidYouMean(name, names);
+    throw PlanError({std::move(d)});
+  }
+  std::map<Hookable*, std::shared_ptr<const LowRank>> terms;
+  for (const auto& [path, section] : plan.adapted) {
+    Adapter adapter = plan.plan->adapters[static_cast<size_t>(section)];
+    std::shared_ptr<const LowRank>& term = terms[state_->live.hooks[static_cast<size_t>(plan.tree->Find(path))]];
+    if (adapter.name != name) continue;
+    if (name != plan.active_adapter()) adapter.dropout = 0;
+    term = LowRankOf(state_->live, path, adapter);
+  }
+  for (const auto& [hook, term] : terms) Check(hook->SetLowRank(term), "an adapted module refuses its term");
+  state_->active_adapter = name;
+  *state_->trains = name == plan.active_adapter();
+}
+
+const std::string& AppliedPlan::active_adapter() const { return state_->active_adapter; }
+
 const std::vector<std::shared_ptr<Unit>>& AppliedPlan::units() const { return state_->units; }
 CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }
 std::vector<ExpertLoad> AppliedPlan::expert_loads() const { return state_->loads->All(); }

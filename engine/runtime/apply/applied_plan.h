@@ -106,6 +106,16 @@ class AppliedPlan {
   // Drops the gradients that SetGradientSync(false) keeps outside of .grad. Call between backwards, on every rank.
   void DropUnsyncedGradients();
 
+  // Computes with the adapter `name` of the plan in place of the one that is active; "": with no adapter, as the model
+  // without the plan's `lora` sections does. After Apply, CompiledPlan::active_adapter is active. Any other one is for
+  // inference alone, and without dropout: it has no gradients, and its model's outputs do not require one, so that
+  // backward() throws; the trained adapter keeps its values and gradients meanwhile. To train another adapter, apply a
+  // plan whose first adapter it is. Collective over the mesh; call it between the model's calls. Throws PlanError before
+  // anything changes: kRanksDisagree (another name on another rank), kBadArgument (the plan has no such adapter).
+  void SetActiveAdapter(const std::string& name);
+  // The name of the active adapter; "": none.
+  const std::string& active_adapter() const;
+
   // The units of the plan's fsdp and precision sections, in the order of CompiledPlan::units.
   const std::vector<std::shared_ptr<Unit>>& units() const;
 

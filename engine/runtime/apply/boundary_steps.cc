@@ -279,16 +279,21 @@ class ShareResultsStep final : public BoundaryStep {
 };
 
 // The first result of a frozen lookup becomes a leaf that requires a gradient: all modules behind it then run their
-// backward as in a model that is trained in full, with the same collectives, wherever the first adapter is.
+// backward as in a model that is trained in full, with the same collectives, wherever the first adapter is. While an
+// adapter is active that is not trained, no result requires a gradient, and a backward is an error of LibTorch.
 class NeedGradientStep final : public BoundaryStep {
  public:
+  explicit NeedGradientStep(std::shared_ptr<const bool> trains) : trains_(std::move(trains)) {}
   void Leave(State* /*state*/, std::span<const TensorSlot> results) override {
-    if (!c10::GradMode::is_enabled()) return;
+    if (!*trains_ || !c10::GradMode::is_enabled()) return;
     for (const TensorSlot& slot : results) {
       if (slot.position != 0 || !slot.tensor->defined()) continue;
       if (slot.tensor->is_floating_point() && !slot.tensor->requires_grad()) slot.tensor->requires_grad_(true);
     }
   }
+
+ private:
+  std::shared_ptr<const bool> trains_;
 };
 
 // A rowwise bias. In the forward of each rank it would be added once per rank, and the reduction would sum it as often;
@@ -372,7 +377,7 @@ class BoundaryMaker {
                           layouts_.experts, path_),
             path_, parts_.loads);
       case StepKind::kShareResults: return std::make_shared<ShareResultsStep>();
-      case StepKind::kNeedGradient: return std::make_shared<NeedGradientStep>();
+      case StepKind::kNeedGradient: return std::make_shared<NeedGradientStep>(parts_.trains);
       case StepKind::kAddParameters: return std::make_shared<AddParametersStep>(std::move(late_));
       case StepKind::kRingAttention: return nullptr;  // the enclosing module has it (Hookable::SetRing)
       case StepKind::kRecompute:

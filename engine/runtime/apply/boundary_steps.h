@@ -49,6 +49,7 @@ struct BoundaryParts {
   std::set<int64_t> sharded_dims;  // CompiledPlan::sharded_dims
   int64_t check_inputs = 0;        // ApplyOptions::check_inputs
   std::shared_ptr<ExpertLoads> loads;
+  std::shared_ptr<const bool> trains;  // whether calls may train: AppliedPlan::SetActiveAdapter
 };
 
 // Returns the boundary of a module that has steps. `redistributions`: the result of MakeRedistributions. `late`: the

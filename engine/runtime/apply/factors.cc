@@ -29,10 +29,11 @@ at::Tensor Draw(const std::string& path, const Parameter& factor) {
   return at::empty(factor.shape, at::kFloat).uniform_(-most, most, generator);
 }
 
-const at::Tensor& WeightOf(const LiveTree& live, size_t m) {
+const at::Tensor& TensorAt(const LiveTree& live, size_t m, const std::string& name) {
   const ModuleTree::Signature& signature = live.tree->parameters(live.tree->modules()[m]);
-  return live
-      .tensors[m][static_cast<size_t>(std::ranges::find(signature, "weight", &Parameter::name) - signature.begin())];
+  const auto found = std::ranges::find(signature, name, &Parameter::name);
+  Check(found != signature.end(), "a parameter that an adapter needs does not exist");
+  return live.tensors[m][static_cast<size_t>(found - signature.begin())];
 }
 
 // Of one name, sections with a dtype and without one may adapt different modules.
@@ -53,7 +54,7 @@ void InjectFactors(LiveTree& live, const CompiledPlan& plan, std::optional<c10::
     const Module& module = modules[m];
     Check(module.adapts >= 0, "a module of the plan's tree that the live model does not have");
     torch::nn::Module* adapted = live.modules[static_cast<size_t>(module.adapts)];
-    const at::Tensor& weight = WeightOf(live, static_cast<size_t>(module.adapts));
+    const at::Tensor& weight = TensorAt(live, static_cast<size_t>(module.adapts), "weight");
     const bool follows = weight.is_meta() && deferred_type && c10::elementSize(*deferred_type) > 2;
     const std::string name = module.path.substr(module.path.rfind('.') + 1);
     const auto holder = std::make_shared<AdapterImpl>();
@@ -82,6 +83,13 @@ void InjectFactors(LiveTree& live, const CompiledPlan& plan, std::optional<c10::
       undo.emplace_back([tensor]() mutable { tensor.requires_grad_(true); });
     }
   }
+}
+
+std::shared_ptr<const LowRank> LowRankOf(const LiveTree& live, const std::string& path, const Adapter& adapter) {
+  const auto factor = [&](const char* name) {
+    return TensorAt(live, static_cast<size_t>(live.tree->Find(path + "." + name)), adapter.name);
+  };
+  return std::make_shared<const LowRank>(LowRank{factor("lora_A"), factor("lora_B"), adapter.scale(), adapter.dropout});
 }
 
 }  // namespace moonshard

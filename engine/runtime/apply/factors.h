@@ -3,13 +3,16 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <c10/core/ScalarType.h>
 
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/runtime/apply/live_tree.h"
+#include "engine/runtime/nn/boundary.h"
 
 namespace moonshard {
 
@@ -22,5 +25,8 @@ namespace moonshard {
 // what takes the changes of the model back.
 void InjectFactors(LiveTree& live, const CompiledPlan& plan, std::optional<c10::ScalarType> deferred_type,
                    std::vector<std::function<void()>>& undo);
+
+// Returns the term of `adapter` for the module at `path`, whose factors InjectFactors has registered.
+std::shared_ptr<const LowRank> LowRankOf(const LiveTree& live, const std::string& path, const Adapter& adapter);
 
 }  // namespace moonshard

@@ -397,7 +397,8 @@ void LoadAdapter(AppliedPlan& model, const StoredAdapter& adapter) {
     return d;
   };
   for (const LiveParameter& parameter : model.parameters()) {
-    if (!model.plan().LayoutsOf(parameter.ref.module).factors || !model.plan().Trains(parameter.ref)) continue;
+    if (!model.plan().LayoutsOf(parameter.ref.module).factors) continue;
+    if (model.plan().tree->At(parameter.ref).name != adapter.name) continue;
     const auto name = adapter.stored_as.find(parameter.path);
     if (name == adapter.stored_as.end()) {
       fail(Finding::kMissingTensor, "the adapter has no tensor for '" + parameter.path + "'");

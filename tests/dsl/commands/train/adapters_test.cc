@@ -197,5 +197,81 @@ TEST_CASE("what does not go with adapters is refused") {
   CHECK_THAT(resumed.err, Contains("the checkpoint has no tensor 'lm_head.lora_A.default'"));
 }
 
+TEST_CASE("train --lora trains a new adapter as a plan with that section does, and resumes") {
+  const ScratchFolder folder;
+  const std::string plan =
+      PlanWith(folder, "lora { at = \"model.layers.*.self_attn.{q,v}_proj\", rank = 4, alpha = 64 }");
+  const Words lora = {"--lora", "rank=4,alpha=64"};  // with the targets that PEFT has for llama
+  TrainHere(folder, "dp=2,tp=2", "by_plan", "4", {"--plan", plan, "--option", "sequence_parallel=true"});
+  Words words = lora;
+  words.insert(words.end(), {"--plan", "llama", "--option", "sequence_parallel=true", "--save", folder / "run"});
+  TrainHere(folder, "dp=2,tp=2", "by_option", "2", words);
+  words.emplace_back("--resume");
+  TrainHere(folder, "dp=2,tp=2", "by_option", "4", words);
+  CHECK(Numbers(folder / "by_option") == Numbers(folder / "by_plan"));
+
+  const Outcome merged = RunExecutable(ExecutablePath(), {"merge", folder / "run/step_00000004", folder / "out"});
+  INFO(merged.ToText());
+  REQUIRE(merged.code == 0);
+  const JsonValue config = ParseJson(ReadWholeFile(folder / "out/adapter/adapter_config.json"), "").ValueOrThrow();
+  CHECK(config.Find("r")->AsInt() == 4);
+  CHECK(config.Find("lora_alpha")->AsDouble() == 64);
+  CHECK(WriteJson(*config.Find("target_modules"), 0) ==
+        R"(["model.layers.0.self_attn.q_proj","model.layers.0.self_attn.v_proj",)"
+        R"("model.layers.1.self_attn.q_proj","model.layers.1.self_attn.v_proj"])");
+
+  // Another scale is another run.
+  const Outcome changed = RunTraining(
+      TrainWords(folder, {"--mesh", "dp=2,tp=2", "--decay-steps", "6", "--steps", "5", "--plan", "llama", "--option",
+                          "sequence_parallel=true", "--save", folder / "run", "--resume", "--lora", "rank=4,alpha=8"}));
+  INFO(changed.ToText());
+  CHECK_THAT(changed.err, Contains("--lora"));
+}
+
+TEST_CASE("of several adapters the active one is evaluated and trained, and the others are stored") {
+  const ScratchFolder folder;
+  const std::string adapters = SourcePath("tests/parity/adapters/");
+  const Words both = {"--adapter", "all=" + adapters + "all_linear", "--adapter", "some=" + adapters + "rslora"};
+  const auto evaluate = [&](const Words& more, const std::string& expected) {
+    Words words = {"eval", kModel, "--input", kModel + "/inputs_1.safetensors", "--output", folder / "out.safetensors"};
+    words.insert(words.end(), both.begin(), both.end());
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunExecutable(ExecutablePath(), words, {"OMP_NUM_THREADS=1"}, 120);
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    const std::vector<double> want = ValuesIn(adapters + expected + "/expected.safetensors", "logits");
+    const std::vector<double> made = ValuesIn(folder / "out.safetensors", "logits");
+    REQUIRE(made.size() == want.size());
+    double most = 0;
+    for (size_t i = 0; i < made.size(); ++i) most = std::max(most, std::abs(made[i] - want[i]));
+    CHECK(most < 2e-4);
+  };
+  evaluate({}, "all_linear");
+  evaluate({"--active", "some", "--mesh", "tp=2"}, "rslora");
+
+  Words words = both;
+  words.insert(words.end(), {"--active", "some", "--lr", "0", "--weight-decay", "0", "--save", folder / "run"});
+  TrainHere(folder, "tp=2", "log", "1", words);
+  const Outcome merged = RunExecutable(ExecutablePath(), {"merge", folder / "run/step_00000001", folder / "model"});
+  INFO(merged.ToText());
+  REQUIRE(merged.code == 0);
+  const JsonValue config = ParseJson(ReadWholeFile(folder / "model/adapter/adapter_config.json"), "").ValueOrThrow();
+  CHECK(config.Find("r")->AsInt() == 3);
+  CHECK(config.Find("use_rslora")->AsBool());
+  const std::string factor = "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight";
+  CHECK(ValuesIn(folder / "model/adapter/adapter_model.safetensors", factor) ==
+        ValuesIn(adapters + "rslora/adapter_model.safetensors", factor));
+
+  Words unknown = {"explain", kModel, "--active", "other"};
+  unknown.insert(unknown.end(), both.begin(), both.end());
+  const Outcome none = RunExecutable(ExecutablePath(), unknown);
+  CHECK(none.code == 2);
+  CHECK_THAT(none.err, Contains("there is no adapter 'other'") && Contains("the name of an adapter: all, some"));
+  const Outcome mixed =
+      RunExecutable(ExecutablePath(), {"check", kModel, "--adapter", adapters + "rslora", "--lora", "rank=2"});
+  CHECK(mixed.code == 1);
+  CHECK_THAT(mixed.out, Contains("--adapter and --lora are given"));
+}
+
 }  // namespace
 }  // namespace moonshard::test

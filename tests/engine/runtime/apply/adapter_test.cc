@@ -322,6 +322,38 @@ TEST_CASE("the plan's first adapter is active, and others are neither computed w
   });
 }
 
+TEST_CASE("an adapter that cannot become active changes nothing") {
+  Plan plan = Adapted(RulesWith(Layout::Replicate()), "layer_*.up");
+  Adapter other = plan.adapters.front();
+  other.name = "other";
+  plan.adapters.push_back(other);
+  const Expected expected = OnOneRank(true, false, {0});
+  RunRanks("tp=2", [&](DeviceMesh& mesh) {
+    Net net = MakeNet({});
+    auto sharded = Parallelize(net, plan, mesh);
+    SetFactors(sharded.applied());
+    const auto refused = [&](const std::string& name) {
+      try {
+        sharded.applied().SetActiveAdapter(name);
+      } catch (const PlanError& error) {
+        return error.diagnostics().front();
+      }
+      return Diagnostic();
+    };
+    const Diagnostic unknown = refused("othe");
+    Expect(unknown.finding == Finding::kBadArgument, "an unknown adapter");
+    Expect(unknown.message == "the plan has no adapter 'othe'" && unknown.help == "did you mean 'other'?",
+           unknown.message + unknown.help);
+    const Diagnostic differ = refused(mesh.rank() == 0 ? "other" : "default");
+    Expect(differ.finding == Finding::kRanksDisagree, "ranks with different adapters");
+    Expect(sharded.applied().active_adapter() == "default", "the active adapter is as it was");
+    const at::Tensor made = sharded.forward(Ids(0));
+    Expect(at::allclose(made.detach(), expected.outputs[0], 1e-9, 1e-11), "the outputs");
+    (made * made).sum().backward();
+    ExpectGradients(sharded.applied(), expected, 1);
+  });
+}
+
 TEST_CASE("factors begin equal on every mesh, and change nothing until they are trained") {
   std::map<std::string, at::Tensor> full;
   RunRanks("tp=1", [&](DeviceMesh& mesh) {
@@ -383,6 +415,16 @@ TEST_CASE("a module that cannot have an adapter is refused, and the model is as 
   CHECK(holder->first->children().empty());
   CHECK(holder->odd->children().empty());
   for (const at::Tensor& parameter : holder->parameters()) CHECK(parameter.requires_grad());
+  CHECK(holder(x).equal(before));
+
+  // Also where the adapter of that module is not the active one, but could become it.
+  plan.adapters.insert(plan.adapters.begin(), plan.adapters.front());
+  plan.adapters[0].modules = {{"first"}};
+  plan.adapters[1].name = "other";
+  const std::vector<RankFailure> later =
+      RunRanksFailing("tp=1", [&](DeviceMesh& mesh) { Parallelize(holder, plan, mesh); });
+  REQUIRE(later.size() == 1);
+  CHECK(later[0].text.find("'odd' does not support an adapter") != std::string::npos);
   CHECK(holder(x).equal(before));
 }
 
