@@ -85,15 +85,6 @@ std::vector<std::string> LayersOf(const ModuleTree& tree) {
   return layers;
 }
 
-// "model.layers.{0..31}", "a.{0,1}, b.{0..5}".
-std::string LayersText(const std::vector<std::string>& layers) {
-  std::map<std::string, std::vector<std::string>> by_class;
-  for (const std::string& layer : layers) by_class[PathClassOf(layer)].push_back(layer);
-  std::vector<std::string> texts;
-  for (const auto& [name, paths] : by_class) texts.push_back(FoldPaths(paths));
-  return Join(texts, ", ");
-}
-
 // The layer's path: "3" is the first layer with this number.
 std::optional<std::string> LayerPath(const ModuleTree& tree, const std::vector<std::string>& layers,
                                      const std::string& wanted) {
@@ -163,8 +154,8 @@ Answer RunFlow(CommandCall& call) {
   if (call.arguments.empty()) return Refused(call, ":flow takes a layer: a number or a path", ":flow 0");
   const CompiledPlan& plan = *call.workspace.compiled();
   const std::vector<std::string> layers = LayersOf(*plan.tree);
-  const std::string there =
-      layers.empty() ? "the model has no numbered layers; give a path" : "the model's layers are " + LayersText(layers);
+  const std::string there = layers.empty() ? "the model has no numbered layers; give a path"
+                                           : "the model's layers are " + FoldClasses(layers);
   const std::string wanted = ReadPattern(call.arguments).text;
   const std::optional<std::string> layer = LayerPath(*plan.tree, layers, wanted);
   if (!layer) return Refused(call, "the model has no layer '" + wanted + "'", there);

@@ -45,6 +45,7 @@ Tolerance ToleranceOf(const std::optional<double>& given, std::optional<c10::Sca
     if (type.value_or(at::kFloat) == dtype.type) return true;
     const std::optional<Precision>& precision = plan.plan->precision;
     if (precision && (precision->parameters == dtype.name || precision->reduce == dtype.name)) return true;
+    if (std::ranges::find(plan.plan->adapters, dtype.name, &Adapter::dtype) != plan.plan->adapters.end()) return true;
     return std::ranges::find(plan.kept_dtypes, dtype.name, &ModuleDType::dtype) != plan.kept_dtypes.end();
   };
   const auto coarsest = std::ranges::find_if(kEpsilons, used);

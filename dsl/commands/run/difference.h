@@ -39,8 +39,8 @@ struct Tolerance {
 };
 
 // Returns the tolerance `given`, else 12 times the epsilon of the coarsest dtype in which the step computes or reduces,
-// at least 2e-4. `type`: the dtype of the parameters (ParameterType); the plan's precision and keep_dtype may add
-// others.
+// at least 2e-4. `type`: the dtype of the parameters (ParameterType); the plan's precision, keep_dtype and adapters may
+// add others.
 Tolerance ToleranceOf(const std::optional<double>& given, std::optional<c10::ScalarType> type,
                       const CompiledPlan& plan);
 

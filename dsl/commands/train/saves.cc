@@ -20,11 +20,14 @@ namespace {
 // The host's texts in a step.
 constexpr const char* kDataText = "data";
 constexpr const char* kOptionsText = "options";
+// The adapters of the plan, whichever option, file or section they come from.
+constexpr const char* kAdapters = "adapters";
 // Those of the saved options whose change is a change of the run, besides what the optimizer remembers.
-constexpr std::array kComparedOptions = {"dtype",    "loss",        "batch", "lr",   "min_lr", "warmup",
-                                         "schedule", "decay_steps", "clip",  "lora", "active"};
+constexpr std::array kComparedOptions = {"dtype", "loss",     "batch",    "lr",          "min_lr",  "warmup",
+                                         "clip",  "schedule", "router_z", "decay_steps", kAdapters, "router_balance"};
 
 std::string FlagOf(std::string key) {
+  if (key == kAdapters) return key;
   std::ranges::replace(key, '_', '-');
   return "--" + key;
 }
@@ -53,6 +56,22 @@ void Differences(const std::string& path, const JsonValue& saved, const JsonValu
 std::string Names(const std::vector<int64_t>& steps) {
   std::string out;
   for (const int64_t step : steps) out += (out.empty() ? "" : ", ") + std::to_string(step);
+  return out;
+}
+
+// {"active": NAME, "lora NAME": ["rank=8 alpha=16 of 14 modules", ...]}; null without adapters. Sections without a module are
+// left out.
+JsonValue AdaptersOf(const CompiledPlan& plan) {
+  if (plan.adapted.empty()) return {};
+  std::map<int32_t, int64_t> modules;
+  for (const auto& [path, section] : plan.adapted) ++modules[section];
+  JsonValue::Object out;
+  for (const auto& [section, count] : modules) {
+    const Adapter& adapter = plan.plan->adapters[static_cast<size_t>(section)];
+    JsonValue& of = out.try_emplace("lora " + adapter.name, JsonValue::Array()).first->second;
+    of.AsArray().emplace_back(SettingsText(adapter) + " of " + std::to_string(count) + " modules");
+  }
+  out["active"] = plan.active_adapter();
   return out;
 }
 
@@ -148,6 +167,12 @@ void Saves::CompareConfig(int64_t step) const {
   report_.Warn(found);
 }
 
+std::string Saves::Options() const {
+  JsonValue options = ParseJson(Describe(verb_), "the options").ValueOrThrow();
+  options.AsObject()[kAdapters] = AdaptersOf(state_.model->plan());
+  return WriteJson(options, 2);
+}
+
 // A step's options of the optimizer come back with its state. The command line's hold, as for everything that can
 // change from one part of a run to the next; which differ is in the log.
 void Saves::Load(int64_t step) {
@@ -186,7 +211,7 @@ void Saves::Load(int64_t step) {
     d.declared = state_.host[kOptionsText];
     throw PlanError({std::move(d)});
   }
-  const JsonValue now = ParseJson(Describe(verb_), "the options").ValueOrThrow();
+  const JsonValue now = ParseJson(Options(), "the options").ValueOrThrow();
   for (const char* key : kComparedOptions) {
     const JsonValue* before = saved.ok() ? saved.value().Find(key) : nullptr;
     const bool unused = std::string(key) == "decay_steps" && verb_.schedule == "constant";
@@ -203,7 +228,7 @@ void Saves::Begin(int64_t step) {
   if (!checkpoints_) return;
   Finish();
   state_.host[kDataText] = data_.Position();
-  state_.host[kOptionsText] = Describe(verb_);
+  state_.host[kOptionsText] = Options();
   checkpoints_->SaveInBackground(state_, step);
   saving_ = step;
 }
@@ -227,7 +252,7 @@ void Saves::End(int64_t step) {
   Finish();
   if (saved_ == step) return;
   state_.host[kDataText] = data_.Position();
-  state_.host[kOptionsText] = Describe(verb_);
+  state_.host[kOptionsText] = Options();
   report_.Warn(checkpoints_->Save(state_, step));
   report_.Saved(step);
 }

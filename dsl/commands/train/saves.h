@@ -38,6 +38,8 @@ class Saves {
   std::optional<int64_t> StepToResume();
   void CompareConfig(int64_t step) const;
   void Load(int64_t step);
+  // The options that a step keeps: Describe, and the adapters of the plan.
+  std::string Options() const;
 
   const TrainVerb& verb_;
   const DeviceMesh& mesh_;

@@ -346,8 +346,6 @@ std::string Describe(const TrainVerb& verb) {
                         {"seed", std::to_string(verb.seed)},
                         {"save_every", verb.save_every},
                         {"resume", verb.resume},
-                        {"lora", JsonValue::Array(verb.model.lora.begin(), verb.model.lora.end())},
-                        {"active", verb.model.active},
                         {"accept_changes", JsonValue::Array(verb.accept_changes.begin(), verb.accept_changes.end())}},
       2);
 }

@@ -130,7 +130,7 @@ void AddPrecision(std::string& out, const CompiledPlan& plan) {
   std::map<std::string, std::vector<std::string>> kept;
   for (const ModuleDType& module : plan.kept_dtypes) kept[module.dtype].push_back(module.path);
   for (const auto& [dtype, paths] : kept) {
-    out += "computed in " + dtype + ": " + Visible(FoldPaths(paths)) + "\n";
+    out += "computed in " + dtype + ": " + Visible(FoldClasses(paths)) + "\n";
   }
 }
 
@@ -141,7 +141,7 @@ void AddAdapters(std::string& out, const CompiledPlan& plan) {
   out += "\n";
   for (const auto& [section, paths] : adapted) {
     const Adapter& adapter = plan.plan->adapters[static_cast<size_t>(section)];
-    out += "lora " + adapter.name + ", " + SettingsText(adapter) + ": " + Visible(FoldPaths(paths)) +
+    out += "lora " + adapter.name + ", " + SettingsText(adapter) + ": " + Visible(FoldClasses(paths)) +
            (adapter.name == plan.active_adapter() ? "" : "  (not active)") + "\n";
   }
   int64_t trained = 0;

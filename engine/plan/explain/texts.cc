@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <set>
 #include <string>
 #include <system_error>
@@ -12,6 +13,7 @@
 
 #include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
+#include "engine/layout/module_tree.h"
 #include "engine/layout/redistributions.h"
 #include "engine/plan/compile/cost.h"
 
@@ -58,6 +60,14 @@ std::string FoldPaths(const std::vector<std::string>& paths) {
   std::vector<std::string> out;
   for (const std::set<std::string>& value : values) out.push_back(value.size() == 1 ? *value.begin() : Ranges(value));
   return Join(out, ".");
+}
+
+std::string FoldClasses(const std::vector<std::string>& paths) {
+  std::map<std::string, std::vector<std::string>> by_class;
+  for (const std::string& path : paths) by_class[PathClassOf(path)].push_back(path);
+  std::vector<std::string> texts;
+  for (const auto& [name, of_class] : by_class) texts.push_back(FoldPaths(of_class));
+  return Join(texts, ", ");
 }
 
 std::string BytesText(int64_t bytes) {

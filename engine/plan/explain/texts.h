@@ -18,6 +18,8 @@ namespace moonshard {
 // usual text of a 64-bit number ("01", "99999999999999999999") follow the ranges unchanged: {1,01}. Each component is
 // folded by itself, which is exact if all combinations of numbers occur, as they do for layers and experts.
 std::string FoldPaths(const std::vector<std::string>& paths);
+// Returns the paths of several classes, one folded text for each class: "lm_head, model.layers.{0..31}.mlp".
+std::string FoldClasses(const std::vector<std::string>& paths);
 
 // Returns "512 B", "1.25 KiB", "3.50 GiB".
 std::string BytesText(int64_t bytes);

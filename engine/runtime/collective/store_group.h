@@ -2,7 +2,7 @@
 // collectives of a process group, so a background thread may use it during training. Rank 0 gathers the values, decides
 // and broadcasts the decision, so every rank returns the same value or throws the same errors.
 //
-//   Agree(mesh, "the compiled plan", plan.CanonicalText());                // once, before the first collective
+//   Agree(mesh, "the compiled plan", plan.CanonicalText());                // before the first collective
 //   StoreGroup group(mesh, "training checkpoints", timeout);               // or several exchanges under one name
 //   group.GatherOrFail("save step 3", errors_of_this_rank, mine, [](const std::vector<JsonValue>& all) { ... });
 //
@@ -72,8 +72,9 @@ class StoreGroup {
   Diagnostics lost_;      // why no exchange is possible any more; empty: exchanges are possible
 };
 
-// StoreGroup::Agree with a group of its own. Call it once for a mesh, before the first collective: ranks with different
-// plans would otherwise hang or mix up data in the collectives.
+// StoreGroup::Agree with a group of its own. Call it before the first collective, for the compiled plan: ranks with
+// different plans would otherwise hang or mix up data in the collectives; and between two steps, for what every rank must
+// change alike.
 void Agree(const DeviceMesh& mesh, std::string_view subject, const std::string& text,
            std::chrono::milliseconds timeout = std::chrono::minutes(2));
 

@@ -33,6 +33,7 @@ TEST_CASE("paths fold by their numbers") {
   CHECK(FoldPaths({"l.0.e.0", "l.0.e.1", "l.1.e.0", "l.1.e.1"}) == "l.{0,1}.e.{0,1}");
   CHECK(FoldPaths({"l.1.x", "l.2.x", "l.02.x", "l.99999999999999999999.x"}) == "l.{1,2,02,99999999999999999999}.x");
   CHECK(FoldPaths({"l.01.x", "l.02.x"}) == "l.{01,02}.x");
+  CHECK(FoldClasses({"l.0.x", "head", "l.1.x", "l.0.y.x"}) == "head, l.{0,1}.x, l.0.y.x");
 }
 
 TEST_CASE("the page of text folds layers and says what moves") {
