@@ -37,7 +37,7 @@ WeightRecipe RecipeJsonReader::Read(const JsonValue& json, int depth) {
   WeightRecipe out;
   if (json.Find("tensor") != nullptr) {
     out.tensor = Text(json, "tensor");
-    Count(out);
+    Count(1, out.tensor.size());
   } else if (const JsonValue* stack = json.Find("stack"); stack != nullptr) {
     out.kind = Kind::kStack;
     out.dim = Integer(json, "dim");
@@ -92,10 +92,11 @@ WeightRecipe RecipeJsonReader::Read(const JsonValue& json, int depth) {
   return out;
 }
 
-void RecipeJsonReader::Count(const WeightRecipe& tensor) {
+void RecipeJsonReader::Count(size_t tensors, size_t name_bytes) {
   constexpr size_t kMostBytes = size_t{1} << 29;
-  bytes_ += sizeof(WeightRecipe) + tensor.tensor.size();
-  if (bytes_ > kMostBytes) Fail("the recipes name too many tensors");
+  const size_t each = sizeof(WeightRecipe) + name_bytes;
+  if (tensors > (kMostBytes - bytes_) / each) Fail("the recipes name too many tensors");
+  bytes_ += tensors * each;
 }
 
 void RecipeJsonReader::ReadPart(const JsonValue& part, int depth, WeightRecipe& out) {
@@ -113,10 +114,10 @@ void RecipeJsonReader::ReadNumbered(const std::string& text, int64_t count, Weig
   const size_t at = text.find("{}");
   if (at == std::string::npos) Fail("'" + text + "' has no {}, which stands for the number of the tensor");
   if (count < 1) Fail("a recipe stacks " + std::to_string(count) + " tensors");
+  Count(static_cast<size_t>(count), text.size());
   for (int64_t i = 0; i < count; ++i) {
     WeightRecipe part;
     part.tensor = text.substr(0, at) + std::to_string(i) + text.substr(at + 2);
-    Count(part);
     out.parts.push_back(std::move(part));
   }
 }

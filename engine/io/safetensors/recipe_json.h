@@ -21,7 +21,8 @@ class RecipeJsonReader {
   WeightRecipe Read(const JsonValue& json, int depth = 0);
 
  private:
-  void Count(const WeightRecipe& tensor);
+  // Counts `tensors` tensors with names of `name_bytes` bytes, before they are made.
+  void Count(size_t tensors, size_t name_bytes);
   void ReadPart(const JsonValue& part, int depth, WeightRecipe& out);
   void ReadParts(const JsonValue& list, int depth, WeightRecipe& out);
   void ReadNumbered(const std::string& text, int64_t count, WeightRecipe& out);
