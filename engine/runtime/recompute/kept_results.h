@@ -6,6 +6,9 @@
 //   matmuls       matrix products: all, or every second one in the order of the run
 //   modules       all operators within a call of a chosen module (KeepResultsStep), except views and in-place operators
 //
+// Operators inside a region (region.h) are never chosen and run again, with its collectives: what a region computes on
+// the way, such as the scores of ring attention, it may change in place.
+//
 // Sources of the technique: PyTorch's selective activation checkpoint (create_selective_checkpoint_contexts); for every
 // second matmul, torchtitan's policy.
 // Stage before: plan (Recomputed). Stage after: recompute.h.
@@ -73,13 +76,16 @@ class KeepAllScope {
 class KeptResults::Run : public OperatorHandler {
  protected:
   explicit Run(KeptResults& kept) : kept_(kept) {}
+  void EnterRegion(const RegionInfo& /*region*/) override { ++regions_; }
+  void LeaveRegion() override { --regions_; }
   bool Chosen(const c10::OperatorHandle& op);
   KeptResults& kept_;
 
  private:
   friend class KeptResults;
   int64_t matmuls_ = 0;
-  int depth_ = 0;  // number of open KeepAllScopes
+  int depth_ = 0;    // number of open KeepAllScopes
+  int regions_ = 0;  // number of open regions
 };
 
 class KeptResults::Recorder final : public KeptResults::Run {

@@ -6,8 +6,8 @@
 //   L = logaddexp(L_1, L_2, ...)      O = sum_b exp(M_b - L) exp(S_b - M_b) V_b
 //
 // which is merged block by block. Where no key of a block is allowed M_b and L_b are -inf, and the weight exp(M_b - L)
-// is 0. An -inf that is subtracted counts as 0, since -inf - -inf would be NaN: M_b in the second factor, and L, which is
-// -inf for a row without any key.
+// is 0. An -inf that is subtracted counts as 0, since -inf - -inf would be NaN: M_b in the second factor, and L, which
+// is -inf for a row without any key.
 //
 // Backward. With the L and O of the full row, P_b = exp(S_b - L) is the block's part of the full softmax, and
 //
