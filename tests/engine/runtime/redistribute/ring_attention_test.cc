@@ -402,6 +402,48 @@ TEST_CASE("ring attention under autocast computes in the lower type, as attentio
   });
 }
 
+// The only keys in reach of the last two tokens are in their own block, with weights of exp(-1000): what the block
+// without keys adds must be zero, and not zero times exp(1000).
+TEST_CASE("ring attention with very low scores, beside a block without any key") {
+  Sequence s = SequenceOf(4);
+  s.q.fill_(1);
+  s.k.fill_(-1000.0 / (3 * s.scale));
+  s.k.select(2, 3).mul_(1.0001);
+  s.padding = PaddingOf(4, 2, 0, false);
+  ExpectAllAsAlone({s}, 2, 1e-9);  // of gradients near 555
+}
+
+// How many scores a call computes with.
+class ScoreCounter final : public OperatorHandler {
+ public:
+  void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) override {
+    if (op.schema().name() == "aten::amax") {
+      scores += stack[stack.size() - op.schema().arguments().size()].toTensor().numel();
+    }
+    next.Run();
+  }
+  int64_t scores = 0;
+};
+
+TEST_CASE("a tile of ring attention computes the scores of the keys in reach") {
+  const DeviceMesh mesh = DeviceMesh::Recording(MeshShape{});
+  const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
+  constexpr int64_t kLength = 2048;  // in tiles of 128 queries
+  const at::Tensor x = at::ones({1, 1, kLength, 1});
+  for (const std::optional<int64_t> window : {std::optional<int64_t>(), std::optional<int64_t>(100)}) {
+    ScoreCounter counter;
+    {
+      const OperatorScope scope(counter);
+      RingAttention(group, "attention")(x, x, x, kLength, {.scale = 1, .window = window});
+    }
+    int64_t in_reach = 0;
+    for (int64_t first = 0; first < kLength; first += 128) {
+      in_reach += 128 * (window ? 128 + std::min<int64_t>(first, 99) : 128 + first);
+    }
+    CHECK(counter.scores == in_reach);
+  }
+}
+
 // Sees the operators of one rank.
 class Watcher final : public OperatorHandler {
  public:
