@@ -6,8 +6,8 @@
 //   matmuls       matrix products: all, or every second one in the order of the run
 //   modules       all operators within a call of a chosen module (KeepResultsStep), except views and in-place operators
 //
-// Operators inside a region (region.h) are never chosen and run again, with its collectives: what a region computes on
-// the way, such as the scores of ring attention, it may change in place.
+// The results of operators inside a Region (region.h), which is code that communicates, are not kept: it may write into
+// them, and it runs in full in both runs. A ring attention is such a region.
 //
 // Sources of the technique: PyTorch's selective activation checkpoint (create_selective_checkpoint_contexts); for every
 // second matmul, torchtitan's policy.
@@ -74,10 +74,12 @@ class KeepAllScope {
 };
 
 class KeptResults::Run : public OperatorHandler {
- protected:
-  explicit Run(KeptResults& kept) : kept_(kept) {}
+ public:
   void EnterRegion(const RegionInfo& /*region*/) override { ++regions_; }
   void LeaveRegion() override { --regions_; }
+
+ protected:
+  explicit Run(KeptResults& kept) : kept_(kept) {}
   bool Chosen(const c10::OperatorHandle& op);
   KeptResults& kept_;
 
