@@ -8,7 +8,6 @@
 #include <c10/util/Exception.h>
 
 #include "engine/core/base/diagnostic.h"
-#include "engine/core/base/text.h"
 
 namespace moonshard {
 namespace {
@@ -102,7 +101,7 @@ at::Tensor AttentionBlock::Mix(const at::Tensor& q, const at::Tensor& k, const a
   }
   if (dropout > 0) {
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "attention on a ring cannot drop attention weights");
-    d.declared = "attention_dropout = " + ShortestText(dropout);
+    d.declared = "attention_dropout above 0, in training";
     d.required = "attention_dropout = 0 in config.json, or context = \"ulysses\"";
     throw PlanError({std::move(d)});
   }

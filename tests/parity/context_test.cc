@@ -362,8 +362,14 @@ TEST_CASE("a ring attends in sequences of every length, with and without padding
     run(model, [&](const Step& got) {
       const std::string where = std::to_string(at / 2 + 1) + (at % 2 == 1 ? " padded tokens: " : " tokens: ");
       Expect(std::abs(got.loss - want[at].loss) <= 1e-9 * want[at].loss, where + "the loss");
+      // A gradient that is zero but for rounding (of the keys of a single token) has no error relative to itself.
+      double largest = 0;
+      for (const auto& [path, gradient] : want[at].gradients) {
+        largest = std::max(largest, gradient.abs().max().item<double>());
+      }
       for (const auto& [path, gradient] : got.gradients) {
-        Expect(RelativeError(gradient, want[at].gradients.at(path)) <= 1e-9, where + "the gradient of " + path);
+        const double error = (gradient - want[at].gradients.at(path)).abs().max().item<double>();
+        Expect(error <= 1e-9 * largest, where + "the gradient of " + path);
       }
       ++at;
     });
@@ -380,11 +386,12 @@ TEST_CASE("a ring drops no attention weights: evaluation ignores the dropout, tr
     model.model.forward(Ids(1, 5, 64), std::nullopt, std::nullopt);
   });
   REQUIRE(failures.size() == 2);
-  for (const RankFailure& failure : failures) {
-    CHECK_THAT(failure.text, Catch::Contains("MS0506") && Catch::Contains("attention on a ring cannot drop"));
-    CHECK_THAT(failure.text, Catch::Contains("attention_dropout = 0.25"));
-    CHECK_THAT(failure.text, Catch::Contains("model.layers.0.self_attn"));
-  }
+  // The other rank may see only that its peer is gone.
+  const auto refused = std::ranges::find_if(
+      failures, [](const RankFailure& failure) { return failure.text.find("MS0506") != std::string::npos; });
+  REQUIRE(refused != failures.end());
+  CHECK_THAT(refused->text, Catch::Contains("attention on a ring cannot drop"));
+  CHECK_THAT(refused->text, Catch::Contains("attention_dropout above 0, in training"));
 }
 
 TEST_CASE("ranks of cp that receive other tokens are found") {

@@ -113,7 +113,7 @@ using K = StepKind;
 // clang-format off
 constexpr StepKindInfo kStepKinds[] = {
   // kind                  name                   begins ends              repeats live  rest      collectives
-  {K::kRingAttention,      "ring_attention",      true,  {},                true,  false, OnRing,    RingCollectives},
+  {K::kRingAttention,      "ring_attention",      true,  {},                false, false, OnRing,    RingCollectives},
   {K::kBeginStep,          "begin_step",          true,  {},                false, false, nullptr,   nullptr},
   {K::kGatherUnit,         "gather_unit",         true,  {},                false, false, nullptr,   GatherCollectives},
   {K::kCastArguments,      "cast_arguments",      true,  {},                false, false, CastTo,    nullptr},

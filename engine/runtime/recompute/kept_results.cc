@@ -81,6 +81,7 @@ void AskForBackward(const c10::OperatorHandle& op, c10::Stack& stack) {
 // modules, never on sizes or memory. Every product is counted, also one that is kept for another reason, so that
 // "every second" means the same whatever else the policy keeps.
 bool KeptResults::Run::Chosen(const c10::OperatorHandle& op) {
+  if (regions_ > 0) return false;
   const std::string& name = op.schema().name();
   if (std::ranges::find(kMatmuls, name) != kMatmuls.end()) {
     const bool odd = matmuls_++ % 2 == 0;

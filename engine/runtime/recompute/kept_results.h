@@ -6,6 +6,9 @@
 //   matmuls       matrix products: all, or every second one in the order of the run
 //   modules       all operators within a call of a chosen module (KeepResultsStep), except views and in-place operators
 //
+// The results of operators inside a Region (region.h), which is code that communicates, are not kept: it may write into
+// them, and it runs in full in both runs. A ring attention is such a region.
+//
 // Sources of the technique: PyTorch's selective activation checkpoint (create_selective_checkpoint_contexts); for every
 // second matmul, torchtitan's policy.
 // Stage before: plan (Recomputed). Stage after: recompute.h.
@@ -71,6 +74,10 @@ class KeepAllScope {
 };
 
 class KeptResults::Run : public OperatorHandler {
+ public:
+  void EnterRegion(const RegionInfo& /*region*/) override { ++regions_; }
+  void LeaveRegion() override { --regions_; }
+
  protected:
   explicit Run(KeptResults& kept) : kept_(kept) {}
   bool Chosen(const c10::OperatorHandle& op);
@@ -79,7 +86,8 @@ class KeptResults::Run : public OperatorHandler {
  private:
   friend class KeptResults;
   int64_t matmuls_ = 0;
-  int depth_ = 0;  // number of open KeepAllScopes
+  int depth_ = 0;    // number of open KeepAllScopes
+  int regions_ = 0;  // number of open regions
 };
 
 class KeptResults::Recorder final : public KeptResults::Run {

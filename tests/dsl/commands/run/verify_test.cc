@@ -231,6 +231,22 @@ TEST_CASE("--types and --ops refuse experts on cp") {
   }
 }
 
+TEST_CASE("--types and the prediction of memory refuse a ring, whatever the family") {
+  for (const char* model : {"llama_gqa", "phi3_gqa"}) {
+    const Outcome done = Verify(model, {"--mesh", "cp=2", "--option", "context=ring", "--types"});
+    INFO(done.ToText());
+    CHECK(done.code != 0);
+    CHECK_THAT(done.err, Contains("error[MS0506]: the types of a plan that computes attention on a ring over cp"));
+    CHECK_THAT(done.err, Contains("context = \"ulysses\""));
+    CHECK_THAT(done.out, !Contains("proven"));
+    const Outcome memory = RunExecutable(
+        ExecutablePath(), {"explain", kParity + model, "--mesh", "cp=2", "--option", "context=ring", "--memory"});
+    INFO(memory.ToText());
+    CHECK(memory.code != 0);
+    CHECK_THAT(memory.err, Contains("the memory of a plan that computes attention on a ring over cp"));
+  }
+}
+
 TEST_CASE("--types and --ops refuse experts on ep") {
   const std::vector<std::pair<std::string, std::string>> rows = {
       {"--types", "error[MS0506]: the types of a plan that sends tokens to experts on ep cannot be checked"},
@@ -259,8 +275,9 @@ TEST_CASE("--ops compares the operators of a plan that shards the sequence on cp
       {"llama_gqa", "cp=2,tp=2"},
       {"gemma3_softcap", "cp=2,tp=2"},
   }));
+  const std::string context = GENERATE("ulysses", "ring");
   const Outcome done =
-      Verify(model, {"--mesh", mesh, "--option", "context=ulysses", "--option", "sequence_parallel=true", "--ops"});
+      Verify(model, {"--mesh", mesh, "--option", "context=" + context, "--option", "sequence_parallel=true", "--ops"});
   INFO(done.ToText());
   CHECK(done.code == 0);
   CHECK_THAT(done.out, Contains("results compared"));
