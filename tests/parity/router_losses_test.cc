@@ -495,6 +495,31 @@ TEST_CASE("a backward that an exception ended leaves no gradient of routers to t
   });
 }
 
+// The second runs of the first forward come when the second forward is the newest and its sums are still open.
+TEST_CASE("layers are recomputed with the losses of their own forward") {
+  const at::Tensor ids = at::arange(52).remainder(23).view({4, 13});
+  NamedTensors want;
+  for (const bool interleaved : {false, true}) {
+    RunRanks("tp=1", [&](DeviceMesh& mesh) {
+      const ShardedModel sharded = LoadWithRouters({"mixtral", "tp=1", {}, kLayersRecomputed}, mesh, at::kDouble);
+      sharded.model.routers->SetCoefficients(kBothLosses);
+      const auto forward = [&](int64_t part) {
+        return sharded.model.forward(ids.narrow(0, 2 * part, 2), std::nullopt, std::nullopt).sum();
+      };
+      const at::Tensor first = forward(0);
+      const at::Tensor of_first = *sharded.model.routers->Loss();
+      if (!interleaved) (first + of_first).backward();
+      const at::Tensor second = forward(1);
+      if (interleaved) (first + of_first).backward();
+      (second + 3 * *sharded.model.routers->Loss()).backward();
+      for (const LiveParameter& parameter : sharded.applied->parameters()) {
+        if (!interleaved) want[parameter.path] = parameter.tensor.grad();
+        Expect(RelativeError(parameter.tensor.grad(), want.at(parameter.path)) <= 1e-12, parameter.path);
+      }
+    });
+  }
+}
+
 TEST_CASE("two forwards in one backward have their own losses, and recomputed ones are refused") {
   const at::Tensor ids = at::arange(52).remainder(23).view({4, 13});
   NamedTensors want;
@@ -530,6 +555,10 @@ TEST_CASE("two forwards in one backward have their own losses, and recomputed on
 
 TEST_CASE("what the losses of routers cannot be taken of is refused") {
   RouterLosses losses(2, {.balance = 1});
+  CHECK_THROWS_WITH(losses.Loss(), Catch::Contains("before a forward"));
+  losses.Begin(std::nullopt);
+  losses.Count(at::ones({1, 2}), at::ones({1, 2}) / 2, at::zeros({1, 1}, at::kLong));
+  losses.SetCoefficients({.z = 1});
   CHECK_THROWS_WITH(losses.Loss(), Catch::Contains("before a forward"));
   losses.Begin(at::ones({2, 3}, at::kLong));
   const at::Tensor scores = at::ones({5, 2});

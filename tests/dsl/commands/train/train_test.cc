@@ -128,7 +128,7 @@ TEST_CASE("a run with experts on ep has the curve of one rank, and logs their lo
 
 // A copy of a recorded model whose config has these fields besides.
 std::string WithConfig(const ScratchFolder& folder, const std::string& model, const JsonValue::Object& fields) {
-  const std::string copy = folder / "changed";
+  std::string copy = folder / "changed";
   std::filesystem::create_directory(copy);
   std::filesystem::copy(model + "/model.safetensors", copy);
   JsonValue config = ReadJsonFile(model + "/config.json").ValueOrThrow();
