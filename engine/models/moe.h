@@ -30,8 +30,8 @@ struct MoeOptions {
 
 // Reads the number of experts (num_local_experts or num_experts) and the number of experts for each token
 // (num_experts_per_tok). `experts`, `experts_per_token`: the defaults for absent fields. With output_router_logits it
-// reads the coefficients of the router's losses: router_aux_loss_coef (default 0.001, as in transformers) of the balance,
-// and router_z_loss_coef (default 0), which the models of transformers do not have, of the z-loss. Without
+// reads the coefficients of RouterLosses: router_aux_loss_coef (default 0.001, as in transformers) of the balance, and
+// router_z_loss_coef (default 0), which these models of transformers do not have, of the z-loss. Without
 // output_router_logits, a router_z_loss_coef is a warning.
 MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_token);
 

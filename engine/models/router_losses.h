@@ -1,5 +1,5 @@
-// RouterLosses: losses of the routers of a model with experts, which a training loop adds to the loss of the labels, and
-// their exact gradient on every mesh.
+// RouterLosses: losses of the routers of a model with experts, which a training loop adds to the loss of the labels,
+// and their exact gradient on every mesh.
 //
 //   net.routers->Bind(*net.module, *applied);                 // once, after the plan was applied
 //   const at::Tensor logits = net.forward(ids, mask, {});     // counts on the side
@@ -7,8 +7,8 @@
 //   if (const auto more = net.routers->Loss()) (loss + *more).backward();
 //
 // The rows are the tokens of all layers with experts, without padding. Of R rows and E experts, f_e is the number of
-// times that a row chose expert e, divided by R; P_e is the mean probability of expert e; l is the log of the sum of the
-// exponentials of a row's scores.
+// times that a row chose expert e, divided by R; P_e is the mean probability of expert e; l is the log of the sum of
+// the exponentials of a row's scores.
 //
 //   loss = balance * E * sum_e f_e P_e  +  z * mean(l^2)
 //
@@ -19,9 +19,9 @@
 //
 //   dloss/ds = (balance * E * p (f - sum_e p_e f_e)  +  2 z l p) / R
 //
-// Communication: one all-reduce of 2 E + 2 numbers in Loss, over the ranks that have other rows (the data-parallel axes,
-// and cp if the plan shards the sequence), and none in backward: with f known, the gradient of a row is local. Under
-// gradient accumulation the loss is that of the rows of one micro-batch on all ranks; the mean over micro-batches
+// Communication: one all-reduce of 2 E + 2 numbers in Loss, over the ranks that have other rows (the data-parallel
+// axes, and cp if the plan shards the sequence), and none in backward: with f known, the gradient of a row is local.
+// Under gradient accumulation the loss is that of the rows of one micro-batch on all ranks; the mean over micro-batches
 // differs from the loss of the full batch, because f P is no mean over rows.
 // Stage before: apply. Stage after: a training loop.
 #pragma once
@@ -63,10 +63,11 @@ class RouterLosses {
   void Bind(torch::nn::Module& module, const AppliedPlan& model);
 
   // Returns the weighted loss of the newest forward, a scalar of the dtype of the probabilities and equal on every
-  // rank; nullopt if both coefficients are 0. 0 if every row is padding. Collective over the ranks that have other rows;
-  // a second call for the same forward returns the same tensor. Backward of the sum of this loss and a loss of the
-  // model's outputs gives gradients of the sum over the data-parallel ranks of the losses of the ranks, of which `fsdp`
-  // and `ddp` take the mean. Throws PlanError (kBadInput) if there was no forward since the coefficients were set.
+  // rank; nullopt if both coefficients are 0. 0 if every row is padding. Collective over the ranks that have other
+  // rows; a second call for the same forward returns the same tensor. Backward of the sum of this loss and a loss of
+  // the model's outputs gives gradients of the sum over the data-parallel ranks of the losses of the ranks, of which
+  // `fsdp` and `ddp` take the mean. Throws PlanError (kBadInput) if there was no forward since the coefficients were
+  // set.
   //
   // A backward through the routers throws PlanError (kNotSupported) if the loss was taken and is not part of what is
   // differentiated, for create_graph, and for recomputed layers of two forwards in one backward. If the loss was not
@@ -80,8 +81,8 @@ class RouterLosses {
   // The following functions are for the model, which calls Begin before each forward, and for each layer Inject before
   // and Count after the choice of experts. `mask` [B, T] of this rank's rows: nonzero at tokens; nullopt: no padding.
   void Begin(const std::optional<at::Tensor>& mask);
-  // Returns `scores` [N, E] with the node that adds the gradient of the losses. `terms`: the number of ranks of tp whose
-  // gradients of the scores are added.
+  // Returns `scores` [N, E] with the node that adds the gradient of the losses. `terms`: the number of ranks of tp
+  // whose gradients of the scores are added.
   at::Tensor Inject(const at::Tensor& scores, int64_t terms);
   // Adds the rows of a layer to the sums: probabilities [N, E], ids [N, k] of the chosen experts. A layer that a
   // backward calls again adds nothing. Throws PlanError (kBadInput) for a mask of another number of tokens.

@@ -54,7 +54,9 @@ const std::string kLayersRecomputed = R"(recompute { "model.layers.*" })";
 
 std::filesystem::path DirectoryOfRouters(const std::string& name) { return SourcePath("tests/parity/routers/" + name); }
 
-ShardedModel LoadWithRouters(const RouterSetup& setup, const DeviceMesh& mesh, std::optional<c10::ScalarType> dtype) {
+// `independent`: no section reduces gradients over data-parallel ranks.
+ShardedModel LoadWithRouters(const RouterSetup& setup, const DeviceMesh& mesh, std::optional<c10::ScalarType> dtype,
+                             bool independent = false) {
   const JsonValue config = ReadConfig(DirectoryOfRouters(setup.checkpoint));
   ShardedModel out;
   {
@@ -70,10 +72,11 @@ ShardedModel LoadWithRouters(const RouterSetup& setup, const DeviceMesh& mesh, s
   if (mesh.shape().size(MeshAxis::kEp) > 1) inputs.options["exchange"] = true;
   if (mesh.shape().size(MeshAxis::kCp) > 1) inputs.options["context"] = std::string("ulysses");
   const std::string family = std::filesystem::path(SelectPlan(config).ValueOrThrow()).stem().string();
-  const Plan plan =
-      EvaluatePlan("return plan { extends \"" + family + "\", " + setup.sections + " }", "routers.lua", inputs)
-          .ValueOrThrow();
-  out.applied = ParallelizeModule(*out.model.module, plan, mesh, {.deferred_type = dtype});
+  Plan plan = EvaluatePlan("return plan { extends \"" + family + "\", " + setup.sections + " }", "routers.lua", inputs)
+                  .ValueOrThrow();
+  if (independent) plan.data_parallel.reset();
+  out.applied =
+      ParallelizeModule(*out.model.module, plan, mesh, {.deferred_type = dtype, .independent_replicas = independent});
   Expect(LoadCheckpoint(*out.applied, Checkpoint::Open(DirectoryOfRouters(setup.checkpoint).string()).ValueOrThrow())
              .empty(),
          "the checkpoint fits without a warning");
@@ -282,8 +285,14 @@ TEST_CASE("the losses of routers in float64 give the numbers of one rank") {
     setups.push_back({checkpoint, "ep=2", {}, "ddp {}, " + kLayersRecomputed, 3});
     setups.push_back(
         {checkpoint, "tp=2", {}, R"(recompute { "model.layers.*", keep = { "attention", "every_second_matmul" } })"});
-    if (std::string(checkpoint) == "mixtral")
+    if (std::string(checkpoint) == "mixtral") {
       setups.push_back({checkpoint, "tp=2", {}, R"(recompute { "model.layers.*.block_sparse_moe" })"});
+      // Scores that are gathered: the layout of the result counts, and not that of the weight.
+      setups.push_back({checkpoint,
+                        "tp=2",
+                        {},
+                        R"(at("model.layers.*.block_sparse_moe.gate", colwise { input = shared, output = shared }))"});
+    }
     std::map<int64_t, RoutedStep> alone;
     for (const RouterSetup& setup : setups) {
       DYNAMIC_SECTION(setup.Name()) {
@@ -325,6 +334,34 @@ TEST_CASE("sums that are not those of the ranks of cp are found") {
     });
     INFO(mesh);
     CHECK(error > 1e-3);
+  }
+}
+
+TEST_CASE("independent replicas have the losses of their own rows") {
+  double loss = 0;
+  NamedTensors want;
+  const at::Tensor ids = (at::arange(4 * 13) * 5).remainder(23).view({4, 13});
+  for (const std::string mesh_text : {"tp=1", "dp_shard=2"}) {
+    RunRanks(mesh_text, [&](DeviceMesh& mesh) {
+      const ShardedModel sharded = LoadWithRouters({"mixtral", mesh_text}, mesh, at::kDouble, /*independent=*/true);
+      sharded.model.routers->SetCoefficients(kBothLosses);
+      // The second rank is ahead by a forward.
+      if (mesh.rank() == 1) {
+        sharded.model.forward(ids.narrow(0, 2, 2), std::nullopt, std::nullopt);
+        sharded.model.routers->Loss();
+        return;
+      }
+      const at::Tensor sum = sharded.model.forward(ids.narrow(0, 0, 2), std::nullopt, std::nullopt).sum();
+      const at::Tensor of_routers = *sharded.model.routers->Loss();
+      (sum + of_routers).backward();
+      if (want.empty()) loss = of_routers.item<double>();
+      Expect(loss == of_routers.item<double>(), "the loss of the first two rows");
+      Expect(sharded.model.routers->counts() == CollectiveCounts{}, "nothing is communicated");
+      for (const LiveParameter& parameter : sharded.applied->parameters()) {
+        if (mesh_text == "tp=1") want[parameter.path] = parameter.tensor.grad();
+        ExpectEqual(parameter.tensor.grad(), want.at(parameter.path), parameter.path);
+      }
+    });
   }
 }
 
@@ -458,6 +495,31 @@ TEST_CASE("a backward that an exception ended leaves no gradient of routers to t
   });
 }
 
+// The second runs of the first forward come when the second forward is the newest and its sums are still open.
+TEST_CASE("layers are recomputed with the losses of their own forward") {
+  const at::Tensor ids = at::arange(52).remainder(23).view({4, 13});
+  NamedTensors want;
+  for (const bool interleaved : {false, true}) {
+    RunRanks("tp=1", [&](DeviceMesh& mesh) {
+      const ShardedModel sharded = LoadWithRouters({"mixtral", "tp=1", {}, kLayersRecomputed}, mesh, at::kDouble);
+      sharded.model.routers->SetCoefficients(kBothLosses);
+      const auto forward = [&](int64_t part) {
+        return sharded.model.forward(ids.narrow(0, 2 * part, 2), std::nullopt, std::nullopt).sum();
+      };
+      const at::Tensor first = forward(0);
+      const at::Tensor of_first = *sharded.model.routers->Loss();
+      if (!interleaved) (first + of_first).backward();
+      const at::Tensor second = forward(1);
+      if (interleaved) (first + of_first).backward();
+      (second + 3 * *sharded.model.routers->Loss()).backward();
+      for (const LiveParameter& parameter : sharded.applied->parameters()) {
+        if (!interleaved) want[parameter.path] = parameter.tensor.grad();
+        Expect(RelativeError(parameter.tensor.grad(), want.at(parameter.path)) <= 1e-12, parameter.path);
+      }
+    });
+  }
+}
+
 TEST_CASE("two forwards in one backward have their own losses, and recomputed ones are refused") {
   const at::Tensor ids = at::arange(52).remainder(23).view({4, 13});
   NamedTensors want;
@@ -493,6 +555,10 @@ TEST_CASE("two forwards in one backward have their own losses, and recomputed on
 
 TEST_CASE("what the losses of routers cannot be taken of is refused") {
   RouterLosses losses(2, {.balance = 1});
+  CHECK_THROWS_WITH(losses.Loss(), Catch::Contains("before a forward"));
+  losses.Begin(std::nullopt);
+  losses.Count(at::ones({1, 2}), at::ones({1, 2}) / 2, at::zeros({1, 1}, at::kLong));
+  losses.SetCoefficients({.z = 1});
   CHECK_THROWS_WITH(losses.Loss(), Catch::Contains("before a forward"));
   losses.Begin(at::ones({2, 3}, at::kLong));
   const at::Tensor scores = at::ones({5, 2});

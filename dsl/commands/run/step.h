@@ -120,9 +120,9 @@ struct StepResult {
   const at::Tensor& loss() const;  // from `outputs`; undefined if there is none
 };
 // Runs a step. The loss contains that of the routers (RouterLosses), as the loss of transformers does with
-// output_router_logits; of micro-batches, their mean. Throws PlanError: kBadInput for gradients of a program without a loss; kNotSupported for micro-batches
-// of a program with inputs by name, and for micro-batches or sharded logits of a program whose own loss is not
-// CausalLmLoss (OwnLossDiffers).
+// output_router_logits; of micro-batches, their mean. Throws PlanError: kBadInput for gradients of a program without a
+// loss; kNotSupported for micro-batches of a program with inputs by name, and for micro-batches or sharded logits of a
+// program whose own loss is not CausalLmLoss (OwnLossDiffers).
 StepResult RunStep(const ShardedModel& model, const Inputs& inputs, const StepOptions& options);
 
 // Adds `more`. The losses are counted by groups of their own.

@@ -39,7 +39,8 @@ Batches OpenData(DataKind kind, const std::vector<std::string>& paths, const Tra
 // Makes the reference model or the program, without storage, and shards it by the plan of ResolveModel. Every rank
 // chooses and evaluates the plan as every other verb does (in a child process with --isolate). The findings are in
 // plan().findings of the model. Throws kNotSupported for a mesh with data-parallel ranks under a plan that does not
-// reduce their gradients, and for --router-balance or --router-z of a model without experts. Of a program for examples, `net` has only the architecture, the module and the recipes.
+// reduce their gradients, and for --router-balance or --router-z of a model without experts. Of a program for examples,
+// `net` has only the architecture, the module and the recipes.
 struct ShardedLm {
   CausalLm net;
   std::shared_ptr<AppliedPlan> model;

@@ -94,8 +94,8 @@ class TrainingRun {
   // A step is skipped if the mean loss or the norm of all gradients is not finite. Both numbers are equal on all ranks,
   // so all ranks skip the same steps; a decision from local gradients would leave replicas with different parameters. A
   // skipped step counts as taken: its rows are used, and the schedule continues.
-  // The loss of the routers is of the tokens of a micro-batch on all ranks, and is not weighted by labels; the step's is
-  // the mean over the micro-batches.
+  // The loss of the routers is of the tokens of a micro-batch on all ranks, and is not weighted by labels; that of the
+  // step is the mean over the micro-batches.
   StepNumbers Step() {
     StepNumbers numbers;
     numbers.units = data_.units_per_step();

@@ -7,6 +7,7 @@
 
 #include "engine/core/base/json.h"
 #include "engine/io/safetensors/header.h"
+#include "tests/dsl/commands/train/token_bytes.h"
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
@@ -116,6 +117,58 @@ TEST_CASE("the statistics of a plan that sends tokens have the load of every exp
   const JsonValue drops = stats_of("ep=2", {"--option", "exchange=true", "--plan", plan});
   CHECK(drops.Find("experts")->AsArray()[0].Find("dropped")->AsInt() == 0);
   CHECK(drops.Find("experts")->AsArray()[1].Find("dropped")->AsInt() > 0);
+}
+
+// Each rank of ep and dp has all rows: the sums over ranks are a multiple, and the loss is that of one rank.
+TEST_CASE("eval adds the losses of routers that the config asks for") {
+  const ScratchFolder folder;
+  const std::string model = kParity + "routers/mixtral";
+  struct Row {
+    std::string mesh;
+    Words more;
+    int64_t sums;
+  };
+  const Row row = GENERATE(values<Row>({
+      {"tp=2", {}, 5},
+      {"tp=4", {"--option", "sequence_parallel=true"}, 0},
+      {"dp=2", {}, 1},
+      {"ep=2,tp=2", {"--option", "exchange=true"}, 6},
+      {"cp=4", {"--option", "context=ulysses"}, 1},
+  }));
+  INFO(row.mesh);
+  Words words = {"eval", model, "--mesh", row.mesh, "--input", model + "/inputs_1.safetensors"};
+  words.insert(words.end(), {"--output", folder / "out.safetensors", "--stats", folder / "stats.json", "--grads"});
+  words.insert(words.end(), row.more.begin(), row.more.end());
+  const Outcome done = RunExecutable(ExecutablePath(), words);
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+  const Outcome compared =
+      RunExecutable(ExecutablePath(), {"compare", folder / "out.safetensors", model + "/expected_1.safetensors"});
+  INFO(compared.ToText());
+  CHECK(compared.code == 0);
+  CHECK_THAT(compared.out, Contains("43 tensors, largest difference") && !Contains("TOO LARGE"));
+  CHECK(CountOf(ReadJsonFile(folder / "stats.json").ValueOrThrow(), "forward", "all_reduce") == row.sums);
+}
+
+// The losses of routers of a micro-batch are those of its own rows.
+TEST_CASE("micro-batches of equal rows have the losses of routers of the batch") {
+  const ScratchFolder folder;
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < 40; ++i) ids.push_back(i % 10 * 7 % 24);
+  const std::string input =
+      folder.Write("input.safetensors", TensorFile({{"input_ids", "I64", "[4,10]", RawTokens<int64_t>(ids)}}));
+  for (const char* parts : {"1", "2"}) {
+    const Outcome done = RunExecutable(
+        ExecutablePath(), {"eval", kParity + "routers/mixtral", "--mesh", "tp=2", "--input", input, "--output",
+                           folder / (std::string(parts) + ".safetensors"), "--grads", "--micro-batches", parts});
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+  }
+  const Outcome compared =
+      RunExecutable(ExecutablePath(), {"compare", folder / "2.safetensors", folder / "1.safetensors"});
+  INFO(compared.ToText());
+  CHECK(compared.code == 0);
+  CHECK_THAT(compared.out, Contains("43 tensors, largest difference") && !Contains("TOO LARGE"));
 }
 
 // Without a section nothing divides the gradients of experts by the ranks whose rows they get.

@@ -84,6 +84,20 @@ TEST_CASE("experts are assumed to get equal parts, which is said") {
   CHECK_THAT(done.out, Contains("each of 4 experts gets the same number of tokens"));
 }
 
+TEST_CASE("the losses of routers communicate as in a step") {
+  const auto sums = [](const std::string& model, const std::string& mesh) {
+    const Outcome done = Explain(SourcePath("tests/parity/" + model), {"--mesh", mesh, "--json"});
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    const JsonValue* forward =
+        ParseJson(done.out, "stdout").ValueOrThrow().Find("collectives")->Find("forward")->Find("all_reduce");
+    return forward == nullptr ? std::pair<int64_t, int64_t>()
+                              : std::pair(forward->Find("count")->AsInt(), forward->Find("bytes")->AsInt());
+  };
+  CHECK(sums("mixtral", "dp=2").first == 0);
+  CHECK(sums("routers/mixtral", "dp=2") == std::pair<int64_t, int64_t>(1, (2 * 4 + 2) * 8));
+}
+
 TEST_CASE("what cannot be told is an error of the command line or of the model") {
   CHECK_THAT(Explain(kModel, {"--mesh", "tp=2", "--rank", "2"}).err, Contains("there is no rank 2"));
   CHECK(Explain(kModel, {"--html", "-"}).code == 2);

@@ -36,6 +36,8 @@ TEST_CASE("the shipped plans are verified") {
       {"gemma3_softcap", "cp=2,tp=2", "context=ring"},
       {"mixtral", "ep=2", "exchange=true"},
       {"mixtral", "dp=2,ep=2", "exchange=true"},
+      {"routers/mixtral", "ep=2,tp=2", "exchange=true"},
+      {"routers/mixtral", "dp=2,tp=2", "sequence_parallel=true"},
   }));
   const Outcome done = Verify(model, {"--mesh", mesh, "--option", option});
   INFO(done.ToText());
@@ -196,6 +198,8 @@ TEST_CASE("--types proves a plan on one process, without a weight") {
       {"llama_gqa", "tp=2", "sequence_parallel=true"},
       {"llama_gqa", "dp=2,tp=4", "sequence_parallel=false"},
       {"qwen3_moe", "tp=2", "expert_parallel=true"},
+      {"routers/mixtral", "dp=2,tp=2", "sequence_parallel=true"},
+      {"routers/qwen3_moe", "tp=2", "stable=true"},
   }));
   const Outcome done = Verify(model, {"--mesh", mesh, "--option", option, "--types", "--rank", "1"});
   INFO(done.ToText());
