@@ -33,9 +33,6 @@ CASES = {
     )),
     "packed": ("phi3_gqa", dict(r=2, lora_alpha=3, target_modules=["qkv_proj", "gate_up_proj"])),
     "rslora": ("llama_gqa", dict(r=3, lora_alpha=5, use_rslora=True, target_modules=["q_proj", "down_proj"])),
-    "tokens": ("llama_vocab331", dict(
-        r=3, lora_alpha=5, alpha_pattern={"embed_tokens": 4}, target_modules=["embed_tokens", "up_proj"],
-    )),
 }  # fmt: skip
 
 

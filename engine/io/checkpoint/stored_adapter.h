@@ -26,8 +26,9 @@ struct StoredAdapter {
   std::map<std::string, std::string> stored_as;  // path of a factor, "PATH.lora_A.NAME" -> tensor of `checkpoint`
 };
 
-// Reads the files in the directory `folder` as the adapter `name` (IsAdapterName). The adapted modules are those with factors in the file; the scale follows
-// from lora_alpha, use_rslora and alpha_pattern, whose keys are the ends of paths, as expressions, as in PEFT.
+// Reads the files in the directory `folder` as the adapter `name` (IsAdapterName). The adapted modules are those with
+// factors in the file; the scale follows from lora_alpha, use_rslora and alpha_pattern, whose keys are the ends of
+// paths, as expressions, as in PEFT.
 // Errors, all that are found: those of ReadJsonFile and Checkpoint::OpenFile; kUnsupportedModel: the config asks for
 // what no plan can declare (DoRA, biases, modules_to_save), has a field of the wrong type, or has several keys of
 // alpha_pattern for one module; kMissingTensor: a module has only one factor, or a tensor is no factor of a Linear;

@@ -110,8 +110,8 @@ class AppliedPlan {
   // without the plan's `lora` sections does. After Apply, CompiledPlan::active_adapter is active. Any other one is for
   // inference alone, and without dropout: it has no gradients, and its model's outputs do not require one, so that
   // backward() throws; the trained adapter keeps its values and gradients meanwhile. To train another adapter, apply a
-  // plan whose first adapter it is. Collective over the mesh; call it between the model's calls. Throws PlanError before
-  // anything changes: kRanksDisagree (another name on another rank), kBadArgument (the plan has no such adapter).
+  // plan whose first adapter it is. Collective over the mesh; call it between the model's calls. Throws PlanError
+  // before anything changes: kRanksDisagree (ranks pass different names), kBadArgument (the plan has no such adapter).
   void SetActiveAdapter(const std::string& name);
   // The name of the active adapter; "": none.
   const std::string& active_adapter() const;
