@@ -75,8 +75,8 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
 Result<CausalLm> CausalLmOfProgram(const std::shared_ptr<Program>& program);
 
 // Mean cross entropy of predicting token t+1 from t: a scalar, in float32, or in float64 for logits in float64. logits
-// [B, T, V], labels int64 [B, T]; labels of -100 are ignored. NaN if all labels are ignored. In float32 the same loss as
-// transformers' ForCausalLMLoss.
+// [B, T, V], labels int64 [B, T]; labels of -100 are ignored. NaN if all labels are ignored. In float32 it is the loss
+// of transformers, ForCausalLMLoss.
 at::Tensor CausalLmLoss(const at::Tensor& logits, const at::Tensor& labels);
 
 }  // namespace moonshard

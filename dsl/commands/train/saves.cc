@@ -59,8 +59,8 @@ std::string Names(const std::vector<int64_t>& steps) {
   return out;
 }
 
-// {"active": NAME, "lora NAME": ["rank=8 alpha=16 of 14 modules", ...]}; null without adapters. Sections without a module are
-// left out.
+// {"active": NAME, "lora NAME": ["rank=8 alpha=16 of 14 modules", ...]}; null without adapters. Sections without a
+// module are left out.
 JsonValue AdaptersOf(const CompiledPlan& plan) {
   if (plan.adapted.empty()) return {};
   std::map<int32_t, int64_t> modules;

@@ -73,8 +73,8 @@ class StoreGroup {
 };
 
 // StoreGroup::Agree with a group of its own. Call it before the first collective, for the compiled plan: ranks with
-// different plans would otherwise hang or mix up data in the collectives; and between two steps, for what every rank must
-// change alike.
+// different plans would otherwise hang or mix up data in the collectives; and between two steps, for what every rank
+// must change alike.
 void Agree(const DeviceMesh& mesh, std::string_view subject, const std::string& text,
            std::chrono::milliseconds timeout = std::chrono::minutes(2));
 
