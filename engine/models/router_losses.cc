@@ -11,11 +11,11 @@
 // as the sum of the losses is differentiated. It is on the device of the model: each device has a queue of its own.
 //
 // What a node without edges cannot do. Nothing leads from the loss to the parameters, so a backward of the loss alone
-// would add no gradient, and autograd::grad never runs the node, because it is not on a way to the chosen inputs. A hook
-// on the outputs of the forward and the end of the backward find the first, the routers find the second.
+// would add no gradient, and autograd::grad never runs the node, because it is not on a way to the chosen inputs. A
+// hook on the outputs of the forward and the end of the backward find the first, the routers find the second.
 //
-// Who owns whom. The nodes own the Forward, which owns neither the loss nor a graph; the nodes refer to the State weakly.
-// A graph therefore keeps a few numbers and no process group, and nothing keeps a graph.
+// Who owns whom. The nodes own the Forward, which owns neither the loss nor a graph; the nodes refer to the State
+// weakly. A graph therefore keeps a few numbers and no process group, and only the newest loss is kept.
 //
 // Who counts what. A rank adds the gradients of its own rows alone, so that sums over cp are right as they are. Sums
 // over the data-parallel ranks are divided by their number where the loss is a mean over ranks, and each rank's loss
