@@ -1,6 +1,6 @@
 // What a forward reads besides its arguments and parameters, and a second run must find as the first did: the
-// generators of the devices, which of the random streams is in use, autocast, and the tag of the forward. Gradients of a
-// second run with another dropout mask are those of another function: finite, plausible and wrong.
+// generators of the devices, which of the random streams is in use, autocast, and the tag of the forward. Gradients of
+// a second run with another dropout mask are those of another function: finite, plausible and wrong.
 //
 // The second run happens in the middle of a backward, whose own state is put back behind it (RunStateScope): without
 // that each recomputed module would rewind the generator, and the next forward would draw numbers that were drawn
