@@ -26,11 +26,11 @@ std::pair<std::string, bool> NameIn(const JsonValue& config) {
 // The losses of the routers in the model, to which its blocks of experts add their rows; null without experts.
 std::shared_ptr<RouterLosses> WatchRouters(torch::nn::Module& model) {
   std::shared_ptr<RouterLosses> losses;
-  for (const auto& module : model.modules()) {
-    auto* block = dynamic_cast<SparseMoeImpl*>(module.get());
+  for (const auto& entry : model.named_modules()) {
+    auto* block = dynamic_cast<SparseMoeImpl*>(entry.value().get());
     if (block == nullptr) continue;
     if (!losses) losses = std::make_shared<RouterLosses>(block->options().experts, block->options().losses);
-    block->SetLosses(losses);
+    block->SetLosses(losses, entry.key());
   }
   return losses;
 }
@@ -78,8 +78,8 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
   made.forward = [model, routers = made.routers](const at::Tensor& input_ids,
                                                  const std::optional<at::Tensor>& attention_mask,
                                                  const std::optional<at::Tensor>& position_ids) mutable {
-    if (routers) routers->Begin(attention_mask);
-    return model(input_ids, attention_mask, position_ids);
+    const auto run = [&] { return model(input_ids, attention_mask, position_ids); };
+    return routers ? routers->Run(input_ids, attention_mask, run) : run();
   };
   // The head is left out during this call only, also if it throws.
   made.hidden = [model, routers = made.routers](const at::Tensor& input_ids) mutable {
@@ -91,8 +91,8 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
       DecoderForCausalLmImpl& impl;
     };
     const Headless scope(*model);
-    if (routers) routers->Begin(std::nullopt);
-    return model(input_ids);
+    const auto run = [&] { return model(input_ids); };
+    return routers ? routers->Run(input_ids, std::nullopt, run) : run();
   };
   made.head_path = "lm_head";
   made.head = model->head();

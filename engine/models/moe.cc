@@ -63,7 +63,7 @@ at::Tensor SparseMoeImpl::forward(const at::Tensor& hidden) {
   const at::Tensor probabilities =
       at::softmax(scores, -1, scores.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   auto [weights, chosen] = at::topk(probabilities, options_.experts_per_token);
-  if (losses_) losses_->Count(scores, probabilities, chosen);
+  if (losses_) losses_->Count(gate_path_, scores, probabilities, chosen);
   if (options_.normalize) weights = weights / weights.sum(-1, /*keepdim=*/true);
   return experts_(tokens, chosen, weights).view(hidden.sizes());
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -55,14 +56,18 @@ class SparseMoeImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& hidden);
 
   const MoeOptions& options() const { return options_; }
-  // The losses to which every following forward adds its rows.
-  void SetLosses(std::shared_ptr<RouterLosses> losses) { losses_ = std::move(losses); }
+  // The losses to which every following forward adds its rows. `path`: of this module in the model, for messages.
+  void SetLosses(std::shared_ptr<RouterLosses> losses, const std::string& path) {
+    losses_ = std::move(losses);
+    gate_path_ = path + ".gate";
+  }
   // The number of ranks of tp whose gradients of the router's scores are added (RouterLosses::Inject).
   void SetScoreTerms(int64_t terms) { score_terms_ = terms; }
 
  private:
   MoeOptions options_;
   std::shared_ptr<RouterLosses> losses_;  // null: none
+  std::string gate_path_;
   int64_t score_terms_ = 1;
   nn::Linear gate_ = nullptr;
   Experts experts_ = nullptr;

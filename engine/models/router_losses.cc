@@ -3,11 +3,19 @@
 // nothing leads to the loss. But the gradient of a row needs no graph: it follows from the row's scores and from f,
 // which is known before the backward begins. So the loss has a node without edges, which only notes the gradient that
 // arrives at the loss, and the scores of each layer pass through a node that adds the row's gradient, whether it was
-// recorded by the forward or by a second run.
+// recorded by the forward or by a second run. A second run finds its forward by the tag that the forward set
+// (ForwardTagScope), since one backward may have several forwards.
 //
 // Why the node of the loss runs first. Autograd runs the ready node with the highest sequence number. The loss is made
 // after the model's forward, so that its node has a higher number than every node of the model, and it is ready as soon
 // as the sum of the losses is differentiated. It is on the device of the model: each device has a queue of its own.
+//
+// What a node without edges cannot do. Nothing leads from the loss to the parameters, so a backward of the loss alone
+// would add no gradient, and autograd::grad never runs the node, because it is not on a way to the chosen inputs. A
+// hook on the outputs of the forward and the end of the backward find the first, the routers find the second.
+//
+// Who owns whom. The nodes own the Forward, which owns neither the loss nor a graph; the nodes refer to the State
+// weakly. A graph therefore keeps a few numbers and no process group, and only the newest loss is kept.
 //
 // Who counts what. A rank adds the gradients of its own rows alone, so that sums over cp are right as they are. Sums
 // over the data-parallel ranks are divided by their number where the loss is a mean over ranks, and each rank's loss
@@ -19,8 +27,10 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
+#include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -31,6 +41,8 @@
 #include "engine/runtime/apply/applied_plan.h"
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/intercept/region.h"
+#include "engine/runtime/recompute/kept_results.h"
+#include "engine/runtime/recompute/run_state.h"
 #include "engine/runtime/redistribute/backward_end.h"
 #include "engine/runtime/redistribute/defined_gradient.h"
 
@@ -38,36 +50,61 @@ namespace moonshard {
 
 namespace autograd = torch::autograd;
 
-// One forward, shared with the nodes of its graph.
-struct RouterLosses::Forward {
+// One forward, shared with the nodes of its graph and with its recomputed parts.
+struct RouterLosses::Forward final : ForwardTag {
+  std::weak_ptr<const State> of;
   RouterCoefficients coefficients;
   double data_ranks = 1;
-  at::Tensor weights;  // float64 [N] of the rows of a layer: 0 of padding; undefined: all 1
-  at::Tensor sums;     // float64 [2 E + 2]: choices, probabilities, squares of l, rows; of this rank until Loss
+  int64_t rows_of_rank = 0;  // of each layer
+  std::string tokens;        // what these rows are, for messages
+  at::Tensor weights;        // float64 [N] of the rows of a layer: 0 of padding; undefined: all 1
+  at::Tensor sums;           // float64 [2 E + 2]: choices, probabilities, squares of l, rows; of this rank until Loss
   at::ScalarType type = at::kFloat;  // of the probabilities
-  std::optional<at::Tensor> loss;    // set: taken
+  bool taken = false;                // the loss
   at::Tensor chosen;                 // f: float64 [E]
   at::Tensor rows;                   // R: float64, a scalar
-  at::Tensor upstream;               // the gradient of the loss, during a backward
+  bool watched = false;              // a hook on the outputs finds the backwards through them
+  // Of the current backward.
+  at::Tensor upstream;   // the gradient of the loss
+  bool reached = false;  // the outputs have a gradient
 };
 
 struct RouterLosses::State {
   int64_t experts = 0;
   RouterCoefficients coefficients;
-  std::shared_ptr<AxisGroup> group;  // of the ranks that have other rows; null: one rank
-  double data_ranks = 1;
-  int64_t cp_ranks = 1;  // over which tokens are shards
-  int64_t cp_rank = 0;
+  // Of Bind.
+  struct Ranks {
+    std::shared_ptr<AxisGroup> group;  // of the ranks that have other rows; null: one rank
+    double data = 1;
+    int64_t cp = 1;  // over which tokens are shards
+    int64_t cp_rank = 0;
+  };
+  Ranks ranks;
   std::shared_ptr<Forward> newest;
-  // The forward that the current backward differentiates, if its loss is part of it.
-  std::shared_ptr<Forward> differentiated;
-  bool several = false;  // the backward differentiates more forwards
+  std::optional<at::Tensor> loss;                     // of the newest forward
+  std::vector<std::shared_ptr<Forward>> in_backward;  // those that the current backward differentiates
   BackwardEnd end;
 
-  void ForgetBackward() {
-    if (differentiated) differentiated->upstream.reset();
-    differentiated = nullptr;
-    several = false;
+  // The forward that runs on this thread, or whose part runs again; null without one.
+  std::shared_ptr<Forward> Current() const {
+    auto forward = std::dynamic_pointer_cast<Forward>(ForwardTagScope::Current());
+    return forward && forward->of.lock().get() == this ? forward : nullptr;
+  }
+  // Notes that the current backward is of `forward`; before anything else is noted in it, since the first call in a
+  // backward drops what an earlier one left.
+  void Differentiates(const std::shared_ptr<Forward>& forward) {
+    end.Schedule();
+    if (std::ranges::find(in_backward, forward) == in_backward.end()) in_backward.push_back(forward);
+  }
+  // Returns whether each forward whose loss was differentiated had its outputs differentiated.
+  bool ForgetBackward() {
+    bool complete = true;
+    for (const std::shared_ptr<Forward>& forward : std::exchange(in_backward, {})) {
+      if (forward->upstream.defined() && forward->watched && !forward->reached) complete = false;
+      forward->upstream.reset();
+      forward->reached = false;
+    }
+    return complete;
   }
 };
 
@@ -85,30 +122,33 @@ Diagnostic NotDifferentiable(std::string message, std::string required) {
   return d;
 }
 
+// Of a backward that reaches a router whose loss was taken, and not the loss.
 Diagnostic LossLeftOut() {
+  const auto* chosen = autograd::get_current_graph_task_exec_info();
+  if (chosen != nullptr && !chosen->empty()) {
+    return NotDifferentiable("the losses of the routers were taken, and cannot be differentiated for chosen inputs",
+                             "backward() without the argument inputs, and not autograd::grad");
+  }
   return NotDifferentiable("the losses of the routers were taken, and are not part of the loss that is differentiated",
                            "backward of a sum that contains them, or a forward without RouterLosses::Loss");
 }
 
-// Notes the gradient of the loss, and that this backward is of its forward.
+// Notes the gradient of the loss.
 class LossBackward final : public autograd::Node {
  public:
-  LossBackward(std::shared_ptr<RouterLosses::State> state, std::shared_ptr<RouterLosses::Forward> forward)
+  LossBackward(std::weak_ptr<RouterLosses::State> state, std::shared_ptr<RouterLosses::Forward> forward)
       : state_(std::move(state)), forward_(std::move(forward)) {}
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
-    const at::Tensor gradient =
-        DefinedGradient(std::move(gradients[0]), *this, "a loss of routers", Label().text()).detach();
-    state_->end.Schedule();
-    if (state_->differentiated && state_->differentiated != forward_) state_->several = true;
-    state_->differentiated = forward_;
-    forward_->upstream = gradient;
+    at::Tensor gradient = DefinedGradient(std::move(gradients[0]), *this, "a loss of routers", Label().text()).detach();
+    if (const auto state = state_.lock()) state->Differentiates(forward_);
+    forward_->upstream = std::move(gradient);
     return {};
   }
   std::string name() const override { return "RouterLossBackward"; }
 
  private:
-  std::shared_ptr<RouterLosses::State> state_;
+  std::weak_ptr<RouterLosses::State> state_;
   std::shared_ptr<RouterLosses::Forward> forward_;
 };
 
@@ -121,7 +161,7 @@ class ScoresBackward final : public autograd::Node {
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     const at::Tensor gradient = DefinedGradient(std::move(gradients[0]), *this, "a loss of routers", Label().text());
-    if (!forward_->loss) return {gradient};
+    if (!forward_->taken) return {gradient};
     if (!forward_->upstream.defined()) throw PlanError({LossLeftOut()});
     const at::NoGradGuard no_grad;
     const Layout layout = terms_ > 1 ? Layout::Partial() : Layout::Replicate();
@@ -181,16 +221,24 @@ int64_t TermsOf(const CompiledPlan& plan, const std::string& gate) {
 RouterLosses::RouterLosses(int64_t experts, RouterCoefficients coefficients) : state_(std::make_shared<State>()) {
   state_->experts = experts;
   state_->coefficients = coefficients;
-  const auto forget = [state = std::weak_ptr<State>(state_)] {
-    if (const auto locked = state.lock()) locked->ForgetBackward();
+  const std::weak_ptr<State> weak = state_;
+  const auto start = [weak] {
+    if (const auto state = weak.lock()) state->ForgetBackward();  // one that an exception ended
   };
-  state_->end.Add(forget, forget);
+  const auto end = [weak] {
+    const auto state = weak.lock();
+    if (!state || state->ForgetBackward()) return;
+    throw PlanError({NotDifferentiable("the losses of the routers were differentiated without the outputs of the model",
+                                       "backward of a sum with a loss of the outputs: (loss + *more).backward()")});
+  };
+  state_->end.Add(start, end);
 }
 RouterLosses::~RouterLosses() = default;
 
 void RouterLosses::SetCoefficients(const RouterCoefficients& coefficients) {
   state_->coefficients = coefficients;
   state_->newest = nullptr;
+  state_->loss.reset();
 }
 const RouterCoefficients& RouterLosses::coefficients() const { return state_->coefficients; }
 
@@ -202,16 +250,18 @@ void RouterLosses::Bind(torch::nn::Module& module, const AppliedPlan& model) {
     }
   }
   AxisSet axes;
+  State::Ranks ranks;
   if (plan.plan->data_parallel) {
     for (const MeshAxis axis : {MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kEp}) axes.insert(axis);
-    state_->data_ranks = static_cast<double>(plan.mesh.data_ranks());
+    ranks.data = static_cast<double>(plan.mesh.data_ranks());
   }
   if (plan.context_parallel) {
     axes.insert(MeshAxis::kCp);
-    state_->cp_ranks = plan.mesh.size(MeshAxis::kCp);
-    state_->cp_rank = model.mesh().coordinate(MeshAxis::kCp);
+    ranks.cp = plan.mesh.size(MeshAxis::kCp);
+    ranks.cp_rank = model.mesh().coordinate(MeshAxis::kCp);
   }
-  if (!axes.empty() && plan.mesh.size(axes) > 1) state_->group = AxisGroup::Make(model.mesh(), axes);
+  if (!axes.empty() && plan.mesh.size(axes) > 1) ranks.group = AxisGroup::Make(model.mesh(), axes);
+  state_->ranks = std::move(ranks);
 }
 
 std::optional<at::Tensor> RouterLosses::Loss() {
@@ -222,19 +272,19 @@ std::optional<at::Tensor> RouterLosses::Loss() {
     d.required = "a forward of the model, then RouterLosses::Loss";
     throw PlanError({std::move(d)});
   }
+  if (state_->loss) return state_->loss;
   Forward& forward = *state_->newest;
-  if (forward.loss) return forward.loss;
   const int64_t experts = state_->experts;
   at::Tensor loss;
   {
     const at::NoGradGuard no_grad;
-    if (state_->group) {
-      Region region("sums of routers", Label().text(), state_->group->axes());
+    if (state_->ranks.group) {
+      Region region("sums of routers", Label().text(), state_->ranks.group->axes());
       region.DeclareInput(forward.sums, Layout::Partial());
       const int64_t shape[] = {forward.sums.numel()};
       const int64_t bytes = forward.sums.numel() * static_cast<int64_t>(forward.sums.element_size());
       forward.sums =
-          state_->group->AllReduce(std::move(forward.sums), {Direction::kForward, &Label(), shape, bytes, -1});
+          state_->ranks.group->AllReduce(std::move(forward.sums), {Direction::kForward, &Label(), shape, bytes, -1});
       region.DeclareOutput(forward.sums, Layout::Replicate());
     }
     forward.rows = forward.sums.select(0, 2 * experts + 1).clamp_min(1);
@@ -244,52 +294,87 @@ std::optional<at::Tensor> RouterLosses::Loss() {
     const at::Tensor z = forward.sums.select(0, 2 * experts) / forward.rows;
     loss = (balance * forward.coefficients.balance + z * forward.coefficients.z).to(forward.type);
   }
-  if (at::GradMode::is_enabled()) {
-    autograd::create_gradient_edge(loss, MakeNode<LossBackward>(state_, state_->newest));
-  }
-  forward.loss = loss;
+  if (at::GradMode::is_enabled()) autograd::create_gradient_edge(loss, MakeNode<LossBackward>(state_, state_->newest));
+  forward.taken = true;
+  state_->loss = loss;
   return loss;
 }
 
-CollectiveCounts RouterLosses::counts() const { return state_->group ? state_->group->counts() : CollectiveCounts(); }
-
-void RouterLosses::ClearCounts() {
-  if (state_->group) state_->group->ClearCounts();
+CollectiveCounts RouterLosses::counts() const {
+  return state_->ranks.group ? state_->ranks.group->counts() : CollectiveCounts();
 }
 
-void RouterLosses::Begin(const std::optional<at::Tensor>& mask) {
+void RouterLosses::ClearCounts() {
+  if (state_->ranks.group) state_->ranks.group->ClearCounts();
+}
+
+void RouterLosses::Begin(const at::Tensor& ids, const std::optional<at::Tensor>& mask) {
   state_->newest = nullptr;
-  state_->ForgetBackward();  // of one that an exception ended
+  state_->loss.reset();
   if (!state_->coefficients.any()) return;
   auto forward = std::make_shared<Forward>();
+  forward->of = state_;
   forward->coefficients = state_->coefficients;
-  forward->data_ranks = state_->data_ranks;
+  const State::Ranks& ranks = state_->ranks;
+  forward->data_ranks = ranks.data;
+  const int64_t length = ids.size(1);
+  const int64_t chunk = (length + ranks.cp - 1) / ranks.cp;
+  const int64_t begin = std::min(length, chunk * ranks.cp_rank);
+  const int64_t end = std::min(length, begin + chunk);
+  forward->rows_of_rank = ids.size(0) * (end - begin);
+  forward->tokens = c10::str("input_ids ", ids.sizes());
+  if (ranks.cp > 1) {
+    forward->tokens += ", of which this rank of cp has the positions " + std::to_string(begin) + " to " +
+                       std::to_string(end) + " (exclusive)";
+  }
   if (mask) {
+    const bool fits =
+        mask->dim() == 2 && mask->size(1) == length && (mask->size(0) == 1 || mask->size(0) == ids.size(0));
+    if (!fits) {
+      Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the attention mask does not fit the tokens");
+      d.path = "attention_mask";
+      d.declared = c10::str(mask->sizes());
+      d.required = c10::str(ids.sizes(), " of input_ids, or [1, ", length, "] for all rows");
+      throw PlanError({std::move(d)});
+    }
     const at::NoGradGuard no_grad;
-    const int64_t length = mask->size(1);
-    const int64_t chunk = (length + state_->cp_ranks - 1) / state_->cp_ranks;
-    const int64_t begin = std::min(length, chunk * state_->cp_rank);
-    const int64_t end = std::min(length, begin + chunk);
-    forward->weights = mask->slice(1, begin, end).ne(0).to(at::kDouble).reshape(-1);
+    forward->weights = mask->to(ids.device()).expand_as(ids).slice(1, begin, end).ne(0).to(at::kDouble).reshape(-1);
   }
   state_->newest = std::move(forward);
 }
 
-// In a second run, the forward is that of the backward, which need not be the newest one.
+// A forward without gradients within a backward, as a user's hook may call it, is not counted: it must not replace what
+// the backward needs.
+at::Tensor RouterLosses::Run(const at::Tensor& ids, const std::optional<at::Tensor>& mask,
+                             const std::function<at::Tensor()>& forward) {
+  if (autograd::get_current_graph_task_id() != -1) {
+    if (state_->coefficients.any() && at::GradMode::is_enabled()) {
+      throw PlanError(
+          {NotDifferentiable("a model with losses of its routers is called in a backward",
+                             "a recompute section of the plan in place of checkpointing around the model")});
+    }
+    return forward();
+  }
+  Begin(ids, mask);
+  const std::shared_ptr<Forward> started = state_->newest;
+  if (!started) return forward();
+  const ForwardTagScope scope(started);
+  at::Tensor output = forward();
+  if (output.requires_grad()) {
+    started->watched = true;
+    output.register_hook([weak = std::weak_ptr<State>(state_), started](const at::Tensor&) {
+      if (const auto state = weak.lock()) state->Differentiates(started);
+      started->reached = true;
+    });
+  }
+  return output;
+}
+
 at::Tensor RouterLosses::Inject(const at::Tensor& scores, int64_t terms) {
   if (!at::GradMode::is_enabled() || !scores.requires_grad()) return scores;
-  std::shared_ptr<Forward> forward = state_->newest;
-  if (autograd::get_current_graph_task_id() != -1) {
-    if (state_->several) {
-      throw PlanError({NotDifferentiable("the layers of two forwards are recomputed in one backward",
-                                         "a backward for each forward, or a plan without recompute")});
-    }
-    const bool taken = forward && forward->loss;
-    forward = state_->differentiated;
-    if (!forward && taken) throw PlanError({LossLeftOut()});
-  }
+  const std::shared_ptr<Forward> forward = state_->Current();
   if (!forward) return scores;
-  const auto node = MakeNode<ScoresBackward>(std::move(forward), scores.detach(), terms,
+  const auto node = MakeNode<ScoresBackward>(forward, scores.detach(), terms,
                                              autograd::edge_list{autograd::impl::gradient_edge(scores)});
   at::Tensor out;
   {
@@ -303,22 +388,30 @@ at::Tensor RouterLosses::Inject(const at::Tensor& scores, int64_t terms) {
   return out;
 }
 
-void RouterLosses::Count(const at::Tensor& scores, const at::Tensor& probabilities, const at::Tensor& ids) {
-  if (!state_->newest || autograd::get_current_graph_task_id() != -1) return;
+// The sums are beside the model: a second run leaves them out, so that none of their operators may be kept.
+void RouterLosses::Count(const std::string& gate, const at::Tensor& scores, const at::Tensor& probabilities,
+                         const at::Tensor& ids) {
+  const std::shared_ptr<Forward> current = state_->Current();
+  if (!current || autograd::get_current_graph_task_id() != -1) return;
+  const KeepNoneScope beside;
   const at::NoGradGuard no_grad;
-  Forward& forward = *state_->newest;
+  Forward& forward = *current;
+  if (ids.size(0) != forward.rows_of_rank) {
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                  "the losses of the routers need every router to have all tokens of its rank's rows");
+    d.path = gate;
+    d.declared = std::to_string(ids.size(0)) + " tokens";
+    d.required = std::to_string(forward.rows_of_rank) + " tokens: " + forward.tokens;
+    d.help =
+        "let the plan gather the sequence before the block of experts, as the shipped plans do: "
+        "inputs = { { shard(1), replicate } } of the block";
+    throw PlanError({std::move(d)});
+  }
   const int64_t experts = state_->experts;
   const at::TensorOptions options = probabilities.options().dtype(at::kDouble);
   if (!forward.sums.defined()) forward.sums = at::zeros({2 * experts + 2}, options);
   forward.type = probabilities.scalar_type();
   at::Tensor weights = forward.weights;
-  if (weights.defined() && weights.numel() != ids.size(0)) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the attention mask does not fit the tokens of a router");
-    d.path = "attention_mask";
-    d.declared = std::to_string(weights.numel()) + " positions";
-    d.required = std::to_string(ids.size(0)) + " positions: [B, T] of input_ids";
-    throw PlanError({std::move(d)});
-  }
   if (!weights.defined()) weights = at::ones({ids.size(0)}, options);
   const at::Tensor of_rows = weights.unsqueeze(-1);
   // scatter_add and not bincount, which has no kernel for the meta device.

@@ -23,12 +23,16 @@
 // axes, and cp if the plan shards the sequence), and none in backward: with f known, the gradient of a row is local.
 // Under gradient accumulation the loss is that of the rows of one micro-batch on all ranks; the mean over micro-batches
 // differs from the loss of the full batch, because f P is no mean over rows.
+// Two limits, which are refused: the losses are differentiated with the outputs of the model and never alone, and with
+// backward() and never for chosen inputs (autograd::grad), where a router is on the way to them.
 // Stage before: apply. Stage after: a training loop.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -58,8 +62,8 @@ class RouterLosses {
   const RouterCoefficients& coefficients() const;
 
   // Makes the process group of the rows, and finds for each layer of `module` whether the ranks of tp have the gradient
-  // of its scores or terms of it. Without Bind, the model has one rank. Replicas of a plan without `fsdp` or `ddp` are
-  // independent: each has a loss of its own rows. Collective over the mesh.
+  // of its scores or terms of it. Without Bind, the model has one rank; a second Bind replaces the first. Replicas of a
+  // plan without `fsdp` or `ddp` are independent: each has a loss of its own rows. Collective over the mesh.
   void Bind(torch::nn::Module& module, const AppliedPlan& model);
 
   // Returns the weighted loss of the newest forward, a scalar of the dtype of the probabilities and equal on every
@@ -69,29 +73,39 @@ class RouterLosses {
   // `fsdp` and `ddp` take the mean. Throws PlanError (kBadInput) if there was no forward since the coefficients were
   // set.
   //
-  // A backward through the routers throws PlanError (kNotSupported) if the loss was taken and is not part of what is
-  // differentiated, for create_graph, and for recomputed layers of two forwards in one backward. If the loss was not
-  // taken, the routers' gradients are those of the outputs alone.
+  // A backward throws PlanError (kNotSupported) if the loss was taken and it passes the routers without the loss; if it
+  // has the loss and not the outputs of the forward; for create_graph; and for autograd::grad, or backward with the
+  // argument inputs, if a router is on the way to the inputs. If the loss was not taken, the routers' gradients are
+  // those of the outputs alone. One backward may have several forwards, also with recomputed layers.
   std::optional<at::Tensor> Loss();
 
   // The collectives of Loss; those of the model are in AppliedPlan::counts.
   CollectiveCounts counts() const;
   void ClearCounts();
 
-  // The following functions are for the model, which calls Begin before each forward, and for each layer Inject before
-  // and Count after the choice of experts. `mask` [B, T] of this rank's rows: nonzero at tokens; nullopt: no padding.
-  void Begin(const std::optional<at::Tensor>& mask);
+  // The following functions are for the model: a forward is a call of Run, and for each layer of it Inject before and
+  // Count after the choice of experts.
+  //
+  // Returns the result of `forward`, whose recomputed parts are parts of this forward in their second runs too. `ids`
+  // [B, T]: this rank's rows. `mask` [B, T] or [1, T]: nonzero at tokens; nullopt: no padding. Throws PlanError:
+  // kBadInput for a mask of other sizes; kNotSupported within a backward with gradients enabled (checkpointing around
+  // the model).
+  at::Tensor Run(const at::Tensor& ids, const std::optional<at::Tensor>& mask,
+                 const std::function<at::Tensor()>& forward);
   // Returns `scores` [N, E] with the node that adds the gradient of the losses. `terms`: the number of ranks of tp
   // whose gradients of the scores are added.
   at::Tensor Inject(const at::Tensor& scores, int64_t terms);
   // Adds the rows of a layer to the sums: probabilities [N, E], ids [N, k] of the chosen experts. A layer that a
-  // backward calls again adds nothing. Throws PlanError (kBadInput) for a mask of another number of tokens.
-  void Count(const at::Tensor& scores, const at::Tensor& probabilities, const at::Tensor& ids);
+  // backward calls again adds nothing. `gate`: path of the router, for messages. Throws PlanError (kNotSupported) if N
+  // is not the number of this rank's tokens, B times its chunk of T, as for a router whose tokens are shards on tp.
+  void Count(const std::string& gate, const at::Tensor& scores, const at::Tensor& probabilities, const at::Tensor& ids);
 
   struct State;
   struct Forward;
 
  private:
+  void Begin(const at::Tensor& ids, const std::optional<at::Tensor>& mask);
+
   std::shared_ptr<State> state_;
 };
 

@@ -81,7 +81,7 @@ void AskForBackward(const c10::OperatorHandle& op, c10::Stack& stack) {
 // modules, never on sizes or memory. Every product is counted, also one that is kept for another reason, so that
 // "every second" means the same whatever else the policy keeps.
 bool KeptResults::Run::Chosen(const c10::OperatorHandle& op) {
-  if (regions_ > 0) return false;
+  if (off_ > 0 || regions_ > 0) return false;
   const std::string& name = op.schema().name();
   if (std::ranges::find(kMatmuls, name) != kMatmuls.end()) {
     const bool odd = matmuls_++ % 2 == 0;
@@ -151,6 +151,16 @@ int* KeptResults::DepthOfCurrent() {
   Run* const run = dynamic_cast<Run*>(OperatorScope::Current());
   return run == nullptr ? nullptr : &run->depth_;
 }
+
+// Runs nest where a part of a recomputed part is recomputed, and an operator passes through all of them.
+void KeptResults::AddToOff(int change) {
+  for (OperatorScope* scope = OperatorScope::Innermost(); scope != nullptr; scope = scope->outer()) {
+    if (auto* run = dynamic_cast<Run*>(&scope->handler())) run->off_ += change;
+  }
+}
+
+KeepNoneScope::KeepNoneScope() { KeptResults::AddToOff(1); }
+KeepNoneScope::~KeepNoneScope() { KeptResults::AddToOff(-1); }
 
 KeepAllScope::KeepAllScope() : depth_(nullptr) {
   depth_ = KeptResults::DepthOfCurrent();

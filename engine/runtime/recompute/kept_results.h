@@ -52,9 +52,12 @@ class KeptResults {
     std::optional<RunState> after;   // of the generators after the operator, if it draws random numbers
   };
   friend class KeepAllScope;
+  friend class KeepNoneScope;
   class Run;
   // Returns a pointer to the number of open KeepAllScopes of the run on this thread; null outside of a run.
   static int* DepthOfCurrent();
+  // Adds `change` to the number of open KeepNoneScopes of every run on this thread.
+  static void AddToOff(int change);
 
   Policy policy_;
   std::vector<Kept> kept_;
@@ -73,6 +76,16 @@ class KeepAllScope {
   int* depth_;
 };
 
+// While the scope is open, no operator of a run on this thread is chosen or counted. For work beside a module that only
+// the first run does.
+class KeepNoneScope {
+ public:
+  KeepNoneScope();
+  ~KeepNoneScope();
+  KeepNoneScope(const KeepNoneScope&) = delete;
+  KeepNoneScope& operator=(const KeepNoneScope&) = delete;
+};
+
 class KeptResults::Run : public OperatorHandler {
  public:
   void EnterRegion(const RegionInfo& /*region*/) override { ++regions_; }
@@ -87,6 +100,7 @@ class KeptResults::Run : public OperatorHandler {
   friend class KeptResults;
   int64_t matmuls_ = 0;
   int depth_ = 0;    // number of open KeepAllScopes
+  int off_ = 0;      // number of open KeepNoneScopes
   int regions_ = 0;  // number of open regions
 };
 

@@ -1,6 +1,6 @@
 // What a forward reads besides its arguments and parameters, and a second run must find as the first did: the
-// generators of the devices, which of the random streams is in use, and autocast. Gradients of a second run with
-// another dropout mask are those of another function: finite, plausible and wrong.
+// generators of the devices, which of the random streams is in use, autocast, and the tag of the forward. Gradients of
+// a second run with another dropout mask are those of another function: finite, plausible and wrong.
 //
 // The second run happens in the middle of a backward, whose own state is put back behind it (RunStateScope): without
 // that each recomputed module would rewind the generator, and the next forward would draw numbers that were drawn
@@ -21,6 +21,11 @@ namespace {
 // autograd where it was never set, so a second run without this would compute in other dtypes than the first.
 constexpr std::array kAutocastDevices = {c10::DeviceType::CPU, c10::DeviceType::CUDA};
 
+std::shared_ptr<ForwardTag>& TagOfThread() {
+  thread_local std::shared_ptr<ForwardTag> tag;
+  return tag;
+}
+
 at::Generator GeneratorOf(c10::Device device) { return at::globalContext().defaultGenerator(device); }
 
 at::Tensor StateOf(c10::Device device) {
@@ -37,8 +42,15 @@ void SetState(c10::Device device, const at::Tensor& state) {
 
 }  // namespace
 
+ForwardTagScope::ForwardTagScope(std::shared_ptr<ForwardTag> tag)
+    : outer_(std::exchange(TagOfThread(), std::move(tag))) {}
+
+ForwardTagScope::~ForwardTagScope() { TagOfThread() = std::move(outer_); }
+
+const std::shared_ptr<ForwardTag>& ForwardTagScope::Current() { return TagOfThread(); }
+
 RunState::RunState(const std::vector<c10::Device>& devices, std::shared_ptr<RandomStreams> streams)
-    : streams_(std::move(streams)) {
+    : tag_(TagOfThread()), streams_(std::move(streams)) {
   if (streams_) of_streams_ = streams_->state();
   for (c10::Device device : devices) generators_.push_back({device, StateOf(device)});
   for (c10::DeviceType device : kAutocastDevices) {
@@ -71,6 +83,7 @@ void RunState::Restore() const {
     at::autocast::set_autocast_dtype(autocast.device, autocast.dtype);
   }
   at::autocast::set_autocast_cache_enabled(weight_cache_);
+  TagOfThread() = tag_;
 }
 
 RunStateScope::RunStateScope(const RunState& state) : before_(state.devices(), state.streams_) {

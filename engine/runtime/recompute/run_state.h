@@ -1,5 +1,5 @@
-// RunState: a snapshot of the random generators and of autocast, to repeat a computation with the same random numbers
-// and dtypes.
+// RunState: a snapshot of the random generators, of autocast and of the tag of the forward, to repeat a computation
+// with the same random numbers and dtypes, as a part of the same forward.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,34 @@
 
 namespace moonshard {
 
+// The base of what a model knows of one of its forwards. The second runs of the parts that the forward recomputes find
+// the tag of their own forward, whichever forward is the newest.
+struct ForwardTag {
+  ForwardTag() = default;
+  virtual ~ForwardTag() = default;
+  ForwardTag(const ForwardTag&) = delete;
+  ForwardTag& operator=(const ForwardTag&) = delete;
+};
+
+// While it is open, `tag` (may be null) is the tag of the forward on this thread. Scopes nest.
+class ForwardTagScope {
+ public:
+  explicit ForwardTagScope(std::shared_ptr<ForwardTag> tag);
+  ~ForwardTagScope();
+  ForwardTagScope(const ForwardTagScope&) = delete;
+  ForwardTagScope& operator=(const ForwardTagScope&) = delete;
+
+  // The tag of the innermost scope, or in a second run that of the first run; null without one.
+  static const std::shared_ptr<ForwardTag>& Current();
+
+ private:
+  std::shared_ptr<ForwardTag> outer_;
+};
+
 class RunState {
  public:
   // Returns a snapshot of the current state of the CPU's generator, of the generators of the devices of `tensors`, of
-  // autocast, and of `streams` (may be null).
+  // autocast, of the tag of the forward, and of `streams` (may be null).
   static RunState Now(const std::vector<at::Tensor>& tensors, std::shared_ptr<RandomStreams> streams = nullptr);
   // Makes the snapshot the current state.
   void Restore() const;
@@ -41,6 +65,7 @@ class RunState {
   std::vector<Generator> generators_;
   std::vector<Autocast> autocast_;
   bool weight_cache_;
+  std::shared_ptr<ForwardTag> tag_;
   std::shared_ptr<RandomStreams> streams_;
   RandomStreams::State of_streams_;
 };

@@ -165,6 +165,9 @@ TEST_CASE("a run with losses of routers has the curve of one rank, by options an
   CHECK(without.labels[0] == alone.labels[0]);
   CHECK(std::abs(without.labels[5] - alone.labels[5]) > 1e-5);
   CHECK(alone.routers[5] < alone.routers[0] - 1e-2);
+  const std::string kept = folder.Write("kept.lua",
+                                        "return plan { extends \"mixtral\", recompute { \"model.layers.*\", "
+                                        "keep_modules = \"model.layers.*.block_sparse_moe\" } }");
   const std::vector<std::pair<std::string, Words>> rows = {
       {"tp", {"--mesh", "tp=2"}},
       {"sequence", {"--mesh", "tp=4", "--option", "sequence_parallel=true"}},
@@ -174,6 +177,7 @@ TEST_CASE("a run with losses of routers has the curve of one rank, by options an
       {"ep_cp", {"--mesh", "ep=2,cp=2", "--option", "exchange=true", "--option", "context=ulysses"}},
       {"cp", {"--mesh", "cp=4", "--option", "context=ulysses", "--option", "loss_parallel=true"}},
       {"chunks", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24"}},
+      {"kept", {"--mesh", "tp=2", "--plan", kept}},
   };
   for (const auto& [name, words] : rows) {
     INFO(name);

@@ -230,5 +230,37 @@ TEST_CASE("under a plan, chosen modules are not computed again") {
   }
 }
 
+// Work that only the runs without gradients do, beside a part whose operators are kept.
+TEST_CASE("work of a first run alone is not kept") {
+  struct Case {
+    bool all;
+    bool nested;
+    Matmuls matmuls;
+  };
+  for (const Case& one : {Case{true, false, Matmuls::kNone}, Case{false, false, Matmuls::kAll},
+                          Case{false, false, Matmuls::kEverySecond}, Case{false, true, Matmuls::kAll}}) {
+    const KeptResults::Policy policy{.attention = true, .matmuls = one.matmuls};
+    const auto part = [&](std::vector<at::Tensor> in) -> std::vector<at::Tensor> {
+      std::optional<KeepAllScope> all;
+      if (one.all) all.emplace();
+      if (!at::GradMode::is_enabled()) {
+        const KeepNoneScope beside;
+        at::softmax(at::mm(in[1], in[1]), -1);
+      }
+      return {at::mm(at::tanh(at::mm(in[0], in[1])), in[1])};
+    };
+    const auto whole = [&](std::vector<at::Tensor> in) { return Recompute(part, std::move(in), policy); };
+    std::vector<at::Tensor> of_runs[2];
+    for (const bool recomputed : {false, true}) {
+      const std::vector<at::Tensor> in = {Numbers(3, {4, 6}), Numbers(5, {6, 6})};
+      const at::Tensor out = !recomputed ? part(in)[0] : one.nested ? Recompute(whole, in, policy)[0] : whole(in)[0];
+      out.square().sum().backward();
+      of_runs[recomputed ? 1 : 0] = {in[0].grad(), in[1].grad()};
+    }
+    CHECK(at::equal(of_runs[1][0], of_runs[0][0]));
+    CHECK(at::equal(of_runs[1][1], of_runs[0][1]));
+  }
+}
+
 }  // namespace
 }  // namespace moonshard::test
