@@ -66,8 +66,7 @@ class LoraReader {
   // `targets`: those in the text; empty: none.
   Adapter Run(std::vector<std::string>& targets) {
     section_.source.file = kLora;
-    for (const std::string& part : SplitOutside(text_, ',')) {
-      const std::string entry = Trimmed(part);
+    for (const std::string& entry : SplitOutside(text_, ',')) {
       const size_t equals = entry.find('=');
       const std::string key = Trimmed(entry.substr(0, equals));
       const std::vector<std::string> keys = {"alpha",  "dropout",           "dtype", "name", "rank",
