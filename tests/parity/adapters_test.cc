@@ -2,7 +2,9 @@
 // same factors (make_adapters.py): logits, loss, the gradient of every factor, and the collectives of the step.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/nn/defer_init.h"
+#include "engine/runtime/nn/linear.h"
 #include "engine/runtime/sharded_model/load.h"
 #include "engine/runtime/sharded_model/state.h"
 #include "tests/engine/models/fixture.h"
@@ -160,6 +163,17 @@ TEST_CASE("adapters compute and learn as PEFT's do, on every mesh") {
   }
 }
 
+void ExpectNoBackward(const at::Tensor& logits) {
+  Expect(!logits.requires_grad(), "the outputs of an adapter that is not trained require no gradient");
+  bool threw = false;
+  try {
+    logits.sum().backward();
+  } catch (const c10::Error&) {
+    threw = true;
+  }
+  Expect(threw, "a backward of an adapter that is not trained is an error");
+}
+
 // Two adapters of one model, of which the first is trained. The second has a dropout, which inference does not have.
 void RunSwitch(const Where& where, DeviceMesh& mesh) {
   const std::filesystem::path base = SourcePath("tests/parity/llama_gqa");
@@ -196,6 +210,9 @@ void RunSwitch(const Where& where, DeviceMesh& mesh) {
   LoadAdapter(*applied, first);
   const at::Tensor ids = inputs.at("input_ids");
   const auto forward = [&] { return model.forward(ids, std::nullopt, std::nullopt); };
+  const auto clear = [&] {
+    for (const LiveParameter& parameter : applied->parameters()) parameter.tensor.mutable_grad().reset();
+  };
   const auto expect = [&](const std::string& name, const at::Tensor& logits) {
     Expect(applied->active_adapter() == name, "the active adapter is '" + name + "'");
     const c10::NoGradGuard no_grad;  // with gradients, fsdp keeps the last unit for the backward
@@ -213,29 +230,72 @@ void RunSwitch(const Where& where, DeviceMesh& mesh) {
       Expect(one.of(Direction::kForward, kind) == counts.of(Direction::kForward, kind), ToString(kind));
     }
   }
-  bool threw = false;
-  try {
-    NextTokenLoss(forward(), inputs.at("labels")).backward();
-  } catch (const c10::Error&) {
-    threw = true;
+  ExpectNoBackward(forward());
+  if (std::ranges::count(applied->plan().recomputed, "lm_head") > 0) {  // the outermost call is recomputed
+    const auto head = std::dynamic_pointer_cast<nn::Linear::Impl>(model.module->named_modules()["lm_head"]);
+    ExpectNoBackward(head->forward(at::ones({1, 2, head->weight.size(1)}, at::kDouble)));
   }
-  Expect(threw, "a backward of an adapter that is not trained is an error");
   applied->SetActiveAdapter("trained");
   Expect(expect("trained", of_first.at("logits")) == counts, "the collectives of the trained adapter");
   applied->ClearCounts();
   NextTokenLoss(forward(), inputs.at("labels")).backward();
-  const PlanTotals totals = TotalsOf(applied->plan(), mesh.rank(), Tokens{ids.size(0), ids.size(1)});
-  for (const CollectiveKind kind : kCollectiveKinds) {
-    Expect(applied->counts().of(Direction::kBackward, kind).count ==
-               totals.collectives.of(Direction::kBackward, kind).count,
-           std::string("backward ") + ToString(kind));
+  if (applied->plan().recomputed.empty() && !applied->plan().exchanges_tokens()) {
+    const PlanTotals totals = TotalsOf(applied->plan(), mesh.rank(), Tokens{ids.size(0), ids.size(1)});
+    for (const CollectiveKind kind : kCollectiveKinds) {
+      Expect(applied->counts().of(Direction::kBackward, kind).count ==
+                 totals.collectives.of(Direction::kBackward, kind).count,
+             std::string("backward ") + ToString(kind));
+    }
   }
   ExpectGradients(*applied, of_first, "trained");
+
+  clear();
+  const at::Tensor loss = NextTokenLoss(forward(), inputs.at("labels"));
+  applied->SetActiveAdapter("other");
+  if (applied->plan().recomputed.empty()) {
+    loss.backward();
+    ExpectGradients(*applied, of_first, "trained");
+  } else {
+    Finding found = Finding::kBadArgument;
+    try {
+      loss.backward();
+    } catch (const PlanError& error) {
+      found = error.diagnostics().front().finding;
+    }
+    Expect(found == Finding::kNotSupported, "a backward that would recompute with another adapter is refused");
+    clear();
+    applied->SetActiveAdapter("trained");
+    NextTokenLoss(forward(), inputs.at("labels")).backward();
+    ExpectGradients(*applied, of_first, "trained");
+  }
+
+  // A step of training between two switches.
+  {
+    const c10::NoGradGuard no_grad;
+    for (const LiveParameter& parameter : applied->parameters()) {
+      if (IsFactor(parameter.path, "trained")) parameter.tensor.sub_(parameter.tensor.grad(), 0.1);
+    }
+  }
+  clear();
+  applied->SetActiveAdapter("other");
+  expect("other", of_second.at("logits"));
+  ExpectNoBackward(forward());
+  applied->SetActiveAdapter("trained");
+  const at::Tensor trained = forward();
+  Expect(RelativeError(trained.detach(), of_first.at("logits")) > 1e-3, "the trained adapter has learned");
+  applied->SetActiveAdapter("");
+  applied->SetActiveAdapter("trained");
+  expect("trained", trained.detach());
 }
 
 TEST_CASE("adapters are switched between calls for inference, and the trained one trains as before") {
-  for (const Where& where : {Where{"tp=1"}, Where{"tp=2"}, Where{"tp=4", true}, Where{"dp=2", false, kFsdp},
-                             Where{"dp=2,tp=2", true, kFsdp}}) {
+  for (const Where& where :
+       {Where{"tp=1"}, Where{"tp=2"}, Where{"tp=4", true}, Where{"dp=2", false, kFsdp}, Where{"dp=2,tp=2", true, kFsdp},
+        Where{"dp=2", false, "ddp {},"}, Where{"tp=1", false, R"(recompute { "model.layers.0", "lm_head" },)"},
+        Where{"tp=2", true, R"(recompute { "model.layers.*" },)"},
+        Where{"dp=2,tp=2", false,
+              R"(fsdp { wrap = "model.layers.*", reshard = true }, recompute { "model.layers.*" },)"},
+        Where{"dp=2", false, R"(fsdp { wrap = "model.layers.*", reshard = true },)"}}) {
     INFO(where.mesh << (where.sequence_parallel ? " sequence parallel " : " ") << where.section);
     RunRanks(where.mesh, [&](DeviceMesh& mesh) { RunSwitch(where, mesh); });
   }

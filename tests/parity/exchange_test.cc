@@ -197,6 +197,32 @@ TEST_CASE("an exchange of tokens gives the numbers of transformers") {
   }
 }
 
+TEST_CASE("an exchange while an adapter is active that is not trained has no gradients") {
+  const std::string sections = R"(lora { at = "model.layers.*.self_attn.q_proj", rank = 2, name = "first" },
+                                  lora { at = "model.layers.*.self_attn.q_proj", rank = 2, name = "second" })";
+  for (const char* recompute : {"", R"(, recompute { "model.layers.*" })"}) {
+    INFO(recompute);
+    RunRanks("ep=2", [&](DeviceMesh& mesh) {
+      const ShardedModel sharded =
+          LoadWithExchange({"mixtral", "ep=2", false, sections + recompute}, mesh, at::kDouble);
+      const at::Tensor ids = ReadTensors(SourcePath("tests/parity/mixtral/inputs_1.safetensors")).at("input_ids");
+      const auto forward = [&] { return sharded.model.forward(ids, std::nullopt, std::nullopt); };
+      const at::Tensor before = forward();
+      Expect(before.requires_grad(), "the trained adapter is active");
+      sharded.applied->SetActiveAdapter("second");
+      const at::Tensor other = forward();
+      Expect(!other.requires_grad(), "the outputs of an adapter that is not trained require no gradient");
+      Expect(other.equal(before.detach()), "the term of a new adapter is zero");
+      sharded.applied->SetActiveAdapter("first");
+      forward().square().sum().backward();
+      for (const LiveParameter& parameter : sharded.applied->parameters()) {
+        if (!parameter.path.ends_with(".lora_B.first")) continue;
+        Expect(parameter.tensor.grad().count_nonzero().item<int64_t>() > 0, "a gradient of " + parameter.path);
+      }
+    });
+  }
+}
+
 constexpr int64_t kStackedHidden = 8;
 constexpr int64_t kStackedSize = 6;  // features of an expert
 constexpr int64_t kStackedVocabulary = 24;

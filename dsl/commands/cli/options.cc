@@ -49,9 +49,11 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
 }
 
 void AddAdapter(CLI::App& app, ModelOptions& model) {
-  app.add_option("--adapter", model.adapters,
-                 "directory with a LoRA adapter in the files of PEFT (adapter_config.json, adapter_model.safetensors); "
-                 "its modules, ranks and scales replace the plan's `lora` sections. May be repeated, as NAME=DIR")
+  app.add_option(
+         "--adapter", model.adapters,
+         "directory with a LoRA adapter in the files of PEFT (adapter_config.json, adapter_model.safetensors); "
+         "its modules, ranks and scales replace the plan's `lora` sections. May be repeated, as NAME=DIR; an existing "
+         "directory with '=' in its name is DIR")
       ->allow_extra_args(false);
   app.add_option(
          "--lora", model.lora,

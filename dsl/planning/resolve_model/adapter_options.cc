@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <set>
 #include <span>
@@ -44,6 +45,11 @@ std::vector<std::string> SplitOutside(std::string_view text, char separator) {
   return out;
 }
 
+std::string Trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(' ');
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(' ') - begin + 1);
+}
+
 template <class Number>
 std::optional<Number> Read(const std::string& text) {
   Number number = 0;
@@ -62,7 +68,7 @@ class LoraReader {
     section_.source.file = kLora;
     for (const std::string& entry : SplitOutside(text_, ',')) {
       const size_t equals = entry.find('=');
-      const std::string key = entry.substr(0, equals);
+      const std::string key = Trimmed(entry.substr(0, equals));
       const std::vector<std::string> keys = {"alpha",  "dropout",           "dtype", "name", "rank",
                                              "rslora", std::string(kTarget)};
       if (equals == std::string::npos || std::ranges::count(keys, key) == 0) {
@@ -72,7 +78,7 @@ class LoraReader {
       } else if (!given_.insert(key).second) {
         Refuse("has the key '" + key + "' twice", "each key once");
       } else {
-        Take(key, entry.substr(equals + 1), targets);
+        Take(key, Trimmed(entry.substr(equals + 1)), targets);
       }
     }
     return std::move(section_);
@@ -86,6 +92,7 @@ class LoraReader {
   void Take(const std::string& key, const std::string& value, std::vector<std::string>& targets) {
     if (key == kTarget) {
       targets = SplitOutside(value, '+');
+      for (std::string& target : targets) target = Trimmed(target);
       if (std::ranges::count(targets, "") > 0) Refuse("has an empty target", "names of modules, as in q_proj+v_proj");
       return;
     }
@@ -164,15 +171,22 @@ Result<std::vector<StoredAdapter>> ReadAdapters(const std::vector<std::string>& 
   std::set<std::string> names;
   for (const std::string& text : texts) {
     const size_t equals = text.find('=');
-    const bool named = equals != std::string::npos && IsAdapterName(text.substr(0, equals));
+    std::error_code ignored;
+    const bool named = equals != std::string::npos && IsAdapterName(text.substr(0, equals)) &&
+                       !std::filesystem::is_directory(text, ignored);
     const std::string name = named ? text.substr(0, equals) : Adapter().name;
+    const std::string directory = named ? text.substr(equals + 1) : text;
+    if (directory.empty()) {
+      found.push_back(BadOption("--adapter", "--adapter has no directory", "--adapter '" + text + "'",
+                                "DIR or NAME=DIR, a directory with the files of PEFT"));
+      continue;
+    }
     if (!names.insert(name).second) {
       found.push_back(BadOption("--adapter", "two adapters have the name '" + name + "'", "--adapter " + text,
                                 "a name for each, as in --adapter first=DIR --adapter second=DIR"));
       continue;
     }
-    std::optional<StoredAdapter> adapter =
-        ReadAdapter(named ? text.substr(equals + 1) : text, options, name).Collect(found);
+    std::optional<StoredAdapter> adapter = ReadAdapter(directory, options, name).Collect(found);
     if (adapter) out.push_back(*std::move(adapter));
   }
   if (HasErrors(found)) return found;
@@ -185,7 +199,9 @@ Result<std::vector<Adapter>> ParseLora(const std::vector<std::string>& texts, co
   Diagnostics found;
   for (const std::string& text : texts) {
     std::vector<std::string> targets;
+    const size_t before = found.size();
     Adapter section = LoraReader(text, found).Run(targets);
+    if (found.size() > before) continue;  // a key that was not read may have been the target
     if (targets.empty()) targets = TargetsOf(config, tree);
     if (targets.empty()) {
       found.push_back(BadOption(kLora, "--lora has no target, and the model has no known projections of attention",

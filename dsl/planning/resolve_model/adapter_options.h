@@ -19,14 +19,14 @@
 namespace moonshard {
 
 // Reads the adapter of each text: "DIR", or "NAME=DIR" if what is before the first '=' is the name of an adapter
-// (IsAdapterName). Without a name it is "default". Errors, all that are found: those of ReadAdapter; kBadArgument: two
-// adapters with one name.
+// (IsAdapterName) and the text is not a directory as a whole. Without a name it is "default". Errors, all that are
+// found: those of ReadAdapter; kBadArgument: an empty DIR, two adapters with one name.
 Result<std::vector<StoredAdapter>> ReadAdapters(const std::vector<std::string>& texts, HeaderOptions options);
 
 // Returns a section for each text: keys and values of `lora` separated by commas, except `at`; in its place `target`
 // has names of modules, separated by '+'. A target is a glob pattern (engine/plan/match/pattern.h) that matches a full
 // path or the end of one, in whole components: "q_proj", "layers.{0..3}.*.q_proj". A comma or '+' within braces is part
-// of the pattern. Without a target, it is TargetsOf(config, tree).
+// of the pattern; spaces around keys, values and targets are not. Without a target, it is TargetsOf(config, tree).
 // Errors, all that are found: kBadArgument: no key, an unknown or duplicate key, a value out of range, no target.
 Result<std::vector<Adapter>> ParseLora(const std::vector<std::string>& texts, const ModelConfig& config,
                                        const ModuleTree& tree);

@@ -166,12 +166,33 @@ std::vector<std::string> UnitPaths(const CompiledPlan& plan) {
   return paths;
 }
 
-std::vector<std::string> AdaptedPaths(const CompiledPlan& plan) {
-  std::vector<std::string> paths;
-  for (const auto& [path, section] : plan.adapted) {
-    if (paths.empty() || paths.back() != path) paths.push_back(path);
+// The modules whose adapters differ, also in their settings, and the active adapter.
+void AddAdapters(const CompiledPlan& before, const CompiledPlan& after, PlanDifference& out) {
+  if (before.active_adapter() != after.active_adapter()) {
+    out.modules.push_back({"(root)", 1, {{"active adapter", before.active_adapter(), after.active_adapter()}}});
   }
-  return paths;
+  std::map<std::pair<std::string, std::string>, std::pair<std::string, std::string>> settings;  // by path and name
+  const auto adapter_of = [](const CompiledPlan& plan, int32_t section) -> const Adapter& {
+    return plan.plan->adapters[static_cast<size_t>(section)];
+  };
+  for (const auto& [path, section] : before.adapted) {
+    const Adapter& adapter = adapter_of(before, section);
+    settings[{path, adapter.name}].first = SettingsText(adapter);
+  }
+  for (const auto& [path, section] : after.adapted) {
+    const Adapter& adapter = adapter_of(after, section);
+    settings[{path, adapter.name}].second = SettingsText(adapter);
+  }
+  // By name, settings and path class.
+  std::map<std::tuple<std::string, std::string, std::string, std::string>, std::vector<std::string>> groups;
+  for (const auto& [key, texts] : settings) {
+    const auto& [path, name] = key;
+    if (texts.first != texts.second) groups[{name, texts.first, texts.second, PathClassOf(path)}].push_back(path);
+  }
+  for (const auto& [key, paths] : groups) {
+    const auto& [name, old, fresh, path_class] = key;
+    out.modules.push_back({FoldPaths(paths), static_cast<int64_t>(paths.size()), {{"adapter " + name, old, fresh}}});
+  }
 }
 
 }  // namespace
@@ -192,7 +213,7 @@ PlanDifference Compare(const CompiledPlan& before, const CompiledPlan& after) {
   out.modules = grouping.Take();
   AddPaths("fsdp unit", UnitPaths(before), UnitPaths(after), out);
   AddPaths("recomputed", before.recomputed, after.recomputed, out);
-  AddPaths("adapted", AdaptedPaths(before), AdaptedPaths(after), out);
+  AddAdapters(before, after, out);
   return out;
 }
 

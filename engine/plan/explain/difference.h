@@ -21,7 +21,8 @@ struct PlanDifference {
     int64_t after = kAbsent;
   };
   // One property of a module. `what`: "style", a parameter's name, "input", "output 1", "added late", "lookup",
-  // "route", "exchange", "ring", "fsdp unit", "recomputed", or "module" if only one of the models has the module.
+  // "route", "exchange", "ring", "fsdp unit", "recomputed", "adapter NAME" (its settings), "active adapter" (its name,
+  // of the root), or "module" if only one of the models has the module.
   struct Part {
     std::string what;
     std::string before;  // "": none

@@ -25,7 +25,9 @@ inline constexpr const char* kExplainFormatVersion = "1.0";
 // Returns {"format_version", "plan", "plan_hash", "mesh", "rank", "rules", "modules", "program", "totals", "findings"},
 // "units" if the plan has units, "notes" if there are notes, "exported" if the model is an exported program, and "flow"
 // if the data flow of the model is known (ModuleTree::flow): a list of {"from", "through", "to"}, the texts of
-// DataFlow. Rules are numbered from 0. "modules" lists every module that owns parameters or that a rule claims.
+// DataFlow. A plan with adapters has "adapters", one entry for each `lora` section that applies to modules, in the
+// order of the plan: {"name", "active", "settings": {"rank", "alpha", "dropout", "rslora", "dtype" (null: default)},
+// "modules"}. Rules are numbered from 0. "modules" lists every module that owns parameters or that a rule claims.
 JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options);
 
 // Returns the plan as text, without findings. First the modules, each with its source line, the modules that feed it

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "engine/core/findings/forms.h"
 #include "engine/layout/data_flow.h"
@@ -76,6 +77,26 @@ JsonValue ModuleToJson(const CompiledPlan& plan, size_t index, int64_t rank) {
   return out;
 }
 
+// One entry for each `lora` section that applies to modules, in the order of the plan.
+JsonValue::Array AdaptersOf(const CompiledPlan& plan) {
+  std::map<int32_t, JsonValue::Array> modules;  // by section
+  for (const auto& [path, section] : plan.adapted) modules[section].emplace_back(path);
+  JsonValue::Array out;
+  for (auto& [section, paths] : modules) {
+    const Adapter& adapter = plan.plan->adapters[static_cast<size_t>(section)];
+    JsonValue::Object settings = {{"rank", adapter.rank},
+                                  {"alpha", adapter.alpha},
+                                  {"dropout", adapter.dropout},
+                                  {"rslora", adapter.rslora},
+                                  {"dtype", adapter.dtype.empty() ? JsonValue(nullptr) : JsonValue(adapter.dtype)}};
+    out.emplace_back(JsonValue::Object{{"name", adapter.name},
+                                       {"active", adapter.name == plan.active_adapter()},
+                                       {"settings", std::move(settings)},
+                                       {"modules", std::move(paths)}});
+  }
+  return out;
+}
+
 JsonValue DirectionToJson(const CollectiveCounts& counts, Direction direction) {
   JsonValue::Object out;
   for (CollectiveKind kind : kCollectiveKinds) {
@@ -140,6 +161,7 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
       {"findings", ToJson(plan.findings)},
   };
   if (!units.empty()) out["units"] = std::move(units);
+  if (!plan.adapted.empty()) out["adapters"] = AdaptersOf(plan);
   if (const std::shared_ptr<const DataFlow>& flow = plan.tree->flow(); flow != nullptr) {
     JsonValue::Array edges;
     for (const FlowEdge& edge : flow->edges) {

@@ -268,16 +268,37 @@ class Matcher {
     const std::vector<Adapter>& adapters = matched_.plan->adapters;
     std::map<std::pair<std::string, std::string>, int32_t> first;  // by path and name
     for (size_t i = 0; i < adapters.size(); ++i) {
+      std::set<int32_t> others;  // sections of the adapter that apply to modules of this one
+      bool applies = false;
       if (adapters[i].modules.empty()) {
         diagnostics_.push_back(
             MakeDiagnostic(Finding::kUnmatchedRule, "'at' of lora has no pattern", adapters[i].source));
         diagnostics_.back().required = "at least one module, or no lora section";
       }
       for (const std::string& path : MatchSection(adapters[i].modules, "lora adapts", paths, /*may_be_absent=*/false)) {
-        first.try_emplace({path, adapters[i].name}, static_cast<int32_t>(i));
+        const auto [entry, fresh] = first.try_emplace({path, adapters[i].name}, static_cast<int32_t>(i));
+        if (fresh) applies = true;
+        if (!fresh) others.insert(entry->second);
       }
+      if (!applies && !others.empty()) WarnOfShadowed(adapters, i, others);
     }
     for (const auto& [key, section] : first) matched_.adapted.push_back({key.first, section});
+  }
+
+  void WarnOfShadowed(const std::vector<Adapter>& adapters, size_t section, const std::set<int32_t>& others) {
+    const Adapter& adapter = adapters[section];
+    Diagnostic d = MakeDiagnostic(
+        Finding::kUnmatchedRule,
+        "lora applies to no module: earlier sections of adapter '" + adapter.name + "' name all of its modules",
+        adapter.source);
+    d.severity = Severity::kWarning;
+    d.declared = ToText(adapter);
+    d.help = "remove the section, put it before the others, or give it another name";
+    for (const int32_t other : others) {
+      const SourceSpan& source = adapters[static_cast<size_t>(other)].source;
+      if (source.known()) d.related.push_back(source);
+    }
+    diagnostics_.push_back(std::move(d));
   }
 
   static void SortOnce(std::vector<std::string>& paths) {

@@ -52,7 +52,8 @@ struct MatchedPlan {
 };
 
 // Returns all errors together: kBadPattern, kPatternMemory, kRuleConflict, kUnmatchedRule and kUnmatchedAlternative
-// (with the nearest match; not for optional rules). Patterns of sections are checked too: kBadPattern, kUnmatchedRule.
+// (with the nearest match; not for optional rules). Patterns of sections are checked too: kBadPattern, kUnmatchedRule,
+// which is a warning for a section of `lora` whose modules all belong to earlier sections of its adapter.
 // With a tree from headers, a rule that only redistributes and matches nothing is a note, since its module may own no
 // parameters.
 Result<MatchedPlan> MatchRules(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree);

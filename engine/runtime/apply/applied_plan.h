@@ -106,12 +106,12 @@ class AppliedPlan {
   // Drops the gradients that SetGradientSync(false) keeps outside of .grad. Call between backwards, on every rank.
   void DropUnsyncedGradients();
 
-  // Computes with the adapter `name` of the plan in place of the one that is active; "": with no adapter, as the model
-  // without the plan's `lora` sections does. After Apply, CompiledPlan::active_adapter is active. Any other one is for
-  // inference alone, and without dropout: it has no gradients, and its model's outputs do not require one, so that
-  // backward() throws; the trained adapter keeps its values and gradients meanwhile. To train another adapter, apply a
-  // plan whose first adapter it is. Collective over the mesh; call it between the model's calls. Throws PlanError
-  // before anything changes: kRanksDisagree (ranks pass different names), kBadArgument (the plan has no such adapter).
+  // Computes with adapter `name` of the plan from the next call on; "": with none. CompiledPlan::active_adapter, active
+  // after Apply, is the one that trains. Any other is for inference: without dropout, and with gradients off, so that
+  // backward() of the outputs throws; the trained one keeps its values and gradients. A backward that recomputes while
+  // it is not active throws kNotSupported: run the backward before the switch. To train another adapter, apply a plan
+  // whose first adapter it is. Collective over the mesh; call it between the model's calls. Throws PlanError before
+  // anything changes: kRanksDisagree (ranks pass different names), kBadArgument (the plan has no such adapter).
   void SetActiveAdapter(const std::string& name);
   // The name of the active adapter; "": none.
   const std::string& active_adapter() const;

@@ -24,6 +24,7 @@
 #include <utility>
 
 #include <ATen/ops/add.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "engine/core/base/check.h"
@@ -46,9 +47,10 @@ namespace {
 // Duties of a call that no other encloses, wherever in the model it is: the host may call any module. In this order:
 // values exist and are shards before anything computes on them; the comparison of the inputs starts without waiting,
 // and its answer is read by the first collective of the call, so that it overlaps local compute; the gradient sum and
-// the random streams begin a step. The call's frame holds the sizes of dims that are sharded during the call. The
-// inside of a call that runs again in a backward has a frame of its own too, and no duties: they were done when the
-// call was made.
+// the random streams begin a step. The call's frame holds the sizes of dims that are sharded during the call. While the
+// trained adapter is not active, the call is without gradients: there are steps that record in autograd's graph whether
+// or not anything that they wrap trains (a recomputed module, an exchange of tokens). The inside of a call that runs
+// again in a backward has a frame of its own too, and no duties: they were done when the call was made.
 class OutermostCallStep final : public BoundaryStep {
  public:
   // The ranks of `group` compare the inputs by their signature.
@@ -63,6 +65,7 @@ class OutermostCallStep final : public BoundaryStep {
         values_(parts.values),
         guard_(parts.guard),
         streams_(parts.streams),
+        trains_(parts.trains),
         label_("the inputs of '" + path + "'") {}
 
   std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override {
@@ -73,7 +76,9 @@ class OutermostCallStep final : public BoundaryStep {
     for (Comparison& c : comparisons_) c.group->StartCheckInputs(c.signature.Of(arguments), label_);
     if (gradient_sum_) gradient_sum_->Rearm();
     if (streams_) streams_->Begin();
-    return std::make_unique<Open>(streams_.get(), true);
+    auto open = std::make_unique<Open>(streams_.get(), true);
+    if (!*trains_) open->no_grad.emplace();
+    return open;
   }
 
   void Leave(State* state, std::span<const TensorSlot> results) override {
@@ -98,6 +103,7 @@ class OutermostCallStep final : public BoundaryStep {
     bool outermost;
     RandomStreams* streams;
     CallFrame frame;
+    std::optional<c10::NoGradGuard> no_grad;
   };
 
   std::vector<Comparison> comparisons_;
@@ -105,6 +111,7 @@ class OutermostCallStep final : public BoundaryStep {
   std::shared_ptr<DeferredValues> values_;
   std::shared_ptr<const ShardGuard> guard_;
   std::shared_ptr<RandomStreams> streams_;
+  std::shared_ptr<const bool> trains_;
   CollectiveLabel label_;
 };
 
@@ -279,21 +286,49 @@ class ShareResultsStep final : public BoundaryStep {
 };
 
 // The first result of a frozen lookup becomes a leaf that requires a gradient: all modules behind it then run their
-// backward as in a model that is trained in full, with the same collectives, wherever the first adapter is. While an
-// adapter is active that is not trained, no result requires a gradient, and a backward is an error of LibTorch.
+// backward as in a model that is trained in full, with the same collectives, wherever the first adapter is.
 class NeedGradientStep final : public BoundaryStep {
  public:
-  explicit NeedGradientStep(std::shared_ptr<const bool> trains) : trains_(std::move(trains)) {}
   void Leave(State* /*state*/, std::span<const TensorSlot> results) override {
-    if (!*trains_ || !c10::GradMode::is_enabled()) return;
+    if (!c10::GradMode::is_enabled()) return;
     for (const TensorSlot& slot : results) {
       if (slot.position != 0 || !slot.tensor->defined()) continue;
       if (slot.tensor->is_floating_point() && !slot.tensor->requires_grad()) slot.tensor->requires_grad_(true);
     }
   }
+};
+
+// Recomputation in a plan with adapters. The second run of a call reads the term that is active in the backward, so it
+// must be that of the first run. Only calls of the trained adapter have a second run, hence the flag answers that. A
+// call of another adapter runs once, also if it is the outermost, whose step comes after the runner.
+class TrainedAdapterRunner final : public CallRunner {
+ public:
+  TrainedAdapterRunner(std::shared_ptr<CallRunner> runner, std::shared_ptr<const bool> trains, std::string path)
+      : runner_(std::move(runner)), trains_(std::move(trains)), path_(std::move(path)) {}
+
+  std::vector<at::Tensor> Run(const Inside& inside, std::vector<at::Tensor> inputs) override {
+    if (!*trains_) return inside(std::move(inputs));
+    const auto checked = [inside, trains = trains_, path = path_](std::vector<at::Tensor> tensors) {
+      if (!*trains) Refuse(path);
+      return inside(std::move(tensors));
+    };
+    return runner_->Run(checked, std::move(inputs));
+  }
 
  private:
+  [[noreturn]] static void Refuse(const std::string& path) {
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "a backward cannot recompute '" + path +
+                                                              "' while the adapter of its forward is not active");
+    d.path = path;
+    d.declared = "SetActiveAdapter with another adapter, or none, between the forward and its backward";
+    d.required =
+        "SetActiveAdapter with the adapter that is trained before the forward, and no other until its backward";
+    throw PlanError({std::move(d)});
+  }
+
+  std::shared_ptr<CallRunner> runner_;
   std::shared_ptr<const bool> trains_;
+  std::string path_;
 };
 
 // A rowwise bias. In the forward of each rank it would be added once per rank, and the reduction would sum it as often;
@@ -377,7 +412,7 @@ class BoundaryMaker {
                           layouts_.experts, path_),
             path_, parts_.loads);
       case StepKind::kShareResults: return std::make_shared<ShareResultsStep>();
-      case StepKind::kNeedGradient: return std::make_shared<NeedGradientStep>(parts_.trains);
+      case StepKind::kNeedGradient: return std::make_shared<NeedGradientStep>();
       case StepKind::kAddParameters: return std::make_shared<AddParametersStep>(std::move(late_));
       case StepKind::kRingAttention: return nullptr;  // the enclosing module has it (Hookable::SetRing)
       case StepKind::kRecompute:
@@ -402,6 +437,8 @@ class BoundaryMaker {
     std::optional<KeptResults::Policy> kept;
     if (step.kept) kept = KeptResults::Policy{step.kept->attention, step.kept->matmuls};
     out_.runner = std::make_shared<RecomputeRunner>(kept, parts_.streams);
+    if (plan_.adapted.empty()) return;
+    out_.runner = std::make_shared<TrainedAdapterRunner>(std::move(out_.runner), parts_.trains, path_);
   }
 
   // A cast that a step of `leave` ends notes the dtype that arrived.

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,8 @@ TEST_CASE("--lora is a section with the keys of `lora`, and its targets are ends
   CHECK(TextOf({"target=layers.{0,2}.*.{q,v}_proj+up_[a+]", "name=style,rslora=false,rank=2,target=down_proj"}) ==
         "lora default [**.layers.{0,2}.*.{q,v}_proj, **.up_[a+]] rank=8 alpha=8\n"
         "lora style [**.down_proj] rank=2 alpha=8\n");
+  CHECK(TextOf({" rank = 2 , alpha=4, target= q_proj + v_proj "}) ==
+        "lora default [**.q_proj, **.v_proj] rank=2 alpha=4\n");
 }
 
 TEST_CASE("what --lora cannot be is an error that names the text and what is required") {
@@ -75,6 +78,10 @@ TEST_CASE("what --lora cannot be is an error that names the text and what is req
   const Result<std::vector<Adapter>> none = ParseLora({"rank=2"}, ConfigOf("other"), TreeWith({"body.mixer"}));
   REQUIRE(none.diagnostics().size() == 1);
   CHECK_THAT(none.diagnostics().front().message, Contains("no known projections of attention"));
+  const Result<std::vector<Adapter>> unknown =
+      ParseLora({"targets=mixer"}, ConfigOf("other"), TreeWith({"body.mixer"}));
+  REQUIRE(unknown.diagnostics().size() == 1);
+  CHECK_THAT(unknown.diagnostics().front().message, Contains("has 'targets=mixer'"));
 }
 
 // Of a model with all modules that the targets of any type name, next to each other.
@@ -118,11 +125,40 @@ TEST_CASE("--lora resolves against the model as the sections of a plan do") {
                                             layer + "1.mlp.down_proj 1", layer + "1.self_attn.k_proj 0",
                                             layer + "1.self_attn.o_proj 0", layer + "1.self_attn.q_proj 0",
                                             layer + "1.self_attn.v_proj 0"});
+  CHECK(plan.findings.empty());
+  options.lora = {"rank=2,target=q_proj", "rank=4,target=q_proj"};
+  const Diagnostics shadowed = ResolveFromHeaders(options).diagnostics();
+  REQUIRE(shadowed.size() == 1);
+  CHECK(shadowed.front().severity == Severity::kWarning);
+  CHECK_THAT(shadowed.front().declared, Contains("rank=4"));
   options.lora = {"target=q_prj"};
   CHECK_THAT(ResolveFromHeaders(options).diagnostics().front().message, Contains("**.q_prj"));
   options.lora = {"rank=2"};
   options.adapters = {kAdapters + "rslora"};
   CHECK(ResolveFromHeaders(options).diagnostics().front().message == "--adapter and --lora are given");
+}
+
+TEST_CASE("a directory of an adapter may have '=' in its name, and none is an error") {
+  const ScratchFolder scratch;
+  const std::filesystem::path home = std::filesystem::current_path();
+  scratch.CopyOf(kAdapters + "rslora", "lr=2");
+  scratch.CopyOf(kAdapters + "all_linear", "2");
+  std::filesystem::current_path(scratch.path());
+  const std::vector<StoredAdapter> whole = ReadAdapters({"lr=2", "name=lr=2"}, {}).ValueOrThrow();
+  const std::vector<StoredAdapter> named = ReadAdapters({"other=2"}, {}).ValueOrThrow();
+  std::filesystem::current_path(home);
+  CHECK(whole[0].stored_as.contains("model.layers.0.self_attn.q_proj.lora_A.default"));
+  CHECK_FALSE(whole[0].stored_as.contains("lm_head.lora_A.default"));
+  CHECK(whole[1].stored_as.contains("model.layers.0.self_attn.q_proj.lora_A.name"));
+  CHECK(named[0].stored_as.contains("lm_head.lora_A.other"));
+  for (const std::string text : {"", "one="}) {
+    INFO(text);
+    const Diagnostics found = ReadAdapters({text}, {}).diagnostics();
+    REQUIRE(found.size() == 1);
+    CHECK(found.front().finding == Finding::kBadArgument);
+    CHECK(found.front().message == "--adapter has no directory");
+    CHECK(found.front().declared == "--adapter '" + text + "'");
+  }
 }
 
 TEST_CASE("adapters have names, and the active one is the plan's first") {

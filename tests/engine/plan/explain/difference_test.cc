@@ -92,15 +92,42 @@ TEST_CASE("modules that have an adapter in one plan only, and the factors") {
   adapter.rank = 2;
   const CompiledPlan after = Compiled(plan, before.tree, before.mesh);
   const PlanDifference difference = Compare(before, after);
-  REQUIRE(difference.modules.size() == 3);
+  REQUIRE(difference.modules.size() == 4);
   CHECK(difference.modules[0].path == "mlp.up.lora_A");
   CHECK(difference.modules[0].parts == std::vector<Part>{{"module", "", "present"}});
-  CHECK(difference.modules[2].path == "mlp.up");
-  CHECK(difference.modules[2].parts == std::vector<Part>{{"adapted", "", "yes"}});
-  CHECK(Compare(after, before).modules[2].parts == std::vector<Part>{{"adapted", "yes", ""}});
-  // Another adapter of the module.
-  plan.adapters.front().alpha = 3;
-  CHECK(Compiled(plan, before.tree, before.mesh).Hash() != after.Hash());
+  CHECK(difference.modules[2].path == "(root)");
+  CHECK(difference.modules[2].parts == std::vector<Part>{{"active adapter", "", "default"}});
+  CHECK(difference.modules[3].path == "mlp.up");
+  CHECK(difference.modules[3].parts == std::vector<Part>{{"adapter default", "", "rank=2 alpha=8"}});
+  CHECK(Compare(after, before).modules[3].parts == std::vector<Part>{{"adapter default", "rank=2 alpha=8", ""}});
+}
+
+TEST_CASE("settings of adapters, and which of them is active") {
+  const CompiledPlan bare = CompileMlp("tp=2");
+  Plan plan = *bare.plan;
+  Adapter one;
+  one.name = "one";
+  one.modules = {{"mlp.{up,gate}"}};
+  one.rank = 2;
+  Adapter other = one;
+  other.name = "other";
+  other.modules = {{"mlp.up"}};
+  plan.adapters = {one, other};
+  const CompiledPlan before = Compiled(plan, bare.tree, bare.mesh);
+  CHECK(Compare(before, before).empty());
+  plan.adapters = {other, one};
+  const PlanDifference active = Compare(before, Compiled(plan, bare.tree, bare.mesh));
+  REQUIRE(active.modules.size() == 1);
+  CHECK(active.modules[0].parts == std::vector<Part>{{"active adapter", "one", "other"}});
+  one.alpha = 3;
+  plan.adapters = {one, other};
+  const CompiledPlan after = Compiled(plan, bare.tree, bare.mesh);
+  const PlanDifference settings = Compare(before, after);
+  REQUIRE(settings.modules.size() == 2);
+  CHECK(settings.modules[0].path == "mlp.gate");
+  CHECK(settings.modules[1].path == "mlp.up");
+  CHECK(settings.modules[1].parts == std::vector<Part>{{"adapter one", "rank=2 alpha=8", "rank=2 alpha=3"}});
+  CHECK(after.Hash() != before.Hash());
 }
 
 TEST_CASE("modules that are units or recomputed in one plan only") {

@@ -27,6 +27,31 @@ TEST_CASE("explain is byte-stable and says what the contract says") {
         "{\"matches\":1,\"pattern\":\"mlp.down\",\"source\":\"p.lua:2\",\"style\":\"rowwise\"}]");
 }
 
+TEST_CASE("the JSON lists adapters with their settings, and which is active") {
+  const CompiledPlan bare = CompileMlp("tp=2");
+  CHECK(ExplainJson(bare, {0, std::nullopt}).Find("adapters") == nullptr);
+  Plan plan = *bare.plan;
+  Adapter& one = plan.adapters.emplace_back();
+  one.name = "one";
+  one.modules = {{"mlp.{up,gate}"}};
+  one.rank = 2;
+  Adapter& other = plan.adapters.emplace_back();
+  other.name = "other";
+  other.modules = {{"mlp.down"}};
+  other.rank = 1;
+  other.alpha = 0.5;
+  other.dropout = 0.25;
+  other.rslora = true;
+  other.dtype = "float64";
+  const CompiledPlan made =
+      ResolvePlan(std::make_shared<const Plan>(plan), bare.tree, test::Mesh("tp=2")).ValueOrThrow();
+  CHECK(WriteJson(*ExplainJson(made, {0, std::nullopt}).Find("adapters"), 0) ==
+        "[{\"active\":true,\"modules\":[\"mlp.gate\",\"mlp.up\"],\"name\":\"one\",\"settings\":{\"alpha\":8.0,"
+        "\"dropout\":0.0,\"dtype\":null,\"rank\":2,\"rslora\":false}},"
+        "{\"active\":false,\"modules\":[\"mlp.down\"],\"name\":\"other\",\"settings\":{\"alpha\":0.5,"
+        "\"dropout\":0.25,\"dtype\":\"float64\",\"rank\":1,\"rslora\":true}}]");
+}
+
 TEST_CASE("paths fold by their numbers") {
   CHECK(FoldPaths({"a.b"}) == "a.b");
   CHECK(FoldPaths({"l.0.x", "l.1.x", "l.2.x", "l.5.x"}) == "l.{0..2,5}.x");
