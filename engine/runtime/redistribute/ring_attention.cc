@@ -6,8 +6,8 @@
 //   L = logaddexp(L_1, L_2, ...)      O = sum_b exp(M_b - L) exp(S_b - M_b) V_b
 //
 // which is merged block by block. Where no key of a block is allowed M_b and L_b are -inf, and the weight exp(M_b - L)
-// is 0. An -inf that is subtracted counts as 0, since -inf - -inf would be NaN: M_b in the second factor, and L, which is
-// -inf for a row without any key.
+// is 0. An -inf that is subtracted counts as 0, since -inf - -inf would be NaN: M_b in the second factor, and L, which
+// is -inf for a row without any key.
 //
 // Backward. With the L and O of the full row, P_b = exp(S_b - L) is the block's part of the full softmax, and
 //
@@ -64,8 +64,10 @@ using RingSpec = RingAttention::Spec;
 constexpr const char* kName = "ring attention";
 constexpr int64_t kTokenDim = 2;
 
-// The scores that exist at a time are at most these, or those of one query; 16 MiB in float32.
-constexpr int64_t kMostScores = int64_t{1} << 22;
+// The scores that exist at a time are at most these, or those of one query: on a CPU what a cache of 1 MiB holds, on
+// other devices 64 MiB in float32.
+constexpr int64_t kMostScoresOnCpu = int64_t{1} << 18;
+constexpr int64_t kMostScores = int64_t{1} << 24;
 
 // The log-sum-exp of no score, and the score of a key that is not allowed.
 constexpr double kNone = -std::numeric_limits<double>::infinity();
@@ -84,7 +86,8 @@ struct Block {
   at::Tensor values;
 };
 
-// The queries of this rank against one block.
+// The queries of this rank against one block, tile by tile: some queries, with the keys to which any of them attends
+// by its position.
 class Scores {
  public:
   // `queries`: [B, n, t, D]. `first_query`, `first_key`: positions in the full sequence.
@@ -101,19 +104,20 @@ class Scores {
 
   // Merges the block into `out` [B, n, t, Dv] and `log_sum` [B, n, t] of the blocks before it.
   void Merge(at::Tensor& out, at::Tensor& log_sum) const {
-    ForEachTile([&](int64_t begin, int64_t length) {
-      const at::Tensor scores = OfTile(ScaledQueries(begin, length), begin, length);
+    ForEachTile([&](const Tile& tile) {
+      at::Tensor scores = Of(tile, ScaledQueries(tile));
       const at::Tensor most = at::amax(scores, {-1}, /*keepdim=*/true);
       const at::Tensor base = Finite(most);
-      const at::Tensor terms = (scores - base).exp_();
-      const at::Tensor block_sum = Ungrouped(terms.sum(-1, /*keepdim=*/true).log_().add_(base), length);
-      at::Tensor out_tile = out.narrow(kTokenDim, begin, length);
-      at::Tensor sum_tile = log_sum.narrow(kTokenDim, begin, length);
+      const at::Tensor terms = scores.sub_(base).exp_();
+      const at::Tensor block_sum = Ungrouped(terms.sum(-1, /*keepdim=*/true).log_().add_(base), tile);
+      at::Tensor out_tile = Narrowed(out, tile.queries);
+      at::Tensor sum_tile = Narrowed(log_sum, tile.queries);
       const at::Tensor before = sum_tile.unsqueeze(-1);
       const at::Tensor sum = at::logaddexp(before, block_sum);
       const at::Tensor of_all = Finite(sum);
-      const at::Tensor weight = (Ungrouped(most, length) - of_all).exp_();
-      out_tile.mul_((before - of_all).exp_()).add_(Ungrouped(at::matmul(terms, values_), length).mul_(weight));
+      const at::Tensor weight = (Ungrouped(most, tile) - of_all).exp_();
+      const at::Tensor result = at::matmul(terms, Narrowed(values_, tile.keys));
+      out_tile.mul_((before - of_all).exp_()).add_(Ungrouped(result, tile).mul_(weight));
       sum_tile.copy_(sum.squeeze(-1));
     });
   }
@@ -124,72 +128,94 @@ class Scores {
                   at::Tensor& of_queries) const {
     Block out = {at::zeros_like(keys_, at::MemoryFormat::Contiguous),
                  at::zeros_like(values_, at::MemoryFormat::Contiguous)};
-    ForEachTile([&](int64_t begin, int64_t length) {
-      const at::Tensor scaled = ScaledQueries(begin, length);
-      const auto rows = [&](const at::Tensor& tensor) { return Grouped(tensor.narrow(kTokenDim, begin, length)); };
+    ForEachTile([&](const Tile& tile) {
+      const at::Tensor scaled = ScaledQueries(tile);
+      const auto rows = [&](const at::Tensor& tensor) { return Grouped(Narrowed(tensor, tile.queries)); };
       const at::Tensor upstream = rows(gradient);
-      const at::Tensor weights = OfTile(scaled, begin, length).sub_(Finite(rows(log_sum.unsqueeze(-1)))).exp_();
-      out.values += at::matmul(weights.transpose(-2, -1), upstream);
-      const at::Tensor of_scores = at::matmul(upstream, values_.transpose(-2, -1)).sub_(rows(inner)).mul_(weights);
-      out.keys += at::matmul(of_scores.transpose(-2, -1), scaled);
-      of_queries.narrow(kTokenDim, begin, length).add_(Ungrouped(at::matmul(of_scores, keys_), length), options_.scale);
+      const at::Tensor weights = Of(tile, scaled).sub_(Finite(rows(log_sum.unsqueeze(-1)))).exp_();
+      Narrowed(out.values, tile.keys).add_(at::matmul(weights.transpose(-2, -1), upstream));
+      const at::Tensor of_scores =
+          at::matmul(upstream, Narrowed(values_, tile.keys).transpose(-2, -1)).sub_(rows(inner)).mul_(weights);
+      Narrowed(out.keys, tile.keys).add_(at::matmul(of_scores.transpose(-2, -1), scaled));
+      Narrowed(of_queries, tile.queries)
+          .add_(Ungrouped(at::matmul(of_scores, Narrowed(keys_, tile.keys)), tile), options_.scale);
     });
     return out;
   }
 
  private:
-  void ForEachTile(const std::function<void(int64_t begin, int64_t length)>& run) const {
-    const int64_t of_query = queries_.size(0) * queries_.size(1) * keys_.size(kTokenDim);
-    const int64_t rows = std::max<int64_t>(1, kMostScores / std::max<int64_t>(1, of_query));
+  // Indices into the queries and the keys.
+  struct Tile {
+    Interval queries;
+    Interval keys;
+  };
+
+  void ForEachTile(const std::function<void(const Tile&)>& run) const {
+    const int64_t keys = keys_.size(kTokenDim);
+    const int64_t most = queries_.is_cpu() ? kMostScoresOnCpu : kMostScores;
+    const int64_t rows = std::max<int64_t>(1, most / (queries_.size(0) * queries_.size(1) * keys));
     const int64_t count = queries_.size(kTokenDim);
-    for (int64_t begin = 0; begin < count; begin += rows) run(begin, std::min(rows, count - begin));
+    for (int64_t begin = 0; begin < count; begin += rows) {
+      const int64_t length = std::min(rows, count - begin);
+      const int64_t first = first_query_ + begin - first_key_;  // of the queries, counted from the first key
+      const int64_t from = options_.window ? std::max<int64_t>(0, first - *options_.window + 1) : 0;
+      const int64_t to = std::min(keys, first + length);
+      if (from < to) run({{begin, length}, {from, to - from}});
+    }
+  }
+
+  static at::Tensor Narrowed(const at::Tensor& tensor, const Interval& tokens) {
+    return tensor.narrow(kTokenDim, tokens.begin, tokens.length);
   }
 
   // [B, n, t, X] -> [B, m, n / m * t, X], and back.
   at::Tensor Grouped(const at::Tensor& tensor) const {
     return tensor.unflatten(1, {key_heads_, tensor.size(1) / key_heads_}).flatten(2, 3);
   }
-  at::Tensor Ungrouped(const at::Tensor& tensor, int64_t length) const {
+  static at::Tensor Ungrouped(const at::Tensor& tensor, const Tile& tile) {
+    const int64_t length = tile.queries.length;
     return tensor.unflatten(2, {tensor.size(2) / length, length}).flatten(1, 2);
   }
 
-  at::Tensor ScaledQueries(int64_t begin, int64_t length) const {
-    return Grouped(queries_.narrow(kTokenDim, begin, length).to(type_)).mul(options_.scale);
+  at::Tensor ScaledQueries(const Tile& tile) const {
+    return Grouped(Narrowed(queries_, tile.queries).to(type_)).mul(options_.scale);
   }
 
-  // The scores [B, m, n / m * length, keys] of the queries from `begin` on, -inf where the key is not allowed.
-  at::Tensor OfTile(const at::Tensor& scaled, int64_t begin, int64_t length) const {
-    at::Tensor scores = at::matmul(scaled, keys_.transpose(-2, -1));
-    if (const std::optional<at::Tensor> allowed = Allowed(begin, length)) {
+  // The scores [B, m, n / m * queries, keys], -inf where the key is not allowed.
+  at::Tensor Of(const Tile& tile, const at::Tensor& scaled) const {
+    at::Tensor scores = at::matmul(scaled, Narrowed(keys_, tile.keys).transpose(-2, -1));
+    if (const std::optional<at::Tensor> allowed = Allowed(tile)) {
+      const int64_t length = tile.queries.length;
       scores.unflatten(2, {scores.size(2) / length, length}).masked_fill_(allowed->bitwise_not(), kNone);
     }
     return scores;
   }
 
-  // [B or 1, 1, 1, length, keys]: whether a query attends to a key; nullopt: every query attends to all keys.
-  std::optional<at::Tensor> Allowed(int64_t begin, int64_t length) const {
-    const int64_t keys = keys_.size(kTokenDim);
-    const int64_t first = first_query_ + begin;
-    const bool causal = first_key_ + keys - 1 > first;
-    const bool windowed = options_.window && first + length - 1 - first_key_ >= *options_.window;
+  // [B or 1, 1, 1, queries, keys]: whether a query attends to a key; nullopt: every query attends to all keys.
+  std::optional<at::Tensor> Allowed(const Tile& tile) const {
+    const Interval queries = {first_query_ + tile.queries.begin, tile.queries.length};
+    const Interval keys = {first_key_ + tile.keys.begin, tile.keys.length};
+    const bool causal = keys.begin + keys.length - 1 > queries.begin;
+    const bool windowed = options_.window && queries.begin + queries.length - 1 - keys.begin >= *options_.window;
     std::optional<at::Tensor> out;
     const auto add = [&](const at::Tensor& mask) { out = out ? out->bitwise_and(mask) : mask; };
     if (causal || windowed) {
-      const at::TensorOptions positions = at::TensorOptions(at::kLong).device(queries_.device());
-      const at::Tensor distance = at::arange(first, first + length, positions).unsqueeze(-1) -
-                                  at::arange(first_key_, first_key_ + keys, positions);
+      const auto positions = [&](const Interval& of) {
+        return at::arange(of.begin, of.begin + of.length, at::TensorOptions(at::kLong).device(queries_.device()));
+      };
+      const at::Tensor distance = positions(queries).unsqueeze(-1) - positions(keys);
       if (causal) add(distance.ge(0));
       if (windowed) add(distance.lt(*options_.window));
-      out = out->view({1, 1, 1, length, keys});
+      out = out->view({1, 1, 1, queries.length, keys.length});
     }
     if (options_.padding.defined()) {
-      add(options_.padding.narrow(1, first_key_, keys).view({-1, 1, 1, 1, keys}));
+      add(options_.padding.narrow(1, keys.begin, keys.length).view({-1, 1, 1, 1, keys.length}));
     }
     return out;
   }
 
-  // A log-sum-exp with 0 for -inf, so that a score of -inf minus it is -inf.
-  static at::Tensor Finite(const at::Tensor& log_sum) { return log_sum.masked_fill(log_sum.eq(kNone), 0); }
+  // With 0 for -inf, so that a score of -inf minus it is -inf.
+  static at::Tensor Finite(const at::Tensor& values) { return values.masked_fill(values.eq(kNone), 0); }
 
   const RingAttentionOptions& options_;
   at::ScalarType type_;

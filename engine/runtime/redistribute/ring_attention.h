@@ -11,7 +11,8 @@
 // never on values or padding, and every rank runs all of them, also a rank without tokens. Keys and values are
 // exchanged with their own heads (m, not n). Their gradients are exchanged and summed in float32, or float64.
 //
-// The work is not balanced: the queries of the last rank attend to every block, those of rank 0 to one.
+// The work is not balanced: the queries of the last rank attend to every block, those of rank 0 to one. It is done by
+// matrix products in tiles of scores, on every device: no fused attention kernel is used.
 // Stage before: collective (AxisGroup). Stage after: apply, which gives it to the attention modules.
 #pragma once
 

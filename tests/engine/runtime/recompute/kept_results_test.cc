@@ -12,7 +12,9 @@
 
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/intercept/operator_scope.h"
+#include "engine/runtime/intercept/region.h"
 #include "engine/runtime/recompute/recompute.h"
+#include "engine/runtime/redistribute/ring_attention.h"
 #include "tests/engine/runtime/fsdp/net.h"
 #include "tests/support/ranks.h"
 
@@ -128,6 +130,64 @@ TEST_CASE("what kept results cannot do is an error") {
     const at::Tensor y = Recompute(inside, {x}, KeptResults::Policy{false, Matmuls::kAll})[0];
     CHECK_THROWS_WITH(y.sum().backward(), Contains("calls aten::mm, the first run called no further operator"));
   }
+}
+
+// A region in a chosen run and a product outside of it: of each product, how often it ran in both runs.
+TEST_CASE("operators inside a region run again, and may change what they made") {
+  const auto inside = [](std::vector<at::Tensor> in) {
+    const KeepAllScope keep;
+    const at::Tensor outside = at::mm(in[0], in[0]);
+    at::Tensor sum;
+    {
+      const Region region("a test", "", MeshAxis::kTp);
+      sum = at::bmm(outside.unsqueeze(0), outside.unsqueeze(0)).mul_(2).squeeze(0);
+    }
+    return std::vector<at::Tensor>{sum};
+  };
+  const at::Tensor x = Numbers(3, {4, 4});
+  inside({x})[0].sum().backward();
+  const at::Tensor plain = x.grad().clone();
+  x.mutable_grad().reset();
+  Counter counter;
+  {
+    const OperatorScope scope(counter);
+    const at::Tensor y = Recompute(inside, {x}, KeptResults::Policy{true, Matmuls::kAll})[0];
+    CHECK(counter.counts.at("bmm") == 1);
+    y.sum().backward();
+  }
+  CHECK(at::equal(x.grad(), plain));
+  CHECK(counter.counts.at("bmm") == 2 + 2);  // two in the backward
+  CHECK(counter.counts.at("mm") == 1 + 2);
+}
+
+TEST_CASE("recomputed ring attention exchanges its keys again, with any choice of kept results") {
+  const auto full = [](int64_t seed) { return Numbers(seed, {1, 2, 6, 4}).detach(); };
+  RunRanks("cp=2", [&](DeviceMesh& mesh) {
+    const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
+    const RingAttention attend(group, "attention");
+    const auto inside = [&](std::vector<at::Tensor> in) {
+      return std::vector<at::Tensor>{attend(in[0], in[1], in[2], 6, {.scale = 1})};
+    };
+    const auto leaves = [&] {
+      std::vector<at::Tensor> out;
+      for (const int64_t seed : {3, 5, 7}) {
+        out.push_back(full(seed).narrow(2, group->rank() * 3, 3).clone().set_requires_grad(true));
+      }
+      return out;
+    };
+    const std::vector<at::Tensor> plain = leaves();
+    inside(plain)[0].square().sum().backward();
+    for (const bool attention : {false, true}) {
+      for (const Matmuls matmuls : {Matmuls::kNone, Matmuls::kAll}) {
+        const std::vector<at::Tensor> in = leaves();
+        group->ClearCounts();
+        Recompute(inside, in, KeptResults::Policy{attention, matmuls})[0].square().sum().backward();
+        for (size_t i = 0; i < in.size(); ++i) ExpectEqual(in[i].grad(), plain[i].grad(), "a gradient");
+        Expect(group->counts().of(Direction::kForward, CollectiveKind::kAllToAll).count == 2, "two forward exchanges");
+        Expect(group->counts().of(Direction::kBackward, CollectiveKind::kAllToAll).count == 2, "two in the backward");
+      }
+    }
+  });
 }
 
 TEST_CASE("under a plan, chosen modules are not computed again") {
