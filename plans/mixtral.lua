@@ -14,7 +14,7 @@ return plan {
   transformer.ends(stream),
   at("model.layers.*.{input,post_attention}_layernorm", norm_on(stream.residual)),
   transformer.attention("model.layers.*.self_attn", stream,
-                        { heads = n_heads, kv_heads = config:get("num_key_value_heads", n_heads) }),
+                        { heads = n_heads, kv_heads = config:get("num_key_value_heads", n_heads), window = transformer.window() }),
   experts.block(listed and "model.layers.*.block_sparse_moe" or "model.layers.*.mlp", stream,
                 { size = config.intermediate_size, up = listed and "{w1,w3}", down = listed and "w2",
                   count = config:get("num_local_experts", 0), expert_parallel = opt.expert_parallel,

@@ -17,7 +17,7 @@ return plan {
   },
   not opt.all_heads and transformer.attention("model.layers.*.self_attn", stream, {
     heads = n_heads,
-    kv_heads = config:get("num_key_value_heads", n_heads),
+    kv_heads = config:get("num_key_value_heads", n_heads), window = transformer.window(),
     head_dim = config:get("head_dim", config.hidden_size // n_heads),
     fused = "contiguous",
   }),

@@ -14,7 +14,7 @@ return plan {
   transformer.ends(stream),
   at("model.layers.*.{input,post_attention}_layernorm", norm_on(stream.residual)),
   transformer.attention("model.layers.*.self_attn", stream,
-                        { heads = n_heads, kv_heads = config:get("num_key_value_heads", n_heads), norms = "{q,k}_norm" }),
+                        { heads = n_heads, kv_heads = config:get("num_key_value_heads", n_heads), norms = "{q,k}_norm", window = transformer.window() }),
   model:has("model.layers.*.mlp.down_proj") and transformer.mlp("model.layers.*.mlp", stream),
   sparse and experts.block(sparse .. ".mlp", stream, { size = config.moe_intermediate_size,
                   count = config:get("num_local_experts", config:get("num_experts", 0)), expert_parallel = opt.expert_parallel,

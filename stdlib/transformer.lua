@@ -94,8 +94,9 @@ end
 ---@param features? layout  of its input on tp: shard(-1)
 ---@param heads? integer    the features are those of attention with this many heads; nil: of a block without attention
 ---@param kv_heads? integer key and value heads of this attention, for context = "ring"; nil: as many as heads
+---@param window? integer   tokens to which a token attends, its own included, for the predictions of context = "ring"
 ---@return style
-function transformer.block_end(stream, features, heads, kv_heads)
+function transformer.block_end(stream, features, heads, kv_heads, window)
   features = features or shard(-1)
   if stream.stable then return colwise { input = features, output = stream.residual } end
   if not stream.context then return rowwise { input = features, output = stream.residual } end
@@ -107,7 +108,7 @@ function transformer.block_end(stream, features, heads, kv_heads)
     inputs = { { heads and exchanges_heads(stream) and on { tp = features, cp = shard(-1, { heads = heads }) }
       or tokens(stream, features), own } },
     outputs = { { tokens(stream, partial), stream.residual } },
-    ring = heads and stream.context == "ring" and { heads = heads, kv_heads = kv_heads },
+    ring = heads and stream.context == "ring" and { heads = heads, kv_heads = kv_heads, window = window },
   }
 end
 
@@ -172,6 +173,19 @@ function transformer.heads_fit(path, heads, kv_heads, stream)
   }
 end
 
+-- The window of the attention of all layers, by the config of the model; nil if there is none, or only in some layers.
+---@return integer?
+function transformer.window()
+  local window <const> = config:get("sliding_window", false)
+  if not window or not config:get("use_sliding_window", true) or config:get("sliding_window_pattern", false) then return nil end
+  local kinds <const> = config:get("layer_types", false)
+  if not kinds and config:get("use_sliding_window", false) and config:get("max_window_layers", 28) > 0 then return nil end
+  for _, kind in ipairs(kinds or {}) do
+    if kind ~= "sliding_attention" then return nil end
+  end
+  return window
+end
+
 -- A fused projection whose outputs are consecutive parts, each made of heads: every part is sharded by itself. With a
 -- stream under context = "ulysses", `attention`: the parts are queries, keys and values, exchanged on cp as in column.
 ---@param o { input: layout, sizes: integer[], heads?: integer[], stream?: stream, attention?: boolean }
@@ -193,6 +207,8 @@ end
 ---@class attention_options
 ---@field heads     integer  query heads
 ---@field kv_heads? integer  key and value heads; default: as many as query heads
+---@field window?   integer  tokens to which a token attends, its own included; default: all up to its own. Only the
+---                          predictions of context = "ring" use it
 ---@field out?      string   name of the output projection: "o_proj"
 ---@field q?        string   name of the query projection: "q_proj"
 ---@field kv?       string   pattern of the key and value projections: "{k,v}_proj"
@@ -215,7 +231,7 @@ end
 ---@return rule[]
 function transformer.attention(path, stream, o)
   check_stream("attention", stream)
-  o = takes("attention", o, { heads = "integer", kv_heads = "integer", out = "string", norms = "string",
+  o = takes("attention", o, { heads = "integer", kv_heads = "integer", window = "integer", out = "string", norms = "string",
                               q = "string", kv = "string", source = "layout", fused = "string", qkv = "string",
                               head_dim = "integer", all_heads = "boolean", gathered = "boolean",
                               over_all = "boolean", transposed = "boolean", whole = "now all_heads" })
@@ -265,7 +281,7 @@ function transformer.attention(path, stream, o)
       at(qkv, transformer.column(stream, { input = residual, heads = kv_heads, attention = true })),
     },
     o.norms and at(path .. "." .. o.norms, transformer.head_norm()),
-    at(out, o.transposed and transformer.transposed_end(stream) or transformer.block_end(stream, shard(-1), heads, kv_heads)),
+    at(out, o.transposed and transformer.transposed_end(stream) or transformer.block_end(stream, shard(-1), heads, kv_heads, o.window)),
   }
 end
 

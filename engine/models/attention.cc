@@ -19,6 +19,13 @@ at::Tensor RepeatHeads(const at::Tensor& heads, int64_t times) {
   return heads.unsqueeze(2).expand({batch, count, times, length, dim}).reshape({batch, count * times, length, dim});
 }
 
+void CheckTokens(const at::Tensor& heads, const LayerContext& context) {
+  if (!context.positions.defined()) return;
+  const int64_t length = context.positions.size(1);
+  TORCH_CHECK_VALUE(heads.size(2) == length, "attention: this rank has ", heads.size(2), " of ", length,
+                    " tokens, and the plan has neither a ring nor an exchange of heads for the others");
+}
+
 }  // namespace
 
 at::Tensor PaddingOf(const std::optional<at::Tensor>& attention_mask, at::Device device) {
@@ -63,6 +70,7 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   double dropout, std::optional<double> scale) {
   TORCH_CHECK_VALUE(k.size(1) > 0 && q.size(1) > 0 && q.size(1) % k.size(1) == 0, "attention: ", q.size(1),
                     " query heads on this rank are not a multiple of the ", k.size(1), " key heads on this rank");
+  CheckTokens(q, context);
   // Flash attention on GPUs reads a key head for all queries of its group; it takes no mask, no wide types and no more
   // than 256 features a head.
   constexpr int64_t kMostOfFlash = 256;
@@ -80,8 +88,12 @@ bool AttentionBlock::SetRing(std::shared_ptr<const AttentionRing> ring) {
   return true;
 }
 
-LayerContext AttentionBlock::OwnTokens(const LayerContext& context) const {
-  if (ring_ == nullptr) return context;
+// Without the check the rotation would fail first, by sizes that do not fit, or broadcast over a single token.
+LayerContext AttentionBlock::OwnTokens(const LayerContext& context, const at::Tensor& heads) const {
+  if (ring_ == nullptr) {
+    CheckTokens(heads, context);
+    return context;
+  }
   LayerContext own = context;
   const AttentionRing::Tokens tokens = ring_->OwnTokens(context.positions.size(1));
   for (at::Tensor* rows : {&own.rotary.first, &own.rotary.second, &own.positions}) {
@@ -93,21 +105,17 @@ LayerContext AttentionBlock::OwnTokens(const LayerContext& context) const {
 at::Tensor AttentionBlock::Mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const LayerContext& context, std::optional<double> scale) const {
   const double dropout = is_training() ? dropout_ : 0.0;
-  const int64_t length = context.positions.defined() ? context.positions.size(1) : q.size(2);
-  if (ring_ == nullptr) {
-    TORCH_CHECK_VALUE(q.size(2) == length, "attention: this rank has ", q.size(2), " of ", length,
-                      " tokens, and the plan has neither a ring nor an exchange of heads for the others");
-    return Attend(q, k, v, context, dropout, scale);
-  }
+  if (ring_ == nullptr) return Attend(q, k, v, context, dropout, scale);
   if (dropout > 0) {
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "attention on a ring cannot drop attention weights");
-    d.declared = "attention_dropout above 0, in training";
+    d.path = path_;
+    d.declared = "attention_dropout = " + c10::str(dropout) + ", in training";
     d.required = "attention_dropout = 0 in config.json, or context = \"ulysses\"";
     throw PlanError({std::move(d)});
   }
   const AttentionReach reach{scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), context.window,
                              context.padding};
-  const at::Tensor mixed = ring_->Attend(q, k, v, length, reach);
+  const at::Tensor mixed = ring_->Attend(q, k, v, context.positions.size(1), reach);
   return mixed.transpose(1, 2).reshape({q.size(0), q.size(2), q.size(1) * v.size(3)});
 }
 
@@ -139,7 +147,7 @@ at::Tensor AttentionImpl::forward(const at::Tensor& hidden, const LayerContext& 
     q = q_norm_(q);
     k = k_norm_(k);
   }
-  const LayerContext own = OwnTokens(context);
+  const LayerContext own = OwnTokens(context, q);
   q = ApplyRotary(q, own.rotary);
   k = ApplyRotary(k, own.rotary);
   if (query_scale_) q = q * query_scale_(own).to(q.scalar_type());
@@ -161,7 +169,7 @@ at::Tensor FusedAttentionImpl::forward(const at::Tensor& hidden, const LayerCont
   // Where there are more ranks than key heads, a rank has one of them and fewer queries than belong to it.
   const int64_t keys = std::max<int64_t>(heads.size(1) / (queries_per_key_ + 2), 1);
   const int64_t queries = heads.size(1) - 2 * keys;
-  const LayerContext own = OwnTokens(context);
+  const LayerContext own = OwnTokens(context, heads);
   const at::Tensor q = ApplyRotary(heads.narrow(1, 0, queries), own.rotary);
   const at::Tensor k = ApplyRotary(heads.narrow(1, queries, keys), own.rotary);
   const at::Tensor v = heads.narrow(1, queries + keys, keys);

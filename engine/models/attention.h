@@ -1,7 +1,8 @@
 // Attention: self-attention of the reference decoders, for the heads of this rank. The numbers of heads and the
 // sequence length are those of the outputs of the projections, never those of the config or the input, because under a
 // plan a rank has only some of the heads, and the input may be a shard of the sequence. An architecture with other
-// projections combines the functions below itself.
+// projections derives its attention from AttentionBlock, which a ring requires. A SequenceBlock that is no
+// AttentionBlock may combine the functions below itself; it cannot attend on a ring, and has LayerContext::mask always.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <torch/nn/module.h>
 
@@ -25,11 +27,12 @@ namespace moonshard {
 // for the full sequence and are the same on every rank.
 struct LayerContext {
   RotaryTables rotary;
-  // bool [B or 1, 1, T, T], true: attends; nullopt: causal attention, or attention on a ring, which needs no mask.
+  // bool [B or 1, 1, T, T], true: attends; nullopt: causal attention, or attention on a ring in all layers of the kind,
+  // which needs no mask.
   std::optional<at::Tensor> mask;
   at::Tensor positions;           // int64 [B or 1, T]
   std::optional<int64_t> window;  // number of positions to which a token attends, its own included; nullopt: all
-  at::Tensor padding;             // bool [B, T], true at tokens; undefined: all positions are tokens
+  at::Tensor padding;             // bool [B or 1, T], true at tokens; undefined: all positions are tokens
 };
 
 // A module that mixes positions of the sequence, or a complete layer: hidden [B, T, H] -> [B, T, H]. forward is virtual
@@ -39,12 +42,12 @@ class SequenceBlock : public torch::nn::Module {
   virtual at::Tensor forward(const at::Tensor& hidden, const LayerContext& context) = 0;
 };
 
-// Returns LayerContext::padding for attention_mask [B, T], nonzero at tokens; nullopt: all positions are tokens.
+// Returns LayerContext::padding for attention_mask [B or 1, T], nonzero at tokens; nullopt: all positions are tokens.
 at::Tensor PaddingOf(const std::optional<at::Tensor>& attention_mask, at::Device device);
 
-// Returns LayerContext::mask. attention_mask: [B, T], nonzero at tokens; nullopt: all positions are tokens. `window`:
-// number of positions to which a token attends, including its own; nullopt: all positions up to its own. Returns
-// nullopt if causal attention without a mask tensor is sufficient.
+// Returns LayerContext::mask. attention_mask: [B or 1, T], nonzero at tokens; nullopt: all positions are tokens.
+// `window`: number of positions to which a token attends, including its own; nullopt: all positions up to its own.
+// Returns nullopt if causal attention without a mask tensor is sufficient.
 std::optional<at::Tensor> MakeAttentionMask(int64_t length, std::optional<int64_t> window,
                                             const std::optional<at::Tensor>& attention_mask, at::Device device);
 // The same for `padding` of PaddingOf.
@@ -58,13 +61,14 @@ at::Tensor SplitHeads(const at::Tensor& projected, int64_t head_dim);
 
 // Returns softmax(q k^T * scale) v with the causal mask or `context.mask`; keys and values are repeated to as many
 // heads as q has. q [B, n, T, D], k and v [B, m, T, D] with m dividing n -> [B, T, n * D]. The default scale is 1 /
-// sqrt(D). Throws c10::ValueError if m does not divide n.
+// sqrt(D). Throws c10::ValueError if m does not divide n, or if q does not have the T tokens of context.positions (an
+// undefined tensor is not compared).
 at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerContext& context,
                   double dropout, std::optional<double> scale = std::nullopt);
 
 // Self-attention in a model under a plan: over the T tokens of LayerContext, or with a ring (style key `ring`) of this
-// rank's tokens over those of all ranks. A class derived from it rotates and scales its heads by OwnTokens(context),
-// and computes attention by Mix.
+// rank's tokens over those of all ranks. A class derived from it rotates and scales its heads by OwnTokens, and
+// computes attention by Mix.
 class AttentionBlock : public SequenceBlock {
  public:
   // `dropout`: of the attention weights, in training.
@@ -73,17 +77,22 @@ class AttentionBlock : public SequenceBlock {
   // Hookable::SetRing.
   bool SetRing(std::shared_ptr<const AttentionRing> ring);
   bool has_ring() const { return ring_ != nullptr; }
+  // The path in the model, for errors. DecoderImpl sets it.
+  void SetPath(std::string path) { path_ = std::move(path); }
 
  protected:
-  // The context with the rotary tables and positions of this rank's tokens; without a ring the context itself.
-  LayerContext OwnTokens(const LayerContext& context) const;
+  // The context with the rotary tables and positions of this rank's tokens; without a ring the context itself. `heads`:
+  // queries, keys or values [B, n, t, D] of this rank. Throws c10::ValueError if there is no ring and `heads` does not
+  // have the T tokens of `context`.
+  LayerContext OwnTokens(const LayerContext& context, const at::Tensor& heads) const;
   // As Attend. `context`: of the full sequence. Throws PlanError kNotSupported if a ring would have to drop attention
-  // weights, and c10::ValueError if there is no ring and q does not have the T tokens of `context`.
+  // weights.
   at::Tensor Mix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const LayerContext& context,
                  std::optional<double> scale = std::nullopt) const;
 
  private:
   double dropout_;
+  std::string path_;
   std::shared_ptr<const AttentionRing> ring_;
 };
 

@@ -43,12 +43,14 @@ at::Tensor PreNormLayerImpl::forward(const at::Tensor& hidden, const LayerContex
   return stream;
 }
 
-bool DecoderImpl::Kind::needs_mask() const { return !std::ranges::all_of(attention, &AttentionBlock::has_ring); }
+bool DecoderImpl::Kind::needs_mask() const {
+  return has_others || !std::ranges::all_of(attention, &AttentionBlock::has_ring);
+}
 
 DecoderImpl::DecoderImpl(const DecoderSpec& spec)
     : kind_of_layer_(spec.config.kind_of_layer), embedding_scale_(spec.embedding_scale) {
   const DecoderConfig& config = spec.config;
-  for (const AttentionKind& kind : config.kinds) kinds_.push_back({Rotary(kind.rope), kind.window, {}});
+  for (const AttentionKind& kind : config.kinds) kinds_.push_back({Rotary(kind.rope), kind.window, {}, false});
   auto table = torch::nn::EmbeddingOptions(config.vocab_size, config.hidden_size);
   if (config.pad_token_id) table.padding_idx(*config.pad_token_id);
   embed_tokens = register_module("embed_tokens", nn::Embedding(table));
@@ -56,11 +58,15 @@ DecoderImpl::DecoderImpl(const DecoderSpec& spec)
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(spec.layer(i));
     list->push_back(std::static_pointer_cast<torch::nn::Module>(layers_.back()));
-    for (const auto& module : layers_.back()->modules()) {
-      if (const auto* block = dynamic_cast<const AttentionBlock*>(module.get())) {
-        kinds_[kind_of_layer_[static_cast<size_t>(i)]].attention.push_back(block);
-      }
+    Kind& kind = kinds_[kind_of_layer_[static_cast<size_t>(i)]];
+    const size_t before = kind.attention.size();
+    for (const auto& item : layers_.back()->named_modules("model.layers." + std::to_string(i))) {
+      auto* const block = dynamic_cast<AttentionBlock*>(item.value().get());
+      if (block == nullptr) continue;
+      block->SetPath(item.key());
+      kind.attention.push_back(block);
     }
+    if (kind.attention.size() == before) kind.has_others = true;
   }
   norm_ = spec.norm ? spec.norm() : UnaryModule(MakeRmsNorm(config));
   register_module(spec.norm_name, norm_.module());

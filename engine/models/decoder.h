@@ -104,7 +104,8 @@ class DecoderImpl : public torch::nn::Module {
     Rotary rotary;
     std::optional<int64_t> window;
     std::vector<const AttentionBlock*> attention;  // of the layers of this kind
-    // Whether a layer attends without a ring.
+    bool has_others = false;                       // whether a layer of this kind has no AttentionBlock
+    // Whether a layer may attend without a ring.
     bool needs_mask() const;
   };
 
@@ -120,8 +121,8 @@ class DecoderForCausalLmImpl : public torch::nn::Module {
  public:
   explicit DecoderForCausalLmImpl(const DecoderSpec& spec);
 
-  // input_ids int64 [B, T] -> logits [B, T, V] in the weights' dtype. attention_mask [B, T]: nonzero at tokens;
-  // default: all positions are tokens. position_ids int64 [B or 1, T]; default: 0 .. T-1.
+  // input_ids int64 [B, T] -> logits [B, T, V] in the weights' dtype. attention_mask [B or 1, T]: nonzero at
+  // tokens; default: all positions are tokens. position_ids int64 [B or 1, T]; default: 0 .. T-1.
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
                      const std::optional<at::Tensor>& position_ids = std::nullopt);
 

@@ -21,10 +21,10 @@ namespace {
 void Trace(const ShardedModel& sharded, const Inputs& inputs, OperatorTrace& trace) {
   TypeOptions options;
   options.observer = trace.Recorder();
+  options.only_observes = true;
   TypeScope scope(*sharded.applied, options);
   if (inputs.labels.defined()) scope.Input(inputs.labels);
   LossOf(sharded, inputs).backward();
-  scope.Finish();
 }
 
 // `alone`: what the step is compared with. `all`: whether every operator that differs could be compared.

@@ -63,6 +63,13 @@ class StyleReader {
     good_ = false;
   }
 
+  // Reports the value of `key` in the table at `table`.
+  void BadKey(int table, const char* key, const std::string& what) {
+    lua_getfield(lua_, table, key);
+    Bad(what);
+    lua_pop(lua_, 1);
+  }
+
   void ReadName() {
     if (Allowed("name")) style_.name = *StringAt(lua_, -1);
   }
@@ -225,7 +232,8 @@ class StyleReader {
       good_ = false;
       return;
     }
-    if (!heads || *heads % kv_heads.value_or(*heads) != 0) return Bad(form, index);
+    if (!heads) return BadKey(index, "heads", "heads is missing in 'ring'");
+    if (*heads % kv_heads.value_or(*heads) != 0) return BadKey(index, "kv_heads", "'kv_heads' must divide heads");
     style_.ring = Ring{*heads, kv_heads.value_or(*heads), window.value_or(0)};
   }
 

@@ -345,9 +345,9 @@ namespace {
 
 // The tokens that an expert received from several ranks have no type on ep, and the keys that a rank received on a ring
 // have none on cp, so that a proof would not mean anything.
-AppliedPlan& Typed(AppliedPlan& applied) {
+AppliedPlan& Typed(AppliedPlan& applied, const TypeOptions& options) {
   const CompiledPlan& plan = applied.plan();
-  const bool ring = plan.attends_on_ring();
+  const bool ring = plan.attends_on_ring() && !options.only_observes;
   if (!plan.exchanges_tokens() && !ring) return applied;
   const MeshAxis axis = ring ? MeshAxis::kCp : MeshAxis::kEp;
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
@@ -362,7 +362,7 @@ AppliedPlan& Typed(AppliedPlan& applied) {
 }  // namespace
 
 TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
-    : state_(std::make_unique<State>(Typed(applied), options)) {}
+    : state_(std::make_unique<State>(Typed(applied, options), options)) {}
 
 // Finish closes first and checks then: gradients are read by the checker and by no operator, and what the host runs
 // after the step must not be recorded as a part of it. A scope that an exception leaves closes here, without a proof.

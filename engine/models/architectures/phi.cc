@@ -36,7 +36,7 @@ class PhiAttentionImpl : public AttentionBlock {
       q = q_layernorm_(q);
       k = k_layernorm_(k);
     }
-    const LayerContext own = OwnTokens(context);
+    const LayerContext own = OwnTokens(context, q);
     q = ApplyRotary(q, own.rotary);
     k = ApplyRotary(k, own.rotary);
     return dense_(Mix(q, k, v, context));

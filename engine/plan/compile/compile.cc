@@ -61,6 +61,7 @@ class Compiler {
     CheckTies();
     CompilePrecision(matched_, out_, diagnostics_);
     CompileContext(out_, diagnostics_);
+    if (!HasErrors(diagnostics_)) CheckContextAttention(out_, diagnostics_);
     CheckExpertParallel(out_, diagnostics_);
     if (!HasErrors(diagnostics_)) CompileDataParallel(matched_, out_, diagnostics_);
     CompileRecompute();

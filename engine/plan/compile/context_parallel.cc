@@ -12,8 +12,12 @@
 #include "engine/plan/compile/context_parallel.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/layout/shards.h"
@@ -141,7 +145,108 @@ void CheckFull(const CompiledPlan& plan, const ModuleLayouts& layouts, const std
   check(layouts.outputs, "output", false);
 }
 
+bool AnyMove(const ModuleLayouts& layouts, const std::function<bool(const Layout& from, const Layout& to)>& is) {
+  for (const auto* redistributions : {&layouts.inputs, &layouts.outputs}) {
+    for (const std::optional<Redistribution>& move : *redistributions) {
+      if (move && is(move->from[MeshAxis::kCp], move->to[MeshAxis::kCp])) return true;
+    }
+  }
+  return false;
+}
+
+// Whether the first output is shards between heads, of the rank's own tokens. `heads` of one or two features are no
+// heads of attention: an interleaved projection of gate and up has them, one pair of features each.
+bool KeepsHeads(const ModuleLayouts& layouts) {
+  const std::optional<Redistribution> move = layouts.outputs.empty() ? std::nullopt : layouts.outputs.front();
+  if (!move || !ShardsSequence(move->from[MeshAxis::kCp]) || !ShardsSequence(move->to[MeshAxis::kCp])) return false;
+  const auto are_heads = [](int64_t heads, int64_t features) { return heads > 0 && features > 2 * heads; };
+  const Layout& layout = move->to[MeshAxis::kTp];
+  return are_heads(layout.heads, layouts.out_features) ||
+         std::ranges::any_of(layout.parts, [&](const Layout::Part& part) { return are_heads(part.heads, part.size); });
+}
+
+bool TakesFeatures(const ModuleLayouts& layouts) {
+  return !layouts.inputs.empty() && layouts.inputs[0] && ShardsFeatures(layouts.inputs[0]->from[MeshAxis::kTp]);
+}
+
+// What the modules of one parent declare.
+struct ChildrenOnContext {
+  std::optional<size_t> ring, heads, end;  // the first module of each: with a ring, KeepsHeads, TakesFeatures
+  bool exchanges = false;
+};
+
+Diagnostic SecondRing(const CompiledPlan& plan, size_t first, size_t second) {
+  const std::string& path = plan.tree->modules()[second].path;
+  Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + std::string(ParentOf(path)) + "' has two rings",
+                                SourceOf(plan, plan.LayoutsOf(second)));
+  d.path = path;
+  d.declared = "a ring of '" + plan.tree->modules()[first].path + "' and a ring of '" + path + "'";
+  d.required = "one ring in an attention, on its output projection";
+  return d;
+}
+
+Diagnostic WithoutRing(const CompiledPlan& plan, const ChildrenOnContext& children) {
+  const size_t m = children.end.value_or(*children.heads);
+  const std::string& path = plan.tree->modules()[m].path;
+  Diagnostic d =
+      MakeDiagnostic(Finding::kStyleDoesNotFit,
+                     "the attention in '" + std::string(ParentOf(path)) + "' would attend to this rank's tokens alone",
+                     SourceOf(plan, plan.LayoutsOf(m)));
+  d.path = path;
+  d.declared = "heads of the rank's own tokens from '" + plan.tree->modules()[*children.heads].path +
+               "', and neither a ring nor an exchange of heads on cp";
+  d.required = "ring = { heads = ..., kv_heads = ... } in the style of the output projection";
+  d.help = "transformer.block_end(stream, shard(-1), heads, kv_heads) declares what the context of the stream needs";
+  return d;
+}
+
 }  // namespace
+
+bool ExchangesHeads(const ModuleLayouts& layouts) {
+  return AnyMove(layouts, [](const Layout& from, const Layout& to) {
+    return (ShardsSequence(from) && ShardsFeatures(to)) || (ShardsFeatures(from) && ShardsSequence(to));
+  });
+}
+
+bool KeepsOwnTokens(const ModuleLayouts& layouts) {
+  return AnyMove(layouts,
+                 [](const Layout& from, const Layout& to) { return ShardsSequence(from) && ShardsSequence(to); });
+}
+
+// A block of another kind (an mlp) keeps the rank's own tokens too, and is right to do so. Heads are what tells
+// attention from it before there is a live model, whose classes the check of applying a plan asks (SupportsRing).
+void CheckContextAttention(const CompiledPlan& plan, Diagnostics& diagnostics) {
+  if (!plan.context_parallel) return;
+  std::map<uint32_t, ChildrenOnContext> by_parent;
+  std::set<std::string, std::less<>> with_ring;  // paths of parents
+  std::set<uint32_t> reported;                   // layouts: layers that are alike give one finding
+  for (size_t m = 0; m < plan.layouts_of.size(); ++m) {
+    const ModuleLayouts& layouts = plan.LayoutsOf(m);
+    if (layouts.inputs.empty() && layouts.outputs.empty()) continue;
+    ChildrenOnContext& children = by_parent[plan.tree->parents()[m]];
+    if (layouts.ring) {
+      if (children.ring && reported.insert(plan.layouts_of[m]).second) {
+        diagnostics.push_back(SecondRing(plan, *children.ring, m));
+      }
+      if (!children.ring) children.ring = m;
+      with_ring.emplace(ParentOf(plan.tree->modules()[m].path));
+    }
+    if (!children.heads && KeepsHeads(layouts)) children.heads = m;
+    if (!children.end && TakesFeatures(layouts)) children.end = m;
+    children.exchanges = children.exchanges || ExchangesHeads(layouts);
+  }
+  const auto in_ring = [&](std::string_view path) {
+    while (!path.empty()) {
+      path = ParentOf(path);
+      if (with_ring.contains(path)) return true;
+    }
+    return false;
+  };
+  for (const auto& [parent, children] : by_parent) {
+    if (!children.heads || children.exchanges || in_ring(plan.tree->modules()[*children.heads].path)) continue;
+    if (reported.insert(plan.layouts_of[*children.heads]).second) diagnostics.push_back(WithoutRing(plan, children));
+  }
+}
 
 void FitContextHeads(const Landing& landing, const MeshShape& mesh, const char* what, size_t position, int64_t features,
                      std::optional<Redistribution>& move, Diagnostics& diagnostics) {

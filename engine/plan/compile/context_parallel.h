@@ -29,4 +29,16 @@ void FitContextHeads(const Landing& landing, const MeshShape& mesh, const char* 
 // parameters would not be terms of a sum.
 void CompileContext(CompiledPlan& plan, Diagnostics& diagnostics);
 
+// Checks that attention sees the tokens of all ranks of cp. Call it after CompileContext, on a plan without errors.
+// Errors: kStyleDoesNotFit for a second ring among the modules of one parent, and for modules that keep outputs of
+// heads as the rank's own tokens (on { cp = shard(1) }) where no ring is declared in or above their parent and no
+// module of the parent exchanges heads on cp. Only heads that the plan declares (`heads`) are recognized, of more than
+// two features.
+void CheckContextAttention(const CompiledPlan& plan, Diagnostics& diagnostics);
+
+// Whether a module redistributes between the rank's own tokens and shards of the features on cp: it exchanges heads.
+bool ExchangesHeads(const ModuleLayouts& layouts);
+// Whether a module has an input or output that is the rank's own tokens on cp before and after its redistribution.
+bool KeepsOwnTokens(const ModuleLayouts& layouts);
+
 }  // namespace moonshard

@@ -191,14 +191,17 @@ class Counter {
     for (int i = 0; i < 2; ++i) add(Of::kExchange, Direction::kBackward, rows);
   }
 
-  // Keys and values of this rank's heads. The attention runs in the enclosing module, and again where that is
-  // recomputed.
+  // Keys and values of this rank's heads, in the dtype in which the enclosing module computes, which may differ from
+  // that of the projection (keep_dtype). The attention runs in that module, and again where it is recomputed.
   void AddRing(size_t module, const ModuleLayouts& layouts) {
     const Ring& ring = *layouts.ring;
     const int64_t tp = layouts.inputs.front()->from[MeshAxis::kTp].is_shard() ? plan_.mesh.size(MeshAxis::kTp) : 1;
     const int64_t elements =
         tokens_.batch * std::max<int64_t>(ring.kv_heads / tp, 1) * 2 * (layouts.in_features / ring.heads);
-    const DType dtype = DTypeOf(module);
+    const std::string_view attention = ParentOf(plan_.tree->modules()[module].path);
+    const ModuleTree::Signature& signature = plan_.tree->parameters(plan_.tree->modules()[module]);
+    const DType stored = signature.empty() ? DType::kF32 : signature.front().dtype;
+    const DType dtype = DTypeNamed(ComputeDTypeOf(plan_, attention)).value_or(stored);
     const int64_t token_bytes = BytesOf(dtype, elements);
     const int64_t gradient_bytes = BytesOf(dtype == DType::kF64 ? dtype : DType::kF32, elements);
     const std::optional<int64_t> window = ring.window > 0 ? std::optional(ring.window) : std::nullopt;
@@ -212,7 +215,7 @@ class Counter {
                         static_cast<int64_t>(module), -1});
       }
     };
-    const int64_t runs = RunsOf(ParentOf(plan_.tree->modules()[module].path));
+    const int64_t runs = RunsOf(attention);
     for (int64_t run = 0; run < runs; ++run) add(Direction::kForward, RingForward(steps, rank, token_bytes));
     add(Direction::kBackward, RingBackward(steps, rank, token_bytes, gradient_bytes));
   }

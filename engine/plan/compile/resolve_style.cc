@@ -359,20 +359,23 @@ void ResolveRing(const Style& style, const Landing& landing, const MeshShape& me
     diagnostics.push_back(std::move(d));
   };
   layouts.ring = style.ring;
+  const Ring& ring = *style.ring;
+  if (ring.heads < 1 || ring.kv_heads < 1 || ring.heads % ring.kv_heads != 0 || ring.window < 0) {
+    return refuse(ToText(ring), "heads and kv_heads of at least 1, with kv_heads dividing heads");
+  }
   if (mesh.size(MeshAxis::kCp) == 1) return;
   const std::optional<Redistribution> input = layouts.inputs.empty() ? std::nullopt : layouts.inputs.front();
   if (!input || input->from[MeshAxis::kCp] != Layout::Shard(1)) {
     return refuse("input 0: " + (input ? input->from.ToText() : "not declared"),
                   "an input that arrives as on { cp = shard(1) }: the rank's own tokens");
   }
-  if (layouts.in_features < 0 || layouts.in_features % style.ring->heads != 0) {
-    return refuse(std::to_string(style.ring->heads) + " heads, " +
+  if (layouts.in_features < 0 || layouts.in_features % ring.heads != 0) {
+    return refuse(std::to_string(ring.heads) + " heads, " +
                       (layouts.in_features < 0 ? "an unknown number of" : std::to_string(layouts.in_features)) +
                       " features",
                   "an output projection whose input features are a multiple of the heads");
   }
   const int64_t tp = mesh.size(MeshAxis::kTp);
-  const Ring& ring = *style.ring;
   if (!input->from[MeshAxis::kTp].is_shard()) return;
   if (ring.heads % tp == 0 && (ring.kv_heads % tp == 0 || tp % ring.kv_heads == 0)) return;
   refuse("heads = " + std::to_string(ring.heads) + ", kv_heads = " + std::to_string(ring.kv_heads) +

@@ -4,12 +4,15 @@
 #include "engine/runtime/apply/apply_checks.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <string>
 
 #include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
 #include "engine/plan/compile/checks.h"
 #include "engine/plan/compile/compiled_plan.h"
+#include "engine/plan/compile/context_parallel.h"
 #include "engine/runtime/nn/boundary.h"
 
 namespace moonshard {
@@ -39,6 +42,7 @@ class Preflight {
         return out_;
       }
     }
+    CheckAttention();
     for (size_t i = 0; i < plan_.recomputed.size(); ++i) CheckRecomputed(i);
     return out_;
   }
@@ -79,6 +83,30 @@ class Preflight {
         "context = \"ulysses\"; or a class with bool SetRing(std::shared_ptr<const AttentionRing>), called "
         "through its holder";
     out_.push_back(std::move(d));
+  }
+
+  // A class that can attend on a ring computes attention, so that its projections may not all keep the rank's tokens.
+  void CheckAttention() {
+    if (!plan_.context_parallel) return;
+    std::map<uint32_t, size_t> own;  // by parent: its first module that keeps the rank's tokens
+    std::set<uint32_t> reaches_others;
+    for (size_t m = 0; m < live_.modules.size(); ++m) {
+      const ModuleLayouts& layouts = plan_.LayoutsOf(m);
+      const uint32_t parent = plan_.tree->parents()[m];
+      if (layouts.ring || ExchangesHeads(layouts)) reaches_others.insert(parent);
+      if (KeepsOwnTokens(layouts)) own.try_emplace(parent, m);
+    }
+    for (const auto& [parent, m] : own) {
+      if (parent >= live_.hooks.size() || reaches_others.contains(parent)) continue;
+      if (live_.hooks[parent] == nullptr || !live_.hooks[parent]->SupportsRing()) continue;
+      const std::string& path = plan_.tree->modules()[parent].path;
+      Diagnostic d = NotSupported("the attention of '" + path + "' would attend to this rank's tokens alone", path,
+                                  SourceOf(plan_, plan_.LayoutsOf(m)));
+      d.declared = "the rank's own tokens at '" + plan_.tree->modules()[m].path +
+                   "', and neither a ring nor an exchange of heads on cp";
+      d.required = "ring = { heads = ..., kv_heads = ... } in the style of the output projection";
+      out_.push_back(std::move(d));
+    }
   }
 
   // A layout alone gives a parameter its shard and changes no activation. A module around it with a rule, or modules

@@ -77,6 +77,11 @@ void AskForBackward(const c10::OperatorHandle& op, c10::Stack& stack) {
 
 }  // namespace
 
+void KeptResults::AddVersion(const at::Tensor& tensor, std::vector<Version>& versions) {
+  const c10::VariableVersion& counter = tensor.unsafeGetTensorImpl()->version_counter();
+  if (counter.enabled()) versions.push_back({counter, counter.current_version()});
+}
+
 // The same decision in both runs: it depends on the operator's name, on how many products came before, and on the open
 // modules, never on sizes or memory. Every product is counted, also one that is kept for another reason, so that
 // "every second" means the same whatever else the policy keeps.
@@ -92,18 +97,41 @@ bool KeptResults::Run::Chosen(const c10::OperatorHandle& op) {
   return depth_ > 0 && MakesValues(op.schema());
 }
 
+// A view has the version counter of its base only where the schema declares the alias. aten::_unsafe_view declares
+// none: at::matmul of more than two dims ends with it, and autograd gives its result a counter of its own. A write
+// through such a tensor changes the kept memory, so its counter is checked too. A view of it shares that counter.
+void KeptResults::Recorder::NoteUndeclaredViews(const c10::FunctionSchema& schema, const c10::Stack& stack) {
+  if (kept_of_storage_.empty()) return;
+  const size_t first = stack.size() - schema.returns().size();
+  for (size_t i = 0; i < schema.returns().size(); ++i) {
+    if (schema.returns()[i].alias_info() != nullptr) continue;
+    VisitTensors({stack[first + i]}, [&](const at::Tensor& tensor) {
+      if (!tensor.has_storage()) return;
+      const auto found = kept_of_storage_.find(tensor.storage().unsafeGetStorageImpl());
+      if (found != kept_of_storage_.end()) AddVersion(tensor, kept_.kept_[found->second].versions);
+    });
+  }
+}
+
 void KeptResults::Recorder::Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) {
-  if (!Chosen(op)) return next.Run();
+  if (!Chosen(op)) {
+    next.Run();
+    return NoteUndeclaredViews(op.schema(), stack);
+  }
   AskForBackward(op, stack);
   std::vector<at::Tensor> arguments;
   VisitTensors({stack.end() - static_cast<int64_t>(op.schema().arguments().size()), stack.end()},
                [&](const at::Tensor& tensor) { arguments.push_back(tensor); });
   next.Run();
+  NoteUndeclaredViews(op.schema(), stack);
   Kept kept;
   kept.op = op.schema().name();
   kept.results.assign(stack.end() - static_cast<int64_t>(op.schema().returns().size()), stack.end());
   VisitTensors(kept.results, [&](const at::Tensor& tensor) {
-    kept.versions.push_back(tensor.is_inference() ? 0 : tensor._version());
+    AddVersion(tensor, kept.versions);
+    if (tensor.has_storage()) {
+      kept_of_storage_.try_emplace(tensor.storage().unsafeGetStorageImpl(), kept_.kept_.size());
+    }
   });
   // A replayed operator draws nothing: the generators are set to where the first run left them, so that the operators
   // behind it draw the same numbers.
@@ -120,13 +148,10 @@ void KeptResults::Replayer::Handle(const c10::OperatorHandle& op, c10::Stack& st
                  "the same operators in both runs of a recomputed module");
   }
   const Kept& kept = kept_.kept_[next_++];
-  size_t i = 0;
-  VisitTensors(kept.results, [&](const at::Tensor& tensor) {
-    if (!tensor.is_inference() && tensor._version() != kept.versions[i]) {
-      NotSupported("the result of " + kept.op + " was changed in place", "no in-place change of a kept result");
-    }
-    ++i;
-  });
+  const auto changed = [](const Version& version) { return version.counter.current_version() != version.value; };
+  if (std::ranges::any_of(kept.versions, changed)) {
+    NotSupported("the result of " + kept.op + " was changed in place", "no in-place change of a kept result");
+  }
   if (kept.after) kept.after->Restore();
   torch::jit::drop(stack, op.schema().arguments().size());
   for (const c10::IValue& value : kept.results) {

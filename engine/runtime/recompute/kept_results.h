@@ -18,9 +18,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/TensorImpl.h>
 
 #include "engine/plan/plan/sections.h"
 #include "engine/runtime/intercept/operator_scope.h"
@@ -40,20 +42,28 @@ class KeptResults {
   // The handler of the first run. Use it once.
   class Recorder;
   // The handler of the second run. Throws PlanError (kNotSupported) if the chosen operators of the second run differ
-  // from the chosen operators of the first run, or if a kept result was changed in place.
+  // from the chosen operators of the first run, or if a kept result was changed in place, also through a tensor over
+  // the same memory that an operator does not declare as a view (the result of at::matmul, by aten::_unsafe_view).
   class Replayer;
   void Forget() { kept_.clear(); }  // frees the kept results
 
  private:
+  // The version counter of a tensor, and its value after the operator that made the tensor.
+  struct Version {
+    c10::VariableVersion counter;
+    uint32_t value = 0;
+  };
   struct Kept {
     std::string op;
     std::vector<c10::IValue> results;
-    std::vector<uint32_t> versions;  // of the tensors in results
-    std::optional<RunState> after;   // of the generators after the operator, if it draws random numbers
+    std::vector<Version> versions;  // of the tensors in results, and of undeclared views of them
+    std::optional<RunState> after;  // of the generators after the operator, if it draws random numbers
   };
   friend class KeepAllScope;
   friend class KeepNoneScope;
   class Run;
+  // Nothing for an inference tensor, which has no counter.
+  static void AddVersion(const at::Tensor& tensor, std::vector<Version>& versions);
   // Returns a pointer to the number of open KeepAllScopes of the run on this thread; null outside of a run.
   static int* DepthOfCurrent();
   // Adds `change` to the number of open KeepNoneScopes of every run on this thread.
@@ -108,6 +118,10 @@ class KeptResults::Recorder final : public KeptResults::Run {
  public:
   explicit Recorder(KeptResults& kept) : Run(kept) {}
   void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) override;
+
+ private:
+  void NoteUndeclaredViews(const c10::FunctionSchema& schema, const c10::Stack& stack);
+  std::unordered_map<const void*, size_t> kept_of_storage_;  // index in kept_, which owns the storage
 };
 
 class KeptResults::Replayer final : public KeptResults::Run {

@@ -151,6 +151,7 @@ class Scores {
   };
 
   void ForEachTile(const std::function<void(const Tile&)>& run) const {
+    if (queries_.size(0) == 0) return;
     const int64_t keys = keys_.size(kTokenDim);
     const int64_t most = queries_.is_cpu() ? kMostScoresOnCpu : kMostScores;
     const int64_t rows = std::max<int64_t>(1, most / (queries_.size(0) * queries_.size(1) * keys));
@@ -235,8 +236,8 @@ class Exchanges {
     const at::Tensor& k = like.keys;
     token_ = {k.size(0) * k.size(1) * k.size(-1), k.size(0) * k.size(1) * like.values.size(-1)};
     shape_ = {k.size(0), k.size(1), steps.length(), k.size(-1), like.values.size(-1)};
-    key_shape_ = {k.size(0), k.size(1), -1, k.size(-1)};
-    value_shape_ = {k.size(0), k.size(1), -1, like.values.size(-1)};
+    key_shape_ = k.sizes().vec();
+    value_shape_ = like.values.sizes().vec();
     const int64_t tokens = k.size(kTokenDim);
     if (tokens != steps.Block(group_.rank()).length) mismatched_size_ = tokens;
   }
@@ -257,10 +258,12 @@ class Exchanges {
 
   // One tensor for both, which is one message.
   static at::Tensor Pack(const Block& block) { return at::cat({block.keys.reshape(-1), block.values.reshape(-1)}); }
-  Block Unpack(const at::Tensor& packed) const {
-    const int64_t keys = packed.numel() / (token_.first + token_.second) * token_.first;
-    return {packed.narrow(0, 0, keys).view(key_shape_),
-            packed.narrow(0, keys, packed.numel() - keys).view(value_shape_)};
+  // `tokens`: of the block.
+  Block Unpack(const at::Tensor& packed, int64_t tokens) const {
+    const int64_t keys = tokens * token_.first;
+    std::vector<int64_t> key_shape = key_shape_, value_shape = value_shape_;
+    key_shape[kTokenDim] = value_shape[kTokenDim] = tokens;
+    return {packed.narrow(0, 0, keys).view(key_shape), packed.narrow(0, keys, packed.numel() - keys).view(value_shape)};
   }
 
  private:
@@ -297,7 +300,8 @@ void ForEachBlock(const RingSpec& spec, const Call& call, const Exchanges& excha
     PendingCollective next;
     if (step < last) next = exchanges.StartPassOn(held, step + 1);
     if (call.steps.Attends(rank, step)) {
-      run(step == 0 ? own : exchanges.Unpack(held), call.steps.Block(rank - step).begin);
+      const Interval block = call.steps.Block(rank - step);
+      run(step == 0 ? own : exchanges.Unpack(held, block.length), block.begin);
     }
     if (after) after(step);
     if (step < last) held = exchanges.Finish(std::move(next));
@@ -345,7 +349,7 @@ Gradients Backward(const RingSpec& spec, const Call& call, const at::Tensor& q, 
   const auto finish = [&] {
     if (!to_home.started()) return;
     const at::Tensor received = exchanges.Finish(std::exchange(to_home, {}));
-    if (received.numel() > 0) add(exchanges.Unpack(received));
+    if (received.numel() > 0) add(exchanges.Unpack(received, own.keys.size(kTokenDim)));
   };
   at::Tensor computed = at::empty({0}, options);  // packed gradients of the block of the step, if there are any
   ForEachBlock(
@@ -452,9 +456,9 @@ bool Fits(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t
   const bool keys = k.size(0) == q.size(0) && k.size(2) == q.size(2) && k.size(3) == q.size(3);
   const bool values = v.size(0) == k.size(0) && v.size(1) == k.size(1) && v.size(2) == k.size(2);
   const bool heads = k.size(1) > 0 && q.size(1) > 0 && q.size(1) % k.size(1) == 0 && k.size(3) > 0 && v.size(3) > 0;
-  const bool padding =
-      !options.padding.defined() || (options.padding.scalar_type() == at::kBool && options.padding.dim() == 2 &&
-                                     options.padding.size(0) == q.size(0) && options.padding.size(1) == length);
+  const at::Tensor& of = options.padding;
+  const bool padding = !of.defined() || (of.scalar_type() == at::kBool && of.dim() == 2 &&
+                                         (of.size(0) == q.size(0) || of.size(0) == 1) && of.size(1) == length);
   return keys && values && heads && padding;
 }
 
@@ -481,7 +485,7 @@ void CheckCall(const RingSpec& spec, const RingSteps& steps, const at::Tensor& q
   if (!Fits(q, k, v, length, options)) {
     throw PlanError({BadTensors(spec, std::move(declared),
                                 "q [B, n, t, D], k [B, m, t, D] and v [B, m, t, Dv] of one dtype, with m dividing n, "
-                                "padding Bool [B, " +
+                                "padding Bool [B or 1, " +
                                     std::to_string(length) + "] and a window of at least 1")});
   }
   const int64_t tokens = steps.Block(spec.group->rank()).length;

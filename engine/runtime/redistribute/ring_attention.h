@@ -30,7 +30,8 @@ namespace moonshard {
 struct RingAttentionOptions {
   double scale = 0;               // of the scores
   std::optional<int64_t> window;  // positions to which a token attends, its own included; nullopt: all up to its own
-  at::Tensor padding;  // bool [B, T], true at tokens, of the full sequence, on every rank; undefined: all are tokens
+  // bool [B or 1, T], true at tokens, of the full sequence, on every rank; undefined: all are tokens
+  at::Tensor padding;
 };
 
 class RingAttention {
@@ -44,10 +45,10 @@ class RingAttention {
   // is its share of the gradients.
   //
   // q [B, n, t, D], k [B, m, t, D], v [B, m, t, Dv] of one dtype, m divides n: this rank's tokens, t = its plain shard
-  // of `length` tokens over the group (RingSteps::Block), which may be 0. `length`, the window, B, m, D and Dv are the
-  // same on every rank, and the three tensors need a gradient on every rank or on none. Under autocast, the tensors are
-  // cast as those of at::scaled_dot_product_attention. Differentiable once; the backward runs all its collectives
-  // whichever of the three tensors need a gradient.
+  // of `length` tokens over the group (RingSteps::Block), which may be 0, as may B. `length`, the window, B, m, D and
+  // Dv are the same on every rank, and the three tensors need a gradient on every rank or on none. Under autocast, the
+  // tensors are cast as those of at::scaled_dot_product_attention. Differentiable once; the backward runs all its
+  // collectives whichever of the three tensors need a gradient.
   //
   // Collective. Throws PlanError: kCollectiveMismatch on every rank if sizes or dtypes differ between ranks or t is not
   // the shard's size (after the compared collectives, and where nothing is exchanged, on this rank alone); kBadInput on

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,6 +51,17 @@ CompiledPlan CompileAttention(const std::string& mesh, std::optional<Ring> ring 
   plan->data_parallel->shards = false;
   if (recomputed) plan->recompute.emplace_back().modules.emplace_back().pattern = "attn";
   return ResolvePlan(plan, tree, Mesh(mesh)).ValueOrThrow();
+}
+
+// The errors of CompileAttention's plan after `change`, as text.
+std::string ErrorsOfAttention(const std::string& mesh, Ring ring, const std::function<void(Plan&)>& change = {}) {
+  const auto plan = std::make_shared<Plan>(*CompileAttention(mesh, Ring{.heads = 8, .kv_heads = 8}).plan);
+  for (Rule& rule : plan->rules) {
+    if (rule.pattern == "attn.o_proj") rule.style.ring = ring;
+  }
+  if (change) change(*plan);
+  const Result<CompiledPlan> compiled = ResolvePlan(plan, CompileAttention(mesh).tree, Mesh(mesh));
+  return compiled.ok() ? "" : ToText(compiled.diagnostics());
 }
 
 size_t Find(const CompiledPlan& plan, const std::string& path) { return static_cast<size_t>(plan.tree->Find(path)); }
@@ -139,6 +151,66 @@ TEST_CASE("slices run from the outermost axis in, and gathers from the innermost
     if (step.kind == StepKind::kRedistributeOutput) steps.push_back(step.axis);
   }
   CHECK(steps == Axes{MeshAxis::kTp, MeshAxis::kCp});
+}
+
+TEST_CASE("a ring has heads, and key heads that divide them") {
+  using Catch::Contains;
+  CHECK(ErrorsOfAttention("cp=2", {.heads = 8, .kv_heads = 2}).empty());
+  for (const Ring& ring :
+       {Ring{}, Ring{.heads = 8}, Ring{.heads = 8, .kv_heads = 3}, Ring{.heads = 8, .kv_heads = 8, .window = -1}}) {
+    CHECK_THAT(ErrorsOfAttention("cp=2", ring),
+               Contains("ring of style 'rowwise' does not fit 'attn.o_proj'") && Contains("kv_heads dividing heads"));
+  }
+}
+
+TEST_CASE("attention of own tokens needs a ring, and one alone") {
+  using Catch::Contains;
+  const Ring ring{.heads = 8, .kv_heads = 8};
+  const auto style_of = [](Plan& plan, const char* pattern) -> Style& {
+    return std::ranges::find(plan.rules, pattern, &Rule::pattern)->style;
+  };
+  for (const char* mesh : {"cp=2", "cp=2,tp=2"}) {
+    const std::string lost =
+        ErrorsOfAttention(mesh, ring, [&](Plan& plan) { style_of(plan, "attn.o_proj").ring.reset(); });
+    CHECK_THAT(lost, Contains("the attention in 'attn' would attend to this rank's tokens alone") &&
+                         Contains("at: attn.o_proj") && Contains("own tokens from 'attn.q_proj'"));
+    // A projection without heads may belong to a block that is no attention.
+    const std::string unknown = ErrorsOfAttention(mesh, ring, [&](Plan& plan) {
+      style_of(plan, "attn.o_proj").ring.reset();
+      for (auto* placement :
+           {&style_of(plan, "attn.q_proj").outputs[0]->from, &style_of(plan, "attn.q_proj").outputs[0]->to}) {
+        (*placement)[MeshAxis::kTp].heads = 0;
+      }
+      style_of(plan, "attn.q_proj").params["weight"] = Placement(Layout::Shard(0));
+    });
+    CHECK(unknown.empty());
+    const std::string twice = ErrorsOfAttention(mesh, ring, [&](Plan& plan) {
+      style_of(plan, "attn.q_proj").ring = Ring{.heads = 4, .kv_heads = 4};
+      style_of(plan, "attn.q_proj").inputs[0]->to[MeshAxis::kTp] = Layout::Shared();
+    });
+    CHECK_THAT(twice,
+               Contains("'attn' has two rings") && Contains("a ring of 'attn.q_proj' and a ring of 'attn.o_proj'"));
+  }
+}
+
+TEST_CASE("a ring is counted in the dtype of its attention") {
+  const auto bytes = [](const std::string& kept) {
+    const auto plan = std::make_shared<Plan>(*CompileAttention("cp=2", Ring{.heads = 8, .kv_heads = 8}).plan);
+    plan->precision.emplace().parameters = "bfloat16";
+    if (!kept.empty()) {
+      plan->kept_dtypes.emplace_back().dtype = "float32";
+      plan->kept_dtypes.back().modules.pattern = kept;
+    }
+    const CompiledPlan compiled = ResolvePlan(plan, CompileAttention("cp=2").tree, Mesh("cp=2")).ValueOrThrow();
+    for (const PlannedCollective& c : CollectivesOf(compiled, 0, {2, 12})) {
+      if (c.of == PlannedCollective::Of::kRing) return c.bytes;
+    }
+    return int64_t{0};
+  };
+  constexpr int64_t kElements = 2 * 6 * 8 * (4 + 4);  // of the keys and values that rank 0 sends
+  CHECK(bytes("") == kElements * 2);
+  CHECK(bytes("attn.o_proj") == kElements * 2);
+  CHECK(bytes("attn") == kElements * 4);
 }
 
 // Two rows of 13 tokens: ranks of cp have 7 and 6 of them.

@@ -49,6 +49,8 @@ MOONSHARD_MODULE(PlainAttention);
 
 struct RingedAttentionImpl : PlainAttentionImpl {
   bool SetRing(std::shared_ptr<const AttentionRing> given) {
+    if (refuses && given) return false;
+    ++changes;
     ring = std::move(given);
     return true;
   }
@@ -59,6 +61,8 @@ struct RingedAttentionImpl : PlainAttentionImpl {
   }
   at::Tensor forward(const at::Tensor& x, int64_t length) { return PlainAttentionImpl::forward(x, length); }
   std::shared_ptr<const AttentionRing> ring;
+  bool refuses = false;
+  int changes = 0;  // of the ring
 };
 MOONSHARD_MODULE(RingedAttention);
 
@@ -98,7 +102,7 @@ Plan PlanOnRing() {
                               {"leave", style("leave", own, own, own, Placement())}});
 }
 
-TEST_CASE("a class with SetRing attends to the tokens of all ranks, and to its own without the plan") {
+TEST_CASE("a class with SetRing attends to the tokens of all ranks") {
   for (const int64_t tokens : {1, 4, 7}) {
     torch::manual_seed(3);
     RingedNet alone;
@@ -122,6 +126,57 @@ TEST_CASE("a class with SetRing attends to the tokens of all ranks, and to its o
       Expect(sharded.applied().Findings().empty(), "every planned module was called");
     });
   }
+}
+
+struct TwoAttentionsImpl : torch::nn::Module {
+  TwoAttentionsImpl() {
+    first = register_module("first", RingedAttention());
+    second = register_module("second", RingedAttention());
+    second->refuses = true;
+    to(at::kDouble);
+    for (const at::Tensor& parameter : parameters()) parameter.data().fill_(0.1);  // the same on every rank
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(first(x, x.size(1)), x.size(1)); }
+  RingedAttention first = nullptr, second = nullptr;
+};
+MOONSHARD_MODULE(TwoAttentions);
+
+TEST_CASE("applying a plan that fails takes the rings back that it gave") {
+  Plan plan = PlanOnRing();
+  std::erase_if(plan.rules, [](const Rule& rule) { return !rule.pattern.starts_with("attention."); });
+  for (Rule& rule : plan.rules) rule.pattern = "{first,second}" + rule.pattern.substr(9);
+  const std::vector<RankFailure> failures = RunRanksFailing("cp=2", [&](DeviceMesh& mesh) {
+    TwoAttentions net;
+    const at::Tensor x = at::ones({1, 5, kRingWidth}, at::kDouble);
+    const at::Tensor before = net(x);
+    try {
+      Parallelize(net, plan, mesh);
+    } catch (const std::exception& error) {
+      Expect(std::string(error.what()).find("refuses a ring") != std::string::npos, error.what());
+      Expect(net->first->changes == 2, "the first attention had a ring");
+      Expect(net->first->ring == nullptr && net(x).equal(before), "the model is not as it was");
+      throw;
+    }
+    Expect(false, "a refused ring is an error");
+  });
+  REQUIRE(failures.size() == 2);
+  for (const RankFailure& failure : failures) CHECK_THAT(failure.text, Catch::Contains("refuses a ring"));
+}
+
+TEST_CASE("a ring that the plan lost is refused for a class with SetRing, and the model is as it was") {
+  RingedNet net;
+  const at::Tensor x = at::ones({1, 5, kRingWidth}, at::kDouble);
+  const at::Tensor before = net(x);
+  Plan plan = PlanOnRing();
+  for (Rule& rule : plan.rules) rule.style.ring.reset();
+  const std::vector<RankFailure> failures =
+      RunRanksFailing("cp=2", [&](DeviceMesh& mesh) { Parallelize(net, plan, mesh); });
+  REQUIRE(failures.size() == 2);
+  for (const RankFailure& failure : failures) {
+    CHECK_THAT(failure.text, Catch::Contains("the attention of 'attention' would attend to this rank's tokens alone"));
+    CHECK_THAT(failure.text, Catch::Contains("the rank's own tokens at 'attention.q'"));
+  }
+  CHECK(net(x).equal(before));
 }
 
 TEST_CASE("attention without SetRing is refused, and the model is as it was") {

@@ -121,6 +121,35 @@ TEST_CASE("what kept results cannot do is an error") {
     const at::Tensor y = Recompute(inside, {x}, KeptResults::Policy{false, Matmuls::kAll})[0];
     CHECK_THROWS_WITH(y.sum().backward(), Contains("MS0506") && Contains("aten::mm was changed in place"));
   }
+  // matmul of more than two dims returns the product by an operator that does not declare its view.
+  SECTION("a result that is changed in place through the view of a matmul") {
+    struct Case {
+      std::vector<int64_t> left, right;
+      KeptResults::Policy policy;
+      const char* op;
+    };
+    const auto [left, right, policy, op] =
+        GENERATE(Case{{2, 2, 3, 4}, {2, 2, 4, 3}, KeptResults::Policy{true, Matmuls::kNone}, "aten::bmm"},
+                 Case{{2, 3, 4}, {4, 4}, KeptResults::Policy{false, Matmuls::kEverySecond}, "aten::mm"});
+    const std::vector<at::Tensor> in = {Numbers(3, left), Numbers(5, right)};
+    for (const bool of_view : {false, true}) {
+      const auto inside = [of_view](std::vector<at::Tensor> given) {
+        at::Tensor product = at::matmul(given[0], given[1]);
+        (of_view ? product.transpose(0, 1) : product).div_(3);
+        return std::vector<at::Tensor>{product.exp()};
+      };
+      const at::Tensor y = Recompute(inside, in, policy)[0];
+      CHECK_THROWS_WITH(y.sum().backward(), Contains("MS0506") && Contains(std::string(op) + " was changed in place"));
+    }
+    const auto outside = [](std::vector<at::Tensor> given) {
+      return std::vector<at::Tensor>{at::matmul(given[0], given[1]).div(3).exp()};
+    };
+    Recompute(outside, in, policy)[0].sum().backward();
+    const at::Tensor got = in[0].grad().clone();
+    in[0].mutable_grad().reset();
+    outside(in)[0].sum().backward();
+    CHECK(at::equal(got, in[0].grad()));
+  }
   SECTION("another way in the second run") {
     int run = 0;
     const auto inside = [&run](std::vector<at::Tensor> in) {

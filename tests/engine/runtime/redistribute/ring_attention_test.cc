@@ -190,6 +190,38 @@ TEST_CASE("ring attention on eight ranks, some of them without tokens") {
   ExpectAllAsAlone(sequences, 8);
 }
 
+TEST_CASE("ring attention pads a batch by one row of padding") {
+  for (const int64_t window : {3, 40}) {
+    Sequence s;
+    s.length = 9;
+    s.window = window;
+    s.padding = PaddingOf(9, 2, 0, false).slice(0, 0, 1);
+    Fill(s, 7);
+    ExpectAllAsAlone({s}, 3);
+  }
+}
+
+TEST_CASE("ring attention over an empty batch gives empty results, and runs its collectives") {
+  for (const bool padded : {false, true}) {
+    Sequence s;
+    s.batch = 0;
+    s.length = 8;
+    if (padded) s.padding = at::ones({0, 8}, at::kBool);
+    Fill(s, 1);
+    RunRanks("cp=3", [&](DeviceMesh& mesh) {
+      const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
+      const Local local = LocalOf(s, *group);
+      const at::Tensor out = RingAttention(group, "attention")(local.q, local.k, local.v, s.length, s.options());
+      Expect(out.sizes() == local.upstream.sizes(), "the result");
+      torch::autograd::backward({out}, {local.upstream});
+      for (const at::Tensor* leaf : {&local.q, &local.k, &local.v}) {
+        Expect(leaf->grad().defined() && leaf->grad().sizes() == leaf->sizes(), "a gradient");
+      }
+      Expect(group->counts().of(Direction::kBackward, CollectiveKind::kAllToAll).count == 4, "exchanges");
+    });
+  }
+}
+
 // One call with its backward, and another one without gradients: what ran on this rank.
 CollectiveCounts CountsOf(const Sequence& s, const std::shared_ptr<AxisGroup>& group, bool backward) {
   const Local local = LocalOf(s, *group);
