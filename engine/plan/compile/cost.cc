@@ -22,6 +22,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "engine/core/base/text.h"
 #include "engine/layout/redistributions.h"
 #include "engine/layout/ring_steps.h"
 #include "engine/layout/shards.h"
