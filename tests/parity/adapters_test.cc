@@ -178,8 +178,8 @@ void ExpectNoBackward(const at::Tensor& logits) {
 void RunSwitch(const Where& where, DeviceMesh& mesh) {
   const std::filesystem::path base = SourcePath("tests/parity/llama_gqa");
   const std::string adapters = SourcePath("tests/parity/adapters/");
-  const StoredAdapter first = ReadAdapter(adapters + "all_linear", {}, "first").ValueOrThrow();
-  const StoredAdapter second = ReadAdapter(adapters + "rslora", {}, "second").ValueOrThrow();
+  const StoredAdapter first = ReadAdapter(adapters + "all_linear", {}, "trained").ValueOrThrow();
+  const StoredAdapter second = ReadAdapter(adapters + "rslora", {}, "other").ValueOrThrow();
   const NamedTensors of_first = ReadTensors(adapters + "all_linear/expected.safetensors");
   const NamedTensors of_second = ReadTensors(adapters + "rslora/expected.safetensors");
   const NamedTensors inputs = ReadTensors(base / "inputs_1.safetensors");
@@ -220,11 +220,11 @@ void RunSwitch(const Where& where, DeviceMesh& mesh) {
     Expect(RelativeError(forward(), logits) <= kTolerance, "the logits of '" + name + "'");
     return applied->counts();
   };
-  const CollectiveCounts counts = expect("first", of_first.at("logits"));
+  const CollectiveCounts counts = expect("trained", of_first.at("logits"));
   applied->SetActiveAdapter("");
   const CollectiveCounts counts_of_none = expect("", ReadTensors(base / "expected_1.safetensors").at("logits"));
-  applied->SetActiveAdapter("second");
-  const CollectiveCounts counts_of_second = expect("second", of_second.at("logits"));
+  applied->SetActiveAdapter("other");
+  const CollectiveCounts counts_of_second = expect("other", of_second.at("logits"));
   for (const CollectiveKind kind : kCollectiveKinds) {
     for (const CollectiveCounts& one : {counts_of_none, counts_of_second}) {
       Expect(one.of(Direction::kForward, kind) == counts.of(Direction::kForward, kind), ToString(kind));
@@ -235,17 +235,24 @@ void RunSwitch(const Where& where, DeviceMesh& mesh) {
     const auto head = std::dynamic_pointer_cast<nn::Linear::Impl>(model.module->named_modules()["lm_head"]);
     ExpectNoBackward(head->forward(at::ones({1, 2, head->weight.size(1)}, at::kDouble)));
   }
-  applied->SetActiveAdapter("first");
-  Expect(expect("first", of_first.at("logits")) == counts, "the collectives of the trained adapter");
+  applied->SetActiveAdapter("trained");
+  Expect(expect("trained", of_first.at("logits")) == counts, "the collectives of the trained adapter");
+  applied->ClearCounts();
   NextTokenLoss(forward(), inputs.at("labels")).backward();
-  ExpectGradients(*applied, of_first, "first");
+  const PlanTotals totals = TotalsOf(applied->plan(), mesh.rank(), Tokens{ids.size(0), ids.size(1)});
+  for (const CollectiveKind kind : kCollectiveKinds) {
+    Expect(applied->counts().of(Direction::kBackward, kind).count ==
+               totals.collectives.of(Direction::kBackward, kind).count,
+           std::string("backward ") + ToString(kind));
+  }
+  ExpectGradients(*applied, of_first, "trained");
 
   clear();
   const at::Tensor loss = NextTokenLoss(forward(), inputs.at("labels"));
-  applied->SetActiveAdapter("second");
+  applied->SetActiveAdapter("other");
   if (applied->plan().recomputed.empty()) {
     loss.backward();
-    ExpectGradients(*applied, of_first, "first");
+    ExpectGradients(*applied, of_first, "trained");
   } else {
     Finding found = Finding::kBadArgument;
     try {
@@ -255,28 +262,28 @@ void RunSwitch(const Where& where, DeviceMesh& mesh) {
     }
     Expect(found == Finding::kNotSupported, "a backward that would recompute with another adapter is refused");
     clear();
-    applied->SetActiveAdapter("first");
+    applied->SetActiveAdapter("trained");
     NextTokenLoss(forward(), inputs.at("labels")).backward();
-    ExpectGradients(*applied, of_first, "first");
+    ExpectGradients(*applied, of_first, "trained");
   }
 
   // A step of training between two switches.
   {
     const c10::NoGradGuard no_grad;
     for (const LiveParameter& parameter : applied->parameters()) {
-      if (IsFactor(parameter.path, "first")) parameter.tensor.sub_(parameter.tensor.grad(), 0.1);
+      if (IsFactor(parameter.path, "trained")) parameter.tensor.sub_(parameter.tensor.grad(), 0.1);
     }
   }
   clear();
-  applied->SetActiveAdapter("second");
-  expect("second", of_second.at("logits"));
+  applied->SetActiveAdapter("other");
+  expect("other", of_second.at("logits"));
   ExpectNoBackward(forward());
-  applied->SetActiveAdapter("first");
+  applied->SetActiveAdapter("trained");
   const at::Tensor trained = forward();
   Expect(RelativeError(trained.detach(), of_first.at("logits")) > 1e-3, "the trained adapter has learned");
   applied->SetActiveAdapter("");
-  applied->SetActiveAdapter("first");
-  expect("first", trained.detach());
+  applied->SetActiveAdapter("trained");
+  expect("trained", trained.detach());
 }
 
 TEST_CASE("adapters are switched between calls for inference, and the trained one trains as before") {
