@@ -239,13 +239,11 @@ void RunSwitch(const Where& where, DeviceMesh& mesh) {
   Expect(expect("trained", of_first.at("logits")) == counts, "the collectives of the trained adapter");
   applied->ClearCounts();
   NextTokenLoss(forward(), inputs.at("labels")).backward();
-  if (applied->plan().recomputed.empty() && !applied->plan().exchanges_tokens()) {
-    const PlanTotals totals = TotalsOf(applied->plan(), mesh.rank(), Tokens{ids.size(0), ids.size(1)});
-    for (const CollectiveKind kind : kCollectiveKinds) {
-      Expect(applied->counts().of(Direction::kBackward, kind).count ==
-                 totals.collectives.of(Direction::kBackward, kind).count,
-             std::string("backward ") + ToString(kind));
-    }
+  const PlanTotals totals = TotalsOf(applied->plan(), mesh.rank(), Tokens{ids.size(0), ids.size(1)});
+  for (const CollectiveKind kind : kCollectiveKinds) {
+    Expect(applied->counts().of(Direction::kBackward, kind).count ==
+               totals.collectives.of(Direction::kBackward, kind).count,
+           std::string("backward ") + ToString(kind));
   }
   ExpectGradients(*applied, of_first, "trained");
 
