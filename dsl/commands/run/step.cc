@@ -361,7 +361,7 @@ at::Tensor LossIn(const ProgramOutputs& outputs, const Program& program) {
 
 // In float32, or float64 where the model computes in it.
 at::Tensor Reported(const at::Tensor& output) {
-  const at::Tensor tensor = output.detach();
+  at::Tensor tensor = output.detach();
   if (!at::isFloatingType(tensor.scalar_type())) return tensor;
   return tensor.to(c10::promoteTypes(tensor.scalar_type(), c10::kFloat));
 }
