@@ -100,7 +100,7 @@ std::string PlanWith(const std::string& table, const std::string& o) {
   if (table == "at") return "return plan { at(\"lm_head\", replicated(), " + o + ") }";
   if (table == "shard") return "return plan { at(\"lm_head.weight\", shard(0, " + o + ")) }";
   if (table == "packed") return "return plan { at(\"lm_head.weight\", packed(0, { 64, 64 }, " + o + ")) }";
-  if (table == "route" || table == "exchange") {
+  if (table == "route" || table == "exchange" || table == "ring") {
     return "return plan { at(\"lm_head\", style { " + table + " = " + o + " }) }";
   }
   if (table == "prefetch") return "return plan { fsdp { prefetch = " + o + " } }";
@@ -115,6 +115,7 @@ std::string TableWith(const KeyInfo& key, const std::string& value) {
   if (key.key == kPositional) return "{ " + value + " }";
   std::string out = "{ " + std::string(key.key) + " = " + value;
   if (std::string(key.table) == "lora" && std::string(key.key) != "at") out += ", at = \"lm_head\"";
+  if (std::string(key.table) == "ring" && std::string(key.key) != "heads") out += ", heads = 8";
   if (std::string(key.table) == "route" || std::string(key.table) == "exchange") {
     for (const KeyInfo& other : KeysOf(key.table)) {
       const std::string name = other.key;
