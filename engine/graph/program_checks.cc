@@ -444,21 +444,59 @@ std::string Summary(int64_t nodes, const std::map<std::string, int64_t>& unknown
   return out;
 }
 
-// The graph has no place for an adapter: it computes the module's own operators.
-void AddAdapters(const CompiledPlan& plan, Diagnostics& found) {
-  const auto& [path, section] = plan.adapted.front();
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                "the plan gives modules of an exported program adapters, which the program cannot "
-                                "compute: " +
-                                    Quote(path) +
-                                    (plan.adapted.size() > 1 ? " and " + std::to_string(plan.adapted.size() - 1) +
-                                                                   (plan.adapted.size() > 2 ? " others" : " other")
-                                                             : ""),
-                                plan.plan->adapters[static_cast<size_t>(section)].source);
-  d.path = path;
-  d.required = "a model in C++, or a program that was exported with its adapters";
-  d.help = "leave out the section lora; or export the model with its adapters (PEFT) as modules of its own";
-  found.push_back(std::move(d));
+// Whether an argument is the value, or a list that contains it.
+bool Names(const ProgramArgument& argument, int64_t value) {
+  if (argument.kind == ProgramArgument::Kind::kValue) return argument.value == value;
+  return std::ranges::any_of(argument.elements, [&](const ProgramArgument& one) { return Names(one, value); });
+}
+
+// Why the program cannot compute the module at `path` with an adapter; "": it can. The term is added to the result of
+// aten::linear in a call of the module, so that nothing else may read the weight.
+std::string WhyNotAdapted(const ExportedProgram& program, const std::set<std::string>& torn, const std::string& path) {
+  const auto weight = std::ranges::find(program.tensors, path + ".weight", &ProgramTensor::name);
+  if (weight == program.tensors.end()) return "the program has no tensor " + Quote(path + ".weight");
+  const auto index = static_cast<int32_t>(weight - program.tensors.begin());
+  for (const ProgramTensor& other : program.tensors) {
+    const bool tied =
+        &other != &*weight && (other.tied_to == index || weight->tied_to == &other - program.tensors.data());
+    if (tied) return "its weight is tied to " + Quote(other.name);
+  }
+  if (torn.contains(path)) return "the operators of a call of it are not contiguous in the graph";
+  bool multiplies = false;
+  for (const ProgramNode& node : program.graph.nodes) {
+    if (node.target == "aten::sym_size") continue;  // reads a size, and no values
+    for (const auto& [name, argument] : node.inputs) {
+      if (weight->value < 0 || !Names(argument, weight->value)) continue;
+      const std::vector<ModuleCall> none;
+      const std::vector<ModuleCall>& stack = node.stack < 0 ? none : program.stacks[static_cast<size_t>(node.stack)];
+      const bool own = !stack.empty() && stack.back().path == path;
+      if (node.target != "aten::linear" || name != "weight" || !own) {
+        return "node " + Quote(node.name) + " (" + node.target + (node.place.empty() ? "" : ", " + node.place) + ")" +
+               (own ? "" : " of " + (stack.empty() ? "the model" : Quote(stack.back().path))) + " uses its weight";
+      }
+      multiplies = true;
+    }
+  }
+  return multiplies ? "" : "no operator of the graph uses its weight";
+}
+
+void AddAdapters(const ExportedProgram& program, const CompiledPlan& plan, Diagnostics& found) {
+  std::set<std::string> torn;
+  for (const std::string& call : program::FindCalls(program).torn) torn.insert(call.substr(0, call.rfind('@')));
+  std::set<std::string> reported;
+  for (const auto& [path, section] : plan.adapted) {
+    const std::string why = WhyNotAdapted(program, torn, path);
+    if (why.empty() || !reported.insert(PathClassOf(path)).second) continue;
+    const Adapter& adapter = plan.plan->adapters[static_cast<size_t>(section)];
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNotSupported, "the program cannot compute " + Quote(path) + " with an adapter: " + why,
+                       adapter.source);
+    d.path = path;
+    d.declared = ToText(adapter);
+    d.required = "a module whose weight is the weight of aten::linear in its own calls, and nothing else";
+    d.help = "leave the module out of the section lora; or export the model with its adapters (PEFT) as modules";
+    found.push_back(std::move(d));
+  }
 }
 
 // The operators between the modules have sizes of the sequence in them, which cp would shard, and those of the experts
@@ -477,10 +515,7 @@ void AddUnsupportedAxis(const CompiledPlan& plan, MeshAxis axis, Diagnostics& fo
 // Adds the findings of one archive's graph. Returns a summary: numbers of nodes and of unknown results.
 std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan, LossBy loss, const TrialsOf& trials,
                        Diagnostics& found) {
-  if (!plan.adapted.empty()) {
-    AddAdapters(plan, found);
-    return "not run: the plan has adapters";
-  }
+  if (!plan.adapted.empty()) AddAdapters(program, plan, found);
   AddUnitsInBranches(program, plan, found);
   if (plan.context_parallel) {
     AddUnsupportedAxis(plan, MeshAxis::kCp, found);

@@ -11,7 +11,8 @@
 //                    not contiguous in the graph; or a module changes its result after a parameter was added that the
 //                    plan adds after the reduction
 //   kProgramGuard    a condition of the program on sizes of parameters does not hold for the sizes of shards
-//   kNotSupported    a unit of fsdp is called in a branch of torch.cond, which not every data-parallel rank may run; or
+//   kNotSupported    a unit of fsdp is called in a branch of torch.cond, which not every data-parallel rank may run; an
+//                    adapter of a module whose weight has other uses than aten::linear in the module's calls; or
 //                    (a warning) an operator on sharded tensors whose results are not followed
 //
 // The branches of torch.cond are both followed. The predicate must be the same on every rank, so it must not be

@@ -14,6 +14,7 @@
 #include "engine/io/checkpoint/convert.h"
 #include "engine/io/checkpoint/merge_adapter.h"
 #include "engine/io/checkpoint/stored_adapter.h"
+#include "engine/io/config/config.h"
 #include "engine/io/exported_program/program_weights.h"
 
 namespace moonshard {
@@ -136,7 +137,10 @@ int RunMerge(const MergeVerb& verb) {
   if (!verb.adapter.empty()) {
     Diagnostics found;
     const std::optional<Checkpoint> model = Checkpoint::Open(verb.sharded).Collect(found);
-    const std::optional<StoredAdapter> adapter = ReadAdapter(verb.adapter).Collect(found);
+    Diagnostics unread;  // a model without a config is written as it is
+    const std::optional<ModelConfig> config = ModelConfig::Read(verb.sharded).Collect(unread);
+    const std::optional<StoredAdapter> adapter =
+        ReadAdapter(verb.adapter, {}, Adapter().name, config ? config->model_type() : "").Collect(found);
     PrintFindings(found, verb.findings_output);
     if (!model || !adapter) return kExitUsage;
     return Convert("merge", verb.out, verb.replace, verb.json, verb.findings_output,

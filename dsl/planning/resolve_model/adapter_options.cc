@@ -165,7 +165,8 @@ const std::vector<std::string> kAttention[] = {
 
 }  // namespace
 
-Result<std::vector<StoredAdapter>> ReadAdapters(const std::vector<std::string>& texts, HeaderOptions options) {
+Result<std::vector<StoredAdapter>> ReadAdapters(const std::vector<std::string>& texts, HeaderOptions options,
+                                                const std::string& model_type) {
   std::vector<StoredAdapter> out;
   Diagnostics found;
   std::set<std::string> names;
@@ -186,7 +187,7 @@ Result<std::vector<StoredAdapter>> ReadAdapters(const std::vector<std::string>& 
                                 "a name for each, as in --adapter first=DIR --adapter second=DIR"));
       continue;
     }
-    std::optional<StoredAdapter> adapter = ReadAdapter(directory, options, name).Collect(found);
+    std::optional<StoredAdapter> adapter = ReadAdapter(directory, options, name, model_type).Collect(found);
     if (adapter) out.push_back(*std::move(adapter));
   }
   if (HasErrors(found)) return found;

@@ -127,17 +127,20 @@ Result<ModelFolder> OpenModel(const ModelOptions& options, CheckpointUse use) {
     diagnostics.push_back(TwoPrograms(options));
     return diagnostics;
   }
-  std::optional<std::vector<StoredAdapter>> adapters =
-      ReadAdapters(options.adapters, use == CheckpointUse::kHeaders ? kHeaders : HeaderOptions()).Collect(diagnostics);
-  if (!adapters) return diagnostics;
-  folder.adapters = *std::move(adapters);
+  const auto read_adapters = [&](const std::string& model_type) {
+    std::optional<std::vector<StoredAdapter>> adapters =
+        ReadAdapters(options.adapters, use == CheckpointUse::kHeaders ? kHeaders : HeaderOptions(), model_type)
+            .Collect(diagnostics);
+    if (adapters) folder.adapters = *std::move(adapters);
+    return adapters.has_value();
+  };
   const std::string program_path = ProgramPathOf(options);
   if (!program_path.empty()) {
     std::optional<ExportedProgram> program = ReadProgramPath(program_path).Collect(diagnostics);
     if (program) folder.program = std::make_shared<const ExportedProgram>(std::move(*program));
   }
   if (IsProgramPath(options.model)) {
-    if (!mesh || !folder.program) return diagnostics;
+    if (!mesh || !folder.program || !read_adapters("")) return diagnostics;
     folder.config = ConfigOfProgram(*folder.program);
     folder.mesh = *mesh;
     folder.is_program = true;
@@ -159,7 +162,8 @@ Result<ModelFolder> OpenModel(const ModelOptions& options, CheckpointUse use) {
     header_options.allow_header_only = use == CheckpointUse::kHeaders;
     checkpoint = Checkpoint::Open(options.model, header_options).Collect(diagnostics);
   }
-  if (!mesh || !config || !checkpoint || (!program_path.empty() && !folder.program)) return diagnostics;
+  const bool read = read_adapters(config ? config->model_type() : "");
+  if (!mesh || !config || !checkpoint || !read || (!program_path.empty() && !folder.program)) return diagnostics;
   folder.config = std::move(*config);
   folder.checkpoint = std::move(*checkpoint);
   folder.mesh = *mesh;
@@ -264,7 +268,7 @@ Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, 
     return out;
   }
   const std::optional<std::vector<StoredAdapter>> stored =
-      ReadAdapters(options.adapters, kHeaders).Collect(out.diagnostics);
+      ReadAdapters(options.adapters, kHeaders, config.model_type()).Collect(out.diagnostics);
   if (!stored) return out;
   for (const StoredAdapter& one : *stored) sections.insert(sections.end(), one.sections.begin(), one.sections.end());
   if (!options.lora.empty()) {

@@ -33,8 +33,11 @@ AdapterFiles AdapterFilesOf(const CompiledPlan& plan) {
     targets.emplace_back(path);
     if (adapter->rank != rank) ranks[path] = adapter->rank;
     if (alpha_of(*adapter) != alpha) alphas[path] = alpha_of(*adapter);
-    for (const char* factor : {"lora_A", "lora_B"}) {
-      out.stored_as["base_model.model." + path + "." + factor + ".weight"] = path + "." + factor + "." + adapter->name;
+    const bool looks_up = plan.LayoutsOf(static_cast<size_t>(plan.tree->Find(path))).looks_up;
+    for (const char* factor : {"A", "B"}) {
+      const std::string name =
+          looks_up ? std::string("lora_embedding_") + factor : std::string("lora_") + factor + ".weight";
+      out.stored_as["base_model.model." + path + "." + name] = path + ".lora_" + factor + "." + adapter->name;
     }
   }
   out.config = WriteJson(JsonValue::Object{{"alpha_pattern", std::move(alphas)},

@@ -3,7 +3,8 @@
 // peft.PeftModel.from_pretrained(model, "OUT/adapter") loads:
 //
 //   adapter/adapter_config.json          rank, alpha, dropout and the full paths of the adapted modules
-//   adapter/adapter_model.safetensors    base_model.model.PATH.lora_A.weight [rank, in], .lora_B.weight [out, rank]
+//   adapter/adapter_model.safetensors    base_model.model.PATH.lora_A.weight [rank, in], .lora_B.weight [out, rank];
+//                                        of a lookup PATH.lora_embedding_A [rank, rows], .lora_embedding_B [out, rank]
 //
 // Stage before: compile. Stage after: WriteForm (model_form.h).
 #pragma once

@@ -54,11 +54,24 @@ void Store(double value, DType dtype, char* to) {
   }
 }
 
+// A matrix with rows of this length, transposed.
+std::vector<double> Transposed(const std::vector<double>& matrix, size_t columns) {
+  const size_t rows = matrix.size() / columns;
+  std::vector<double> out(matrix.size());
+  for (size_t i = 0; i < rows; ++i) {
+    for (size_t j = 0; j < columns; ++j) out[j * rows + i] = matrix[i * columns + j];
+  }
+  return out;
+}
+
 // What is added to one weight.
 struct Term {
-  const StoredTensor* a = nullptr;
-  const StoredTensor* b = nullptr;
+  const WeightRecipe* a = nullptr;
+  const WeightRecipe* b = nullptr;
+  RecipeTensor of_a;  // what the recipes make
+  RecipeTensor of_b;
   double scale = 1;
+  bool looks_up = false;  // the weight is a table: scale (B A)^T is added
 };
 
 class AdapterMerger : public Conversion {
@@ -99,14 +112,18 @@ class AdapterMerger : public Conversion {
     const bool tied = config && config->tie_word_embeddings().value_or(false);
     for (const auto& [module, index] : adapter_.section_of) {
       const Adapter& section = adapter_.sections[index];
-      const auto factor = [&](const char* which) {
-        return adapter_.checkpoint.Find(adapter_.stored_as.at(module + which + section.name));
-      };
-      AddTerm(module, {factor(".lora_A."), factor(".lora_B."), section.scale()}, tied);
+      Term term{.a = &adapter_.made_of.at(module + ".lora_A." + section.name),
+                .b = &adapter_.made_of.at(module + ".lora_B." + section.name),
+                .scale = section.scale()};
+      std::string why;
+      term.of_a = MadeBy(*term.a, factors_, why).value();
+      term.of_b = MadeBy(*term.b, factors_, why).value();
+      term.looks_up = term.a->tensor.ends_with(".lora_embedding_A");
+      AddTerm(module, std::move(term), tied);
     }
   }
 
-  void AddTerm(const std::string& module, const Term& term, bool tied) {
+  void AddTerm(const std::string& module, Term term, bool tied) {
     const std::string name = module + ".weight";
     const StoredTensor* weight = source_.Find(name);
     if (weight == nullptr) {
@@ -125,19 +142,31 @@ class AdapterMerger : public Conversion {
           .help = "set tie_word_embeddings to false in the config.json of the model";
       return;
     }
-    const std::vector<int64_t> shape = {term.b->shape[0], term.a->shape[1]};
+    if (tied && term.looks_up) {
+      Add(Finding::kNotSupported,
+          "the adapter changes '" + name +
+              "', which the config ties to the head: the head of a model that reads the "
+              "directory would change too",
+          name)
+          .help = "untie the model: store a 'lm_head.weight', and set tie_word_embeddings to false in its config.json";
+      return;
+    }
+    std::vector<int64_t> shape = {term.of_b.shape[0], term.of_a.shape[1]};
+    if (term.looks_up) std::swap(shape[0], shape[1]);
     if (weight->shape != shape) {
       Diagnostic& d = Add(Finding::kTensorMismatch, "the adapter does not fit '" + name + "'", name);
-      d.declared = "lora_A " + ShapeToString(term.a->shape) + ", lora_B " + ShapeToString(term.b->shape);
+      d.declared = "lora_A " + ShapeToString(term.of_a.shape) + ", lora_B " + ShapeToString(term.of_b.shape);
       d.required = "factors of " + ShapeToString(weight->shape);
     }
-    for (const StoredTensor* tensor : {weight, term.a, term.b}) {
-      if (IsFloat(tensor->dtype)) continue;
+    for (const auto& [tensor, dtype] : {std::pair<std::string, DType>{name, weight->dtype},
+                                        {module + ".lora_A", term.of_a.dtype},
+                                        {module + ".lora_B", term.of_b.dtype}}) {
+      if (IsFloat(dtype)) continue;
       Diagnostic& d = Add(Finding::kNotSupported, "an adapter cannot be added to '" + name + "'", name);
-      d.declared = "'" + tensor->name + "' " + std::string(ToString(tensor->dtype));
+      d.declared = "'" + tensor + "' " + std::string(ToString(dtype));
       d.required = "float32, float64, bfloat16 or float16";
     }
-    terms_[name] = term;
+    terms_[name] = std::move(term);
   }
 
   Diagnostic& Add(Finding finding, std::string message, const std::string& path) {
@@ -218,16 +247,25 @@ class AdapterMerger : public Conversion {
   }
 
   Failure ReadTerm(const Term& term) {
-    ShardReader reader(adapter_.checkpoint);
-    for (const auto& [tensor, values] : {std::pair(term.a, &a_), std::pair(term.b, &b_)}) {
-      std::vector<char> bytes(tensor->bytes);
-      if (std::optional<Diagnostic> failed = reader.ReadFull(*tensor, bytes.data())) return failed;
-      const size_t size = static_cast<size_t>(BitsOf(tensor->dtype) / 8);
-      values->resize(bytes.size() / size);
-      for (size_t i = 0; i < values->size(); ++i) (*values)[i] = ElementOf(bytes.data() + i * size, tensor->dtype);
+    const auto read = [&](const WeightRecipe& recipe, const RecipeTensor& made, std::vector<double>& to) -> Failure {
+      const std::vector<std::vector<Interval>> all = FullShard(made.shape);
+      std::vector<char> bytes(static_cast<size_t>(ShardBytes(made.dtype, all)));
+      if (Failure failed = ReadRecipe(recipe, factors_, all, bytes.data())) return failed;
+      const auto size = static_cast<size_t>(BitsOf(made.dtype) / 8);
+      to.resize(bytes.size() / size);
+      for (size_t i = 0; i < to.size(); ++i) to[i] = ElementOf(bytes.data() + i * size, made.dtype);
+      return std::nullopt;
+    };
+    if (Failure failed = read(*term.a, term.of_a, a_)) return failed;
+    if (Failure failed = read(*term.b, term.of_b, b_)) return failed;
+    rank_ = static_cast<size_t>(term.of_a.shape[0]);
+    columns_ = static_cast<size_t>(term.of_a.shape[1]);
+    if (term.looks_up) {  // (B A)^T = A^T B^T
+      a_ = Transposed(a_, columns_);
+      b_ = Transposed(b_, rank_);
+      columns_ = b_.size() / rank_;
+      std::swap(a_, b_);
     }
-    rank_ = static_cast<size_t>(term.a->shape[0]);
-    columns_ = static_cast<size_t>(term.a->shape[1]);
     return std::nullopt;
   }
 
@@ -251,6 +289,8 @@ class AdapterMerger : public Conversion {
 
   const Checkpoint& source_;
   const StoredAdapter& adapter_;
+  ShardReader reader_{adapter_.checkpoint};
+  FactorSource factors_{adapter_.checkpoint, reader_};
   InputFiles inputs_;
   ModelFiles files_;
   std::vector<Header> headers_;

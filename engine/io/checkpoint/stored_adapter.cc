@@ -21,16 +21,64 @@ namespace {
 
 constexpr std::string_view kPrefix = "base_model.model.";
 
+// The end of a factor's name.
+struct Form {
+  std::string_view ending;
+  bool first;
+  bool looks_up;
+};
+constexpr Form kForms[] = {{".lora_A.weight", true, false},
+                           {".lora_B.weight", false, false},
+                           {".lora_embedding_A", true, true},
+                           {".lora_embedding_B", false, true}};
+
+// How transformers stacks the experts of a model whose experts are modules in a list: the parameters gate_up_proj
+// [experts, 2 * size, hidden] and down_proj [experts, hidden, size] of one module.
+struct ListedExperts {
+  std::string_view model_type;
+  std::string_view stack;  // path within a layer
+  std::string_view list;   // path within a layer of the list
+  std::string_view gate, up, down;
+};
+constexpr ListedExperts kListedExperts[] = {
+    {"mixtral", ".mlp.experts", ".block_sparse_moe.experts", "w1", "w3", "w2"},
+    {"qwen3_moe", ".mlp.experts", ".mlp.experts", "gate_proj", "up_proj", "down_proj"}};
+
+constexpr std::string_view kGateUp = "gate_up_proj";
+constexpr std::string_view kDown = "down_proj";
+// PEFT wraps a module once for each adapted parameter: the factors of the inner parameter have this in their names.
+constexpr std::string_view kInner = ".base_layer";
+
+WeightRecipe TensorOf(const StoredTensor& tensor) {
+  return {.kind = WeightRecipe::Kind::kTensor, .tensor = tensor.name};
+}
+
+WeightRecipe SliceOf(WeightRecipe of, int64_t start, int64_t stop) {
+  return {.kind = WeightRecipe::Kind::kSlice, .parts = {std::move(of)}, .dim = 0, .start = start, .stop = stop};
+}
+
+// Factor B of one expert, of a stack [out, rank * experts] in which the experts of one rank are neighbours.
+WeightRecipe SecondOf(const StoredTensor& stack, int64_t experts, int64_t expert) {
+  const std::vector<int64_t> shape = {stack.shape[0], stack.shape[1] / experts, experts};
+  WeightRecipe apart = {.kind = WeightRecipe::Kind::kReshape, .parts = {TensorOf(stack)}, .shape = shape};
+  return {.kind = WeightRecipe::Kind::kSelect, .parts = {std::move(apart)}, .dim = 2, .start = expert};
+}
+
 // The factors of one module.
 struct Factors {
   const StoredTensor* a = nullptr;  // [rank, in]
   const StoredTensor* b = nullptr;  // [out, rank]
+  const Form* form = nullptr;       // of one of them
 };
 
 class AdapterReader {
  public:
-  AdapterReader(const std::string& folder, HeaderOptions options, const std::string& name)
-      : file_(folder + "/adapter_config.json"), weights_(folder + "/adapter_model.safetensors"), options_(options) {
+  AdapterReader(const std::string& folder, HeaderOptions options, const std::string& name,
+                const std::string& model_type)
+      : file_(folder + "/adapter_config.json"),
+        weights_(folder + "/adapter_model.safetensors"),
+        options_(options),
+        model_type_(model_type) {
     out_.name = name;
   }
 
@@ -43,7 +91,10 @@ class AdapterReader {
     }
     if (config) ReadConfig(*config);
     if (checkpoint) ReadNames(*checkpoint);
-    if (config && checkpoint) AddSections();
+    if (config && checkpoint) {
+      Unstack();
+      AddSections();
+    }
     if (HasErrors(found_)) return std::move(found_);
     out_.checkpoint = *std::move(checkpoint);
     return Result<StoredAdapter>(std::move(out_), std::move(found_));
@@ -66,14 +117,15 @@ class AdapterReader {
     const JsonValue* type = config.Find("peft_type");
     if (type == nullptr || !type->is_string() || type->AsString() != "LORA")
       Refuse("the adapter is not a LoRA", "\"peft_type\": \"LORA\"");
-    for (const char* key :
-         {"use_dora", "use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out", "modules_to_save", "target_parameters",
-          "trainable_token_indices", "layer_replication", "alora_invocation_tokens", "arrow_config"}) {
+    for (const char* key : {"use_dora", "use_qalora", "use_bdlora", "lora_bias", "fan_in_fan_out", "modules_to_save",
+                            "trainable_token_indices", "layer_replication", "alora_invocation_tokens", "arrow_config",
+                            "kasa_config", "monteclora_config", "velora_config", "ensure_weight_tying"}) {
       const JsonValue* value = config.Find(key);
       if (value == nullptr || IsNothing(*value)) continue;
       Refuse(std::string("the adapter has '") + key + "', which no plan can declare",
-             "an adapter of the weights of Linear modules alone");
+             "an adapter of the weights of Linear modules and lookups alone");
     }
+    ReadTargets(config);
     const JsonValue* bias = config.Find("bias");
     if (bias != nullptr && !(bias->is_string() && bias->AsString() == "none"))
       Refuse("the adapter trains biases, which no plan can declare", "\"bias\": \"none\"");
@@ -86,6 +138,28 @@ class AdapterReader {
     rslora_ = scaled != nullptr && scaled->is_bool() && scaled->AsBool();
     ReadPatterns(config, "rank_pattern", ranks_);
     ReadPatterns(config, "alpha_pattern", alphas_);
+  }
+
+  // Parameters that have factors of their own: those of stacked experts.
+  void ReadTargets(const JsonValue& config) {
+    const JsonValue* targets = config.Find("target_parameters");
+    if (targets == nullptr || IsNothing(*targets)) return;
+    const auto known = std::ranges::find(kListedExperts, model_type_, &ListedExperts::model_type);
+    if (known == std::end(kListedExperts)) {
+      Refuse("the adapter has 'target_parameters', of a model of type '" + model_type_ + "'",
+             "a model whose experts are a list: of type mixtral or qwen3_moe");
+      return;
+    }
+    listed_ = &*known;
+    for (const JsonValue& target : targets->is_array() ? targets->AsArray() : JsonValue::Array{*targets}) {
+      const std::string name = target.is_string() ? "." + target.AsString() : "";
+      if (name.ends_with("." + std::string(kGateUp)) || name.ends_with("." + std::string(kDown))) {
+        targets_.push_back(name);
+      } else {
+        Refuse("target_parameters has " + WriteJson(target, 0),
+               "parameters of stacked experts: gate_up_proj, down_proj");
+      }
+    }
   }
 
   static bool IsNothing(const JsonValue& value) {
@@ -151,15 +225,26 @@ class AdapterReader {
       std::string_view name = tensor.name;
       const bool known = name.starts_with(kPrefix);
       if (known) name.remove_prefix(kPrefix.size());
-      const bool first = name.ends_with(".lora_A.weight");
-      if (!known || (!first && !name.ends_with(".lora_B.weight"))) {
-        Add(Finding::kMissingTensor, "tensor '" + tensor.name + "' is no factor of a Linear module", weights_)
-            .required = std::string(kPrefix) + "PATH.lora_A.weight and .lora_B.weight";
+      const auto form = std::ranges::find_if(kForms, [&](const Form& one) { return name.ends_with(one.ending); });
+      if (!known || form == std::end(kForms)) {
+        Add(Finding::kMissingTensor, "tensor '" + tensor.name + "' is no factor of a Linear module or a lookup",
+            weights_)
+            .required = std::string(kPrefix) +
+                        "PATH.lora_A.weight and .lora_B.weight, or PATH.lora_embedding_A and "
+                        ".lora_embedding_B";
         continue;
       }
-      const std::string module(name.substr(0, name.size() - std::string_view(".lora_A.weight").size()));
-      (first ? factors_[module].a : factors_[module].b) = &tensor;
-      out_.stored_as[module + (first ? ".lora_A." : ".lora_B.") + out_.name] = tensor.name;
+      const bool first = form->first;
+      const std::string module(name.substr(0, name.size() - form->ending.size()));
+      const StoredTensor*& factor = first ? factors_[module].a : factors_[module].b;
+      if (factor != nullptr ||
+          (factors_[module].form != nullptr && factors_[module].form->looks_up != form->looks_up)) {
+        Add(Finding::kMissingTensor, "'" + module + "' has factors of a Linear module and of a lookup", weights_);
+        continue;
+      }
+      factor = &tensor;
+      factors_[module].form = form;
+      out_.made_of[module + (first ? ".lora_A." : ".lora_B.") + out_.name] = TensorOf(tensor);
     }
     for (const auto& [module, factors] : factors_) CheckShapes(module, factors);
     if (factors_.empty() && !HasErrors(found_)) Add(Finding::kMissingTensor, "the adapter has no factors", weights_);
@@ -178,10 +263,80 @@ class AdapterReader {
     d.required = "lora_A [rank, in], lora_B [out, rank]";
   }
 
+  // --- stacked experts
+
+  // The adapted parameters of a module of stacked experts, the inner one first: in the order of the module.
+  std::vector<std::string_view> TargetsIn(const std::string& block) const {
+    std::vector<std::string_view> out;
+    for (const std::string_view parameter : {kGateUp, kDown}) {
+      const std::string path = "." + block + "." + std::string(parameter);
+      if (std::ranges::any_of(targets_, [&](const std::string& target) { return path.ends_with(target); }))
+        out.push_back(parameter);
+    }
+    return out;
+  }
+
+  // Replaces factors of stacked experts by those of each expert.
+  void Unstack() {
+    for (auto one = factors_.begin(); one != factors_.end();) {
+      const std::string& module = one->first;
+      std::string block = module;
+      size_t depth = 0;
+      for (; block.ends_with(kInner); ++depth) block.resize(block.size() - kInner.size());
+      const std::vector<std::string_view> targets = TargetsIn(block);
+      if (targets.empty() || one->second.a == nullptr || one->second.b == nullptr) {
+        ++one;
+        continue;
+      }
+      if (depth >= targets.size() || !block.ends_with(listed_->stack)) {
+        Add(Finding::kMissingTensor, "target_parameters has no parameter for the factors of '" + module + "'", weights_)
+            .required = "parameters of 'PATH" + std::string(listed_->stack) + "'";
+      } else {
+        SplitStack(block, targets[targets.size() - 1 - depth], one->second);
+      }
+      for (const char* factor : {".lora_A.", ".lora_B."}) out_.made_of.erase(module + factor + out_.name);
+      one = factors_.erase(one);
+    }
+  }
+
+  // A [rank * experts, in] has the rows of one expert after those of the other; B [out, rank * experts] has the columns
+  // of one rank, of all experts, after those of the other. Both projections of gate_up_proj have one A.
+  void SplitStack(const std::string& block, std::string_view parameter, const Factors& factors) {
+    const std::string target = block + "." + std::string(parameter);
+    const double declared = ValueFor(ranks_, "rank_pattern", target, rank_);
+    const auto rank = static_cast<int64_t>(declared);
+    const bool matrices = factors.a->shape.size() == 2 && factors.b->shape.size() == 2;
+    if (!matrices || declared < 1 || declared != static_cast<double>(rank) || factors.a->shape[0] % rank != 0 ||
+        factors.b->shape[1] != factors.a->shape[0] || (parameter == kGateUp && factors.b->shape[0] % 2 != 0)) {
+      Diagnostic& d = Add(Finding::kTensorMismatch, "the factors of '" + target + "' do not fit the config", weights_);
+      d.declared = "lora_A " + ShapeToString(factors.a->shape) + ", lora_B " + ShapeToString(factors.b->shape);
+      d.required = "lora_A [" + JsonOf(declared) + " * experts, in], lora_B [out, " + JsonOf(declared) + " * experts]";
+      return;
+    }
+    const int64_t experts = factors.a->shape[0] / rank;
+    const int64_t half = factors.b->shape[0] / 2;
+    const double alpha = ValueFor(alphas_, "alpha_pattern", target, alpha_);
+    const std::string list = block.substr(0, block.size() - listed_->stack.size()) + std::string(listed_->list) + ".";
+    for (int64_t expert = 0; expert < experts; ++expert) {
+      const auto add = [&](std::string_view projection, WeightRecipe second) {
+        const std::string path = list + std::to_string(expert) + "." + std::string(projection);
+        out_.made_of[path + ".lora_A." + out_.name] = SliceOf(TensorOf(*factors.a), expert * rank, (expert + 1) * rank);
+        out_.made_of[path + ".lora_B." + out_.name] = std::move(second);
+        modules_[{rank, alpha}].push_back(path);
+      };
+      const WeightRecipe second = SecondOf(*factors.b, experts, expert);
+      if (parameter == kGateUp) {
+        add(listed_->gate, SliceOf(second, 0, half));
+        add(listed_->up, SliceOf(second, half, 2 * half));
+      } else {
+        add(listed_->down, second);
+      }
+    }
+  }
+
   // --- sections
 
   void AddSections() {
-    std::map<std::pair<int64_t, double>, std::vector<std::string>> modules;  // by rank and alpha
     for (const auto& [module, factors] : factors_) {
       if (factors.a == nullptr || factors.a->shape.size() != 2) continue;
       const int64_t rank = factors.a->shape[0];
@@ -192,9 +347,10 @@ class AdapterReader {
         d.declared = JsonOf(declared);
         d.required = std::to_string(rank);
       }
-      modules[{rank, ValueFor(alphas_, "alpha_pattern", module, alpha_)}].push_back(module);
+      modules_[{rank, ValueFor(alphas_, "alpha_pattern", module, alpha_)}].push_back(module);
     }
-    for (const auto& [of, paths] : modules) {
+    for (auto& [of, paths] : modules_) {
+      std::ranges::sort(paths);
       Adapter section;
       section.name = out_.name;
       section.rank = of.first;
@@ -210,8 +366,17 @@ class AdapterReader {
     }
   }
 
-  // Paths that differ in one number become one pattern: "layers.{0..3}.q_proj", or "layers.{0,2}.q_proj".
-  static std::vector<std::string> PatternsOf(const std::vector<std::string>& paths) {
+  // Paths that differ in numbers become one pattern: "layers.{0..3}.experts.{0,2}.w1".
+  static std::vector<std::string> PatternsOf(std::vector<std::string> paths) {
+    for (size_t before = paths.size() + 1; paths.size() < before;) {
+      before = paths.size();
+      paths = InOneNumber(paths);
+    }
+    return paths;
+  }
+
+  // Paths, or patterns, that differ in their first number become one pattern.
+  static std::vector<std::string> InOneNumber(const std::vector<std::string>& paths) {
     std::map<std::pair<std::string, std::string>, std::set<int64_t>> numbers;  // by what is before and behind
     std::vector<std::string> out;
     for (const std::string& path : paths) {
@@ -246,6 +411,9 @@ class AdapterReader {
   std::string file_;
   std::string weights_;
   HeaderOptions options_;
+  std::string model_type_;
+  const ListedExperts* listed_ = nullptr;  // if the adapter has target_parameters
+  std::vector<std::string> targets_;       // of target_parameters: ".mlp.experts.down_proj"
   double rank_ = 0;
   double alpha_ = 0;
   double dropout_ = 0;
@@ -253,15 +421,36 @@ class AdapterReader {
   std::vector<OfModules> ranks_;
   std::vector<OfModules> alphas_;
   std::map<std::string, Factors> factors_;
+  std::map<std::pair<int64_t, double>, std::vector<std::string>> modules_;  // by rank and alpha
   StoredAdapter out_;
   Diagnostics found_;
 };
 
 }  // namespace
 
-Result<StoredAdapter> ReadAdapter(const std::string& folder, HeaderOptions options, const std::string& name) {
+Result<StoredAdapter> ReadAdapter(const std::string& folder, HeaderOptions options, const std::string& name,
+                                  const std::string& model_type) {
   Check(IsAdapterName(name), "not a name of an adapter");
-  return AdapterReader(folder, options, name).Run();
+  return AdapterReader(folder, options, name, model_type).Run();
+}
+
+std::optional<RecipeTensor> FactorSource::Find(const std::string& name) const { return file_.Find(name); }
+
+// A reshape reads its input in full, once for each expert of the stack.
+Failure FactorSource::Read(const std::string& name, const std::vector<std::vector<Interval>>& dims, void* to) {
+  const std::optional<RecipeTensor> tensor = file_.Find(name);
+  Check(tensor.has_value(), "a tensor of an adapter that is not in its file");
+  if (dims != FullShard(tensor->shape)) return file_.Read(name, dims, to);
+  auto found = std::ranges::find(kept_, name, &Kept::name);
+  if (found == kept_.end()) {
+    Kept made = {name, std::vector<char>(static_cast<size_t>(ShardBytes(tensor->dtype, dims)))};
+    if (Failure failed = file_.Read(name, dims, made.bytes.data())) return failed;
+    if (kept_.size() == kMostKept) kept_.erase(kept_.begin());
+    kept_.push_back(std::move(made));
+    found = kept_.end() - 1;
+  }
+  std::ranges::copy(found->bytes, static_cast<char*>(to));
+  return std::nullopt;
 }
 
 }  // namespace moonshard

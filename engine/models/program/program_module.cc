@@ -176,6 +176,35 @@ bool ProgramModule::SetLocalRows(int64_t first, int64_t rows, int64_t total) {
   return looked_up;
 }
 
+// Only where every operator that reads the weight is a linear layer with it. The operators of other modules that read
+// it are found before (engine/graph/program_checks.h).
+bool ProgramModule::SetLowRank(std::shared_ptr<const LowRank> term) {
+  const auto own = named_parameters(/*recurse=*/false);
+  const at::Tensor* weight = own.find("weight");
+  if (weight == nullptr) return false;
+  bool multiplies = false;
+  for (const BoundBody& bound : bodies_) {
+    if (bound.body == nullptr) continue;
+    const auto is_weight = [&](const Operand& operand) {
+      return operand.kind == Operand::Kind::kParameter && bound.parameters[operand.index].is_same(*weight);
+    };
+    for (const program::ListOperand& list : bound.body->lists) {
+      if (std::ranges::any_of(list.elements, is_weight)) return false;
+    }
+    for (const Instruction& instruction : bound.body->instructions) {
+      for (size_t i = 0; i < instruction.operands.size(); ++i) {
+        if (!is_weight(instruction.operands[i])) continue;
+        if (!instruction.op || instruction.op->schema().name() != "aten::linear" || i != 1) return false;
+        multiplies = true;
+      }
+    }
+  }
+  if (!multiplies) return false;
+  low_rank_ = std::move(term);
+  adapted_ = *weight;
+  return true;
+}
+
 void ProgramModule::SetLocalShape(std::string_view tensor, at::IntArrayRef shape) {
   const auto found = tensor_index_.find(tensor);
   if (found == tensor_index_.end()) return;

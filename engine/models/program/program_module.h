@@ -51,6 +51,7 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   void ReleaseBack(std::string_view parameter) override;
   bool SetLocalRows(int64_t first, int64_t rows, int64_t total) override;
   void SetLocalShape(std::string_view tensor, at::IntArrayRef shape) override;
+  bool SetLowRank(std::shared_ptr<const LowRank> term) override;
   bool CanRunThrough() const override { return true; }
 
  protected:
@@ -85,6 +86,8 @@ class ProgramModule : public torch::nn::Module, public Hookable {
   std::string held_back_;  // the parameter that is held back, by its name in bodies (".bias"); "": none
   std::optional<nn::LocalRows> local_rows_;
   at::Tensor local_table_;  // the table that has these rows
+  std::shared_ptr<const LowRank> low_rank_;
+  at::Tensor adapted_;  // the weight beside which `low_rank_` is added
 };
 
 }  // namespace moonshard

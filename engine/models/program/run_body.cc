@@ -15,6 +15,7 @@
 #include "engine/core/base/check.h"
 #include "engine/models/program/compile_program.h"
 #include "engine/runtime/intercept/region.h"
+#include "engine/runtime/nn/low_rank.h"
 
 namespace moonshard {
 namespace {
@@ -195,6 +196,11 @@ void BodyRunner::CallOperator(const ProgramModule& module, const Instruction& in
           stack[2].toInt() < 0 ? std::nullopt : std::optional<int64_t>(stack[2].toInt()), stack[4].toBool());
       stack.clear();
       stack.emplace_back(rows);
+    } else if (module.low_rank_ && stack.size() > 1 && stack[1].isTensor() &&
+               stack[1].toTensor().is_same(module.adapted_)) {
+      const at::Tensor input = stack[0].toTensor();
+      instruction.op->callBoxed(stack);
+      stack[0] = nn::AddLowRank(stack[0].toTensor(), input, *module.low_rank_, module.is_training());
     } else {
       if (instruction.kind == Instruction::Kind::kAttention) CheckHeads(stack[0].toTensor(), stack[1].toTensor());
       instruction.op->callBoxed(stack);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -14,6 +16,7 @@ namespace {
 
 constexpr const char* kFirst = "lora_A";
 constexpr const char* kSecond = "lora_B";
+constexpr std::string_view kLookup = "Embedding";  // the kind of modules whose weight is a table
 
 DType DTypeOf(const Adapter& adapter, DType weight) {
   if (!adapter.dtype.empty()) return *DTypeFromTorch(adapter.dtype);
@@ -59,6 +62,17 @@ class FactorTree {
     return matched_.plan->adapters[static_cast<size_t>(of.section)];
   }
 
+  // As ModuleLayouts::looks_up.
+  bool LooksUp(size_t m) const {
+    const std::string& kind = bare_.modules()[m].kind;
+    const int32_t rule = matched_.rule_of[m];
+    const std::optional<Style>& fallback = matched_.plan->fallback;
+    const Style* style = rule != MatchedPlan::kNoRule ? &matched_.plan->rules[static_cast<size_t>(rule)].style
+                         : fallback                   ? &*fallback
+                                                      : nullptr;
+    return kind == kLookup || (style != nullptr && style->For(kind).lookup == Lookup::kMasked);
+  }
+
   // The adapters of one module.
   void Add(const std::vector<MatchedPlan::OfSection>& adapters) {
     const std::string& path = adapters.front().path;
@@ -66,7 +80,7 @@ class FactorTree {
     const Parameter* weight = m < 0 ? nullptr : WeightOf(static_cast<size_t>(m), AdapterOf(adapters.front()));
     if (m < 0) {
       diagnostics_.push_back(DoesNotFit(AdapterOf(adapters.front()), path, "it has no parameter 'weight'"));
-      diagnostics_.back().required = "a Linear module";
+      diagnostics_.back().required = "a Linear module or a lookup";
     }
     if (weight == nullptr) return;
     ModuleTree::Signature first;
@@ -81,8 +95,9 @@ class FactorTree {
         continue;
       }
       const DType dtype = DTypeOf(adapter, weight->dtype);
-      first.push_back({adapter.name, {adapter.rank, weight->shape[1]}, dtype});
-      second.push_back({adapter.name, {weight->shape[0], adapter.rank}, dtype});
+      const size_t in = LooksUp(static_cast<size_t>(m)) ? 0 : 1;
+      first.push_back({adapter.name, {adapter.rank, weight->shape[in]}, dtype});
+      second.push_back({adapter.name, {weight->shape[1 - in], adapter.rank}, dtype});
     }
     for (const char* name : {kFirst, kSecond}) {
       if (bare_.Find(path + "." + name) < 0) continue;
@@ -105,12 +120,10 @@ class FactorTree {
       wrong = "it has no parameter 'weight' of two dims";
     } else if (!IsComputeDType(found->dtype)) {
       wrong = "its weight is not float32, bfloat16, float16 or float64";
-    } else if (module.kind == "Embedding") {
-      wrong = "adapters of lookups are not supported";
     }
     if (wrong == nullptr) return &*found;
     diagnostics_.push_back(DoesNotFit(adapter, module.path, wrong));
-    diagnostics_.back().required = "a Linear module";
+    diagnostics_.back().required = "a Linear module or a lookup";
     return nullptr;
   }
 
@@ -129,17 +142,20 @@ Result<MatchedPlan> AddAdapters(const MatchedPlan& matched) {
 
 namespace {
 
-// The layout of factor A (`first`) or B beside a weight with this layout.
-Layout OfFactor(const Layout& weight, bool first) {
+// The layout of factor A (`first`) or B beside a weight [out, in], or a table [in, out], with this layout. Both factors
+// of a matrix with an owner are the owner's alone.
+Layout OfFactor(const Layout& weight, bool first, bool looks_up) {
   if (!weight.is_shard()) return weight;
-  const bool has_the_dim = first == (weight.dim == 1);
-  return has_the_dim ? weight : Layout::Shared();
+  Layout out = weight;
+  out.dim = looks_up ? 1 - weight.dim : weight.dim;
+  const bool has_the_dim = first == (out.dim == 1);
+  if (has_the_dim) return out;
+  return weight.owner < 0 || looks_up ? Layout::Shared() : Layout::Owned(0, weight.owner);
 }
 
 class AdapterCompiler {
  public:
-  AdapterCompiler(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics)
-      : matched_(matched), plan_(plan), diagnostics_(diagnostics) {}
+  AdapterCompiler(const MatchedPlan& matched, CompiledPlan& plan) : matched_(matched), plan_(plan) {}
 
   void Run(std::shared_ptr<const ModuleTree> bare) {
     for (const MatchedPlan::OfSection& of : matched_.adapted) plan_.adapted.emplace_back(of.path, of.section);
@@ -163,10 +179,7 @@ class AdapterCompiler {
     const auto weight = std::ranges::find(of_base, "weight", &Parameter::name) - of_base.begin();
     const Placement& placement = adapted.params[static_cast<size_t>(weight)];
     Placement made;
-    for (MeshAxis axis : kMeshAxes) {
-      if (first && placement[axis].owner >= 0) RefuseOwner(module);
-      made[axis] = OfFactor(placement[axis], first);
-    }
+    for (MeshAxis axis : kMeshAxes) made[axis] = OfFactor(placement[axis], first, adapted.looks_up);
     ModuleLayouts layouts;
     layouts.rule = adapted.rule;
     layouts.is_fallback = adapted.is_fallback;
@@ -178,30 +191,16 @@ class AdapterCompiler {
     return entry->second;
   }
 
-  // `module`: one of factors.
-  void RefuseOwner(const Module& module) {
-    const std::string& path = plan_.tree->modules()[static_cast<size_t>(module.adapts)].path;
-    const auto found = std::ranges::find_if(plan_.adapted, [&](const auto& adapted) { return adapted.first == path; });
-    const Adapter& adapter = plan_.plan->adapters[static_cast<size_t>(found->second)];
-    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                  "'" + path + "', which only one rank holds, cannot have an adapter", adapter.source);
-    d.path = path;
-    d.declared = ToText(adapter);
-    d.required = "modules that every rank holds: experts that are sharded on tp, in place of experts with an owner";
-    diagnostics_.push_back(std::move(d));
-  }
-
   const MatchedPlan& matched_;
   CompiledPlan& plan_;
-  Diagnostics& diagnostics_;
   std::map<std::tuple<uint32_t, uint32_t, bool>, uint32_t> known_;
 };
 
 }  // namespace
 
-void CompileAdapters(const MatchedPlan& matched, CompiledPlan& plan, Diagnostics& diagnostics) {
+void CompileAdapters(const MatchedPlan& matched, CompiledPlan& plan) {
   if (matched.adapted.empty()) return;
-  AdapterCompiler(matched, plan, diagnostics).Run(matched.bare_tree);
+  AdapterCompiler(matched, plan).Run(matched.bare_tree);
 }
 
 }  // namespace moonshard

@@ -51,7 +51,7 @@ class Compiler {
       out_.layouts_of[m] = StepsFor(m, rule);
     }
     ApplyParameterRules();
-    CompileAdapters(matched_, out_, diagnostics_);
+    CompileAdapters(matched_, out_);
     CheckLookups();
     CheckUnclaimed(out_, diagnostics_);
     CheckMissing();

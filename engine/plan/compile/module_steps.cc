@@ -124,7 +124,9 @@ class ProgramCompiler {
       of(path, [](StepsKey& key) { key.keeps_results = true; });
     }
     for (const auto& [path, section] : plan_.adapted) {
-      const bool drops = plan_.plan->adapters[static_cast<size_t>(section)].dropout > 0;
+      const int64_t m = plan_.tree->Find(path);
+      const bool drops = plan_.plan->adapters[static_cast<size_t>(section)].dropout > 0 &&
+                         !(m >= 0 && LooksUp(static_cast<uint32_t>(m)));  // ids are not dropped
       of(path, [&](StepsKey& key) { key.drops = key.drops || drops; });
     }
     for (uint32_t m = 0; m < modules_.size() && !plan_.adapted.empty(); ++m) {

@@ -231,8 +231,8 @@ class Applier {
       d.path = path;
       d.declared = ToText(*adapter) + " on " + ModuleAt(m).kind;
       d.required =
-          "moonshard::nn::Linear, or a class with bool SetLowRank(std::shared_ptr<const LowRank>), called through its "
-          "holder";
+          "moonshard::nn::Linear or Embedding, or a class with bool SetLowRank(std::shared_ptr<const LowRank>), called "
+          "through its holder";
       diagnostics_.push_back(std::move(d));
     }
   }

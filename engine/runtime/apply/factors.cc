@@ -23,10 +23,11 @@ class AdapterImpl : public torch::nn::Module {
   AdapterImpl() : torch::nn::Module("Adapter") {}
 };
 
-at::Tensor Draw(const std::string& path, const Parameter& factor) {
+at::Tensor Draw(const std::string& path, const Parameter& factor, bool looks_up) {
   const double most = 1 / std::sqrt(static_cast<double>(factor.shape.at(1)));
   const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(HashOf(path));
-  return at::empty(factor.shape, at::kFloat).uniform_(-most, most, generator);
+  const at::Tensor out = at::empty(factor.shape, at::kFloat);
+  return looks_up ? out.normal_(0, 1, generator) : out.uniform_(-most, most, generator);
 }
 
 const at::Tensor& TensorAt(const LiveTree& live, size_t m, const std::string& name) {
@@ -57,13 +58,15 @@ void InjectFactors(LiveTree& live, const CompiledPlan& plan, std::optional<c10::
     const at::Tensor& weight = TensorAt(live, static_cast<size_t>(module.adapts), "weight");
     const bool follows = weight.is_meta() && deferred_type && c10::elementSize(*deferred_type) > 2;
     const std::string name = module.path.substr(module.path.rfind('.') + 1);
+    const bool looks_up = plan.LayoutsOf(static_cast<size_t>(module.adapts)).looks_up;
     const auto holder = std::make_shared<AdapterImpl>();
     std::vector<at::Tensor> tensors;
     for (const Parameter& factor : plan.tree->parameters(module)) {
       const std::string path = module.path + "." + factor.name;
       const bool declared = DeclaresDType(plan, modules[static_cast<size_t>(module.adapts)].path, factor.name);
       const c10::ScalarType type = follows && !declared ? *deferred_type : *ScalarTypeOf(factor.dtype);
-      const at::Tensor made = name == "lora_A" ? Draw(path, factor) : at::zeros(factor.shape, at::kFloat);
+      const at::Tensor made =
+          (name == "lora_A") == looks_up ? at::zeros(factor.shape, at::kFloat) : Draw(path, factor, looks_up);
       tensors.push_back(holder->register_parameter(factor.name,
                                                    made.to(weight.is_meta() ? made.device() : weight.device(), type),
                                                    /*requires_grad=*/factor.name == plan.active_adapter()));

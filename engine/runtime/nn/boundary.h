@@ -46,7 +46,7 @@ struct TensorSlot {
   at::Tensor* tensor = nullptr;
 };
 
-// A low-rank term of a module's weight: a [rank, in] and b [out, rank], which may be shards, as the weight may be.
+// A low-rank term of a weight: a [rank, in] and b [out, rank], or shards of them; both without elements: no term.
 struct LowRank {
   at::Tensor a;
   at::Tensor b;
@@ -228,8 +228,8 @@ class Hookable {
   // outside of this range return rows of zeros. Returns false if the module does not support it.
   virtual bool SetLocalRows(int64_t /*first*/, int64_t /*rows*/, int64_t /*total*/) { return false; }
 
-  // Makes the module, whose parameter "weight" is W [out, in], compute with W + scale B A (LowRank), or with W alone if
-  // `term` is null. Returns false if the module does not support it.
+  // Makes a module with the parameter "weight" W [out, in] compute with W + scale B A (LowRank), a lookup in a table W
+  // [in, out] with W + scale (B A)^T, or with W alone if `term` is null. Returns false if it does not support this.
   virtual bool SetLowRank(std::shared_ptr<const LowRank> /*term*/) { return false; }
 
   // Makes the module, whose forward computes causal attention, attend with `ring`, or to its own tokens if `ring` is

@@ -1,6 +1,9 @@
 #include "engine/runtime/nn/embedding.h"
 
+#include <utility>
+
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 
 #include "engine/core/base/check.h"
 #include "engine/runtime/nn/deferred_parameters.h"
@@ -28,9 +31,24 @@ EmbeddingImpl::EmbeddingImpl(const torch::nn::EmbeddingOptions& options)
   detail::DeferParameter(parameters_, "weight", weight, {options.num_embeddings(), options.embedding_dim()});
 }
 
+// The columns of A are looked up as the rows of the table are, with the same padding: the row of padding gets no
+// gradient from either.
 at::Tensor EmbeddingImpl::forward(const at::Tensor& indices) {
-  return local_rows_ ? LookUpLocalRows(weight, indices, *local_rows_, options.padding_idx(), options.sparse())
-                     : torch::nn::EmbeddingImpl::forward(indices);
+  const std::optional<int64_t> padding = options.padding_idx();
+  at::Tensor made = local_rows_ ? LookUpLocalRows(weight, indices, *local_rows_, padding, options.sparse())
+                                : torch::nn::EmbeddingImpl::forward(indices);
+  if (!low_rank_) [[likely]]
+    return made;
+  const at::Tensor table = low_rank_->a.t();
+  const at::Tensor inner = local_rows_ ? LookUpLocalRows(table, indices, *local_rows_, padding, /*sparse=*/false)
+                                       : at::embedding(table, indices, padding.value_or(-1));
+  return made.add(at::linear(inner, low_rank_->b).to(made.scalar_type()), low_rank_->scale);
+}
+
+bool EmbeddingImpl::SetLowRank(std::shared_ptr<const LowRank> term) {
+  if (options.max_norm().has_value() || options.scale_grad_by_freq()) return false;
+  low_rank_ = std::move(term);
+  return true;
 }
 
 bool EmbeddingImpl::SetLocalRows(int64_t first, int64_t rows, int64_t total) {

@@ -27,10 +27,17 @@ class EmbeddingImpl : public torch::nn::EmbeddingImpl {
   // the lookups of all rows.
   bool SetLocalRows(int64_t first, int64_t rows, int64_t total);
 
+  // The looked-up rows become rows + scale B a, where a is the looked-up column of A, 0 for an id of other ranks: an
+  // adapter. A [rank, rows] has the columns of the rows of `weight`, B [dim, rank]. The term is computed in the dtype
+  // of A and B, without dropout, and added in the dtype of the result. Null: no term. Returns false if max_norm or
+  // scale_grad_by_freq is set.
+  bool SetLowRank(std::shared_ptr<const LowRank> term);
+
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const override;
 
  private:
   std::optional<LocalRows> local_rows_;
+  std::shared_ptr<const LowRank> low_rank_;
 };
 
 class Embedding : public torch::nn::ModuleHolder<Hooked<EmbeddingImpl>> {

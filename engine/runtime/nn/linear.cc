@@ -2,10 +2,10 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/dropout.h>
 
 #include "engine/core/base/check.h"
 #include "engine/runtime/nn/deferred_parameters.h"
+#include "engine/runtime/nn/low_rank.h"
 
 namespace moonshard::nn {
 namespace {
@@ -29,9 +29,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& input) {
   at::Tensor made = at::linear(input, weight, holds_back_bias_ ? at::Tensor() : bias);
   if (!low_rank_) [[likely]]
     return made;
-  const at::Tensor dropped = low_rank_->dropout > 0 ? at::dropout(input, low_rank_->dropout, is_training()) : input;
-  const at::Tensor inner = at::linear(dropped.to(low_rank_->a.scalar_type()), low_rank_->a);
-  return made.add(at::linear(inner, low_rank_->b).to(made.scalar_type()), low_rank_->scale);
+  return AddLowRank(made, input, *low_rank_, is_training());
 }
 
 bool LinearImpl::SetLowRank(std::shared_ptr<const LowRank> term) {

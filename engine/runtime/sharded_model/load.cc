@@ -343,6 +343,12 @@ void FillMissingBuffers(const AppliedPlan& model, const NameRules& names, const 
   out.push_back(std::move(d));
 }
 
+void ReadMade(const RecipeMatch& match, RecipeSource& source, const std::vector<std::vector<Interval>>& shard) {
+  at::Tensor made = at::empty(ShardShape(shard), at::TensorOptions().dtype(match.type));
+  if (Failure failed = ReadRecipe(*match.recipe, source, shard, made.mutable_data_ptr())) throw PlanError({*failed});
+  match.parameter->tensor.detach().copy_(made);
+}
+
 }  // namespace
 
 Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, const NameRules& names) {
@@ -373,12 +379,7 @@ Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, con
   for (const LoadMatch& match : matches) {
     ReadInto(reader, stored[match.source], match, ShardOf(model, *match.parameter));
   }
-  for (const RecipeMatch& match : recipes) {
-    const std::vector<std::vector<Interval>> shard = ShardOf(model, *match.parameter);
-    at::Tensor made = at::empty(ShardShape(shard), at::TensorOptions().dtype(match.type));
-    if (Failure failed = ReadRecipe(*match.recipe, source, shard, made.mutable_data_ptr())) throw PlanError({*failed});
-    match.parameter->tensor.detach().copy_(made);
-  }
+  for (const RecipeMatch& match : recipes) ReadMade(match, source, ShardOf(model, *match.parameter));
   std::set<std::string> loaded = std::move(made);
   for (const LoadMatch& match : matches) loaded.insert(match.parameter->path);
   FillMissingBuffers(model, names, loaded, "the checkpoint", checkpoint.path(), warnings);
@@ -387,42 +388,48 @@ Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, con
 
 void LoadAdapter(AppliedPlan& model, const StoredAdapter& adapter) {
   const c10::NoGradGuard no_grad;
-  const std::vector<StoredTensor>& stored = adapter.checkpoint.tensors();
-  std::map<std::string, std::string> left = adapter.stored_as;
-  std::vector<LoadMatch> matches;
+  ShardReader reader(adapter.checkpoint);
+  FactorSource source(adapter.checkpoint, reader);
+  std::map<std::string, WeightRecipe> left = adapter.made_of;
+  std::vector<RecipeMatch> matches;
   Diagnostics errors;
   const auto fail = [&](Finding finding, const std::string& message) -> Diagnostic& {
     Diagnostic& d = errors.emplace_back(MakeDiagnostic(finding, message));
     d.path = adapter.checkpoint.path();
     return d;
   };
+  const auto names = [](const WeightRecipe& recipe) {
+    std::vector<std::string> out;
+    recipe.AddSources(out);
+    return Join(out, ", ");
+  };
   for (const LiveParameter& parameter : model.parameters()) {
     if (!model.plan().LayoutsOf(parameter.ref.module).factors) continue;
     if (model.plan().tree->At(parameter.ref).name != adapter.name) continue;
-    const auto name = adapter.stored_as.find(parameter.path);
-    if (name == adapter.stored_as.end()) {
+    const auto recipe = adapter.made_of.find(parameter.path);
+    if (recipe == adapter.made_of.end()) {
       fail(Finding::kMissingTensor, "the adapter has no tensor for '" + parameter.path + "'");
       continue;
     }
     left.erase(parameter.path);
-    const auto found = std::ranges::find(stored, name->second, &StoredTensor::name);
-    Check(found != stored.end(), "a tensor of an adapter that is not in its file");
-    const std::optional<c10::ScalarType> type = ScalarTypeOf(found->dtype);
-    if (found->shape == parameter.shape && type && Converts(*type, parameter.tensor.scalar_type())) {
-      matches.push_back({&parameter, static_cast<size_t>(found - stored.begin()), false});
+    std::string why;
+    const std::optional<RecipeTensor> made = MadeBy(recipe->second, source, why);
+    Check(made.has_value(), "a factor that its adapter does not make");
+    const std::optional<c10::ScalarType> type = ScalarTypeOf(made->dtype);
+    if (made->shape == parameter.shape && type && Converts(*type, parameter.tensor.scalar_type())) {
+      matches.push_back({&parameter, &recipe->second, *type});
       continue;
     }
     Diagnostic& d = fail(Finding::kTensorMismatch,
-                         "tensor '" + found->name + "' of the adapter does not fit '" + parameter.path + "'");
-    d.declared = std::string(ToString(found->dtype)) + " " + ShapeToString(found->shape);
+                         "tensor '" + names(recipe->second) + "' of the adapter does not fit '" + parameter.path + "'");
+    d.declared = std::string(ToString(made->dtype)) + " " + ShapeToString(made->shape);
     d.required = NameOf(parameter.tensor.scalar_type()) + " " + ShapeToString(parameter.shape);
   }
-  for (const auto& [factor, name] : left)
-    fail(Finding::kMissingTensor, "the plan has no factor '" + factor + "' for '" + name + "' of the adapter");
+  for (const auto& [factor, recipe] : left) {
+    fail(Finding::kMissingTensor, "the plan has no factor '" + factor + "' for '" + names(recipe) + "' of the adapter");
+  }
   if (!errors.empty()) throw PlanError(std::move(errors));
-  ShardReader reader(adapter.checkpoint);
-  for (const LoadMatch& match : matches)
-    ReadInto(reader, stored[match.source], match, ShardOf(model, *match.parameter));
+  for (const RecipeMatch& match : matches) ReadMade(match, source, ShardOf(model, *match.parameter));
 }
 
 Diagnostics LoadFullState(AppliedPlan& model, const std::map<std::string, at::Tensor>& state, const NameRules& names) {

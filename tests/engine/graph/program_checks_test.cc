@@ -148,20 +148,87 @@ TEST_CASE("a unit of fsdp that is called in a branch is an error") {
   CHECK(found(R"("norm")").compiled);
 }
 
-TEST_CASE("adapters of a program are an error, at the line of their section") {
-  const Resolution resolution = ResolveRules("fixed_sizes/none", R"(
+TEST_CASE("an adapter of a module that is more than one linear layer of a program is an error with the reason") {
+  const Resolution fits = ResolveRules("fixed_sizes/none", R"(
     at("{q,k}", colwise {}),
     at("out", rowwise {}),
-    lora { at = "{q,out}", rank = 2 },
+    lora { at = "{q,k,out}", rank = 2 },
   )");
-  INFO(ToText(resolution.diagnostics));
-  CHECK_FALSE(resolution.compiled);
-  REQUIRE(resolution.diagnostics.size() == 1);
-  const Diagnostic& found = resolution.diagnostics.front();
-  CHECK(found.finding == Finding::kNotSupported);
-  CHECK(found.message ==
-        "the plan gives modules of an exported program adapters, which the program cannot compute: 'out' and 1 other");
-  CHECK(found.where.line == 5);
+  INFO(ToText(fits.diagnostics));
+  CHECK(fits.compiled);
+  CHECK(fits.diagnostics.empty());
+
+  const Resolution lookup = ResolveRules("llama", R"(
+    extends "llama",
+    lora { at = "model.layers.*.self_attn.q_proj", rank = 2 },
+    lora { at = "model.embed_tokens", rank = 2 },
+  )",
+                                         true);
+  INFO(ToText(lookup.diagnostics));
+  CHECK_FALSE(lookup.compiled);
+  const auto found = std::ranges::find(lookup.diagnostics, std::string("model.embed_tokens"), &Diagnostic::path);
+  REQUIRE(found != lookup.diagnostics.end());
+  CHECK(found->finding == Finding::kNotSupported);
+  CHECK_THAT(found->message,
+             Catch::StartsWith("the program cannot compute 'model.embed_tokens' with an adapter: node 'embedding'"));
+  CHECK(found->where.line == 5);
+  CHECK(std::ranges::count(lookup.diagnostics, Finding::kNotSupported, &Diagnostic::finding) == 1);
+}
+
+// The graph of one module is changed so that its weight has another use.
+TEST_CASE("each other use of an adapted weight in a program is named") {
+  auto program =
+      std::make_shared<ExportedProgram>(ReadProgramPath(kParityTests + "fixed_sizes/none.pt2").ValueOrThrow());
+  const auto found = [&](const ExportedProgram& changed) {
+    auto tree = std::make_shared<ModuleTree>(ProgramTree(changed));
+    AddProgramKnowledge(*tree, std::make_shared<const ExportedProgram>(changed));
+    ModelOptions options;
+    options.model = kParityTests + "fixed_sizes/none.pt2";
+    const ModelFolder folder = OpenModelFolder(options, true).ValueOrThrow();
+    const Result<Plan> plan = EvaluatePlan("return plan { default(replicated()), lora { at = 'q', rank = 2 } }",
+                                           "p.lua", InputsOf(options, folder.config, folder.mesh, *tree));
+    const Resolution resolution = RunPasses(std::make_shared<const Plan>(plan.value()), tree, folder.mesh);
+    for (const Diagnostic& one : resolution.diagnostics) {
+      if (one.path == "q") return one.message;
+    }
+    return std::string();
+  };
+  CHECK(found(*program).empty());
+  const auto weight = std::ranges::find(program->tensors, std::string("q.weight"), &ProgramTensor::name);
+  const auto other = std::ranges::find(program->tensors, std::string("k.weight"), &ProgramTensor::name);
+  REQUIRE(weight != program->tensors.end());
+  REQUIRE(other != program->tensors.end());
+  const std::string begin = "the program cannot compute 'q' with an adapter: ";
+  const auto value = weight->value;
+  {
+    ExportedProgram changed = *program;
+    for (ProgramNode& node : changed.graph.nodes) {
+      if (node.target != "aten::linear") continue;
+      for (auto& [name, argument] : node.inputs) {
+        if (name == "weight" && argument.value == other->value) argument.value = static_cast<uint32_t>(value);
+      }
+    }
+    CHECK_THAT(found(changed), Catch::StartsWith(begin + "node ") && Catch::EndsWith("of 'k' uses its weight"));
+  }
+  {
+    ExportedProgram changed = *program;
+    for (ProgramNode& node : changed.graph.nodes) {
+      const auto of_q = [&](const auto& input) { return input.second.value == value && input.first == "weight"; };
+      if (node.target == "aten::linear" && std::ranges::any_of(node.inputs, of_q)) node.target = "aten::mm";
+    }
+    CHECK_THAT(found(changed), Catch::Contains("(aten::mm"));
+  }
+  {
+    ExportedProgram changed = *program;
+    changed.tensors[static_cast<size_t>(weight - program->tensors.begin())].value = -1;
+    CHECK(found(changed) == begin + "no operator of the graph uses its weight");
+  }
+  {
+    ExportedProgram changed = *program;
+    changed.tensors[static_cast<size_t>(other - program->tensors.begin())].tied_to =
+        static_cast<int32_t>(weight - program->tensors.begin());
+    CHECK(found(changed) == begin + "its weight is tied to 'k.weight'");
+  }
 }
 
 TEST_CASE("the sequence of a program cannot be sharded on cp") {

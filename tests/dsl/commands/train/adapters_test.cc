@@ -162,6 +162,93 @@ TEST_CASE("an adapter in PEFT's files is evaluated, trained, written again, and 
   CHECK(Losses(folder / "more").back() < Losses(folder / "more").front());
 }
 
+// An adapter of a model, and the words of a run with it.
+struct RoundTrip {
+  std::string model;
+  std::string adapter;
+  Words words;
+};
+
+TEST_CASE("adapters of lookups, of experts and of programs are evaluated, trained, written again, and merged") {
+  const std::string parity = SourcePath("tests/parity/");
+  const RoundTrip trips[] = {
+      {"llama_vocab331", "tokens", {"--mesh", "tp=2"}},
+      {"mixtral", "experts", {"--mesh", "tp=2", "--option", "expert_parallel=true"}},
+      {"mixtral", "experts_stacked", {"--mesh", "ep=2", "--option", "exchange=true"}},
+      {"llama_gqa", "all_linear", {"--mesh", "tp=2", "--program", parity + "programs/reference/llama_gqa.pt2"}},
+  };
+  for (const RoundTrip& trip : trips) {
+    DYNAMIC_SECTION(trip.adapter << (trip.words.size() > 2 ? " " + trip.words[2] : "")) {
+      const ScratchFolder folder;
+      const std::string model = parity + trip.model;
+      const std::string adapter = parity + "adapters/" + trip.adapter;
+      const std::vector<double> expected = ValuesIn(adapter + "/expected.safetensors", "logits");
+      const auto run = [&](Words words, const Words& more) {
+        words.insert(words.end(), more.begin(), more.end());
+        const Outcome done = RunExecutable(ExecutablePath(), words, {"OMP_NUM_THREADS=1"}, 120);
+        INFO(done.ToText());
+        REQUIRE(done.code == 0);
+      };
+      const auto difference = [&](const std::string& of, const Words& more) {
+        run({"eval", of, "--input", model + "/inputs_1.safetensors", "--output", folder / "out.safetensors"}, more);
+        const std::vector<double> made = ValuesIn(folder / "out.safetensors", "logits");
+        REQUIRE(made.size() == expected.size());
+        double most = 0;
+        for (size_t i = 0; i < made.size(); ++i) most = std::max(most, std::abs(made[i] - expected[i]));
+        return most;
+      };
+      const auto with = [&](Words more) {
+        more.insert(more.end(), trip.words.begin(), trip.words.end());
+        return more;
+      };
+      constexpr double kMost = 2e-4;
+      CHECK(difference(model, trip.words) > 0.1);
+      CHECK(difference(model, with({"--adapter", adapter})) < kMost);
+      run({"merge", model, folder / "merged", "--adapter", adapter}, {});
+      CHECK(difference(folder / "merged", trip.words) < kMost);
+
+      // A step that changes nothing: the factors are written as they were read, in the dtype of the run.
+      const auto train = [&](const Words& more) {
+        const Outcome done = RunTraining(TrainWords(folder, with(more), model));
+        INFO(done.ToText());
+        REQUIRE(done.code == 0);
+      };
+      train({"--steps", "1", "--adapter", adapter, "--lr", "0", "--weight-decay", "0", "--dtype", "float64", "--save",
+             folder / "run"});
+      run({"merge", folder / "run/step_00000001", folder / "model"}, {});
+      const std::string again = folder / "model/adapter";
+      if (trip.adapter != "experts_stacked") {
+        const Checkpoint read = Checkpoint::OpenFile(adapter + "/adapter_model.safetensors").ValueOrThrow();
+        const Checkpoint written = Checkpoint::OpenFile(again + "/adapter_model.safetensors").ValueOrThrow();
+        CHECK(written.tensors().size() == read.tensors().size());
+        for (const StoredTensor& tensor : read.tensors()) {
+          INFO(tensor.name);
+          CHECK(ValuesIn(written.path(), tensor.name) == ValuesIn(read.path(), tensor.name));
+        }
+      }
+      CHECK(difference(model, with({"--adapter", again})) < kMost);
+      train({"--steps", "4", "--adapter", again, "--log", folder / "log"});
+      CHECK(Losses(folder / "log").back() < Losses(folder / "log").front());
+    }
+  }
+}
+
+TEST_CASE("a new adapter of the token embedding learns, from factors A of zeros, and ranks compute what one does") {
+  const ScratchFolder folder;
+  const std::string model = SourcePath("tests/parity/llama_vocab331");
+  const Words words = {"--mesh", "tp=2",        "--steps", "4", "--lora", "rank=4,alpha=64,target=embed_tokens",
+                       "--log",  folder / "log"};
+  const Outcome done = RunTraining(TrainWords(folder, words, model));
+  INFO(done.ToText());
+  REQUIRE(done.code == 0);
+  CHECK(Losses(folder / "log").back() < Losses(folder / "log").front());
+  const Outcome same = RunExecutable(ExecutablePath(),
+                                     {"verify", model, "--mesh", "tp=2", "--lora", "rank=4,target=embed_tokens+q_proj"},
+                                     {"OMP_NUM_THREADS=1"}, 120);
+  INFO(same.ToText());
+  CHECK(same.code == 0);
+}
+
 TEST_CASE("an adapter of another model is refused by every verb, with what does not fit") {
   const ScratchFolder folder;
   const std::string adapter = SourcePath("tests/parity/adapters/packed");  // of a model with fused projections

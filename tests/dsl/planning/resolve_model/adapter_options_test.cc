@@ -147,10 +147,10 @@ TEST_CASE("a directory of an adapter may have '=' in its name, and none is an er
   const std::vector<StoredAdapter> whole = ReadAdapters({"lr=2", "name=lr=2"}, {}).ValueOrThrow();
   const std::vector<StoredAdapter> named = ReadAdapters({"other=2"}, {}).ValueOrThrow();
   std::filesystem::current_path(home);
-  CHECK(whole[0].stored_as.contains("model.layers.0.self_attn.q_proj.lora_A.default"));
-  CHECK_FALSE(whole[0].stored_as.contains("lm_head.lora_A.default"));
-  CHECK(whole[1].stored_as.contains("model.layers.0.self_attn.q_proj.lora_A.name"));
-  CHECK(named[0].stored_as.contains("lm_head.lora_A.other"));
+  CHECK(whole[0].made_of.contains("model.layers.0.self_attn.q_proj.lora_A.default"));
+  CHECK_FALSE(whole[0].made_of.contains("lm_head.lora_A.default"));
+  CHECK(whole[1].made_of.contains("model.layers.0.self_attn.q_proj.lora_A.name"));
+  CHECK(named[0].made_of.contains("lm_head.lora_A.other"));
   for (const std::string text : {"", "one="}) {
     INFO(text);
     const Diagnostics found = ReadAdapters({text}, {}).diagnostics();
@@ -176,8 +176,8 @@ TEST_CASE("adapters have names, and the active one is the plan's first") {
   CHECK(plan.CanonicalText() != first);
   const std::vector<StoredAdapter> folders = OpenModelFolder(options, false).ValueOrThrow().adapters;
   REQUIRE(folders.size() == 2);
-  CHECK(folders[0].stored_as.contains("lm_head.lora_A.one"));
-  CHECK(folders[1].stored_as.contains("model.layers.0.self_attn.q_proj.lora_B.default"));
+  CHECK(folders[0].made_of.contains("lm_head.lora_A.one"));
+  CHECK(folders[1].made_of.contains("model.layers.0.self_attn.q_proj.lora_B.default"));
 
   options.active = "on";
   const Diagnostics unknown = ResolveFromHeaders(options).diagnostics();

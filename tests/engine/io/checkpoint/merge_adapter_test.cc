@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/core/base/float_bits.h"
+#include "engine/io/safetensors/read_recipe.h"
 #include "engine/io/safetensors/reader.h"
 #include "engine/io/safetensors/writer.h"
 #include "tests/support/paths.h"
@@ -45,6 +46,19 @@ std::vector<double> ValuesOf(const Checkpoint& checkpoint, const std::string& na
   return out;
 }
 
+// Of a float64 factor of one expert, or of a tensor.
+std::vector<double> ValuesMade(const Checkpoint& checkpoint, const WeightRecipe& recipe) {
+  if (recipe.kind == WeightRecipe::Kind::kTensor) return ValuesOf(checkpoint, recipe.tensor);
+  ShardReader reader(checkpoint);
+  CheckpointSource source(checkpoint, reader);
+  std::string why;
+  const RecipeTensor made = MadeBy(recipe, source, why).value();
+  REQUIRE(made.dtype == DType::kF64);
+  std::vector<double> out(static_cast<size_t>(made.shape[0] * made.shape[1]));
+  REQUIRE_FALSE(ReadRecipe(recipe, source, FullShard(made.shape), out.data()));
+  return out;
+}
+
 double RoundedTo(DType dtype, double value) {
   if (dtype == DType::kF64) return value;
   return dtype == DType::kF32 ? static_cast<float>(value) : FromBits(ToBits(value, kBFloat16), kBFloat16);
@@ -63,14 +77,18 @@ void CheckMerged(const std::string& model, const StoredAdapter& adapter, const s
     const auto section = adapter.section_of.find(module);
     if (section != adapter.section_of.end() && tensor.name.ends_with(".weight")) {
       ++changed;
-      const std::vector<double> a = ValuesOf(adapter.checkpoint, adapter.stored_as.at(module + ".lora_A.default"));
-      const std::vector<double> b = ValuesOf(adapter.checkpoint, adapter.stored_as.at(module + ".lora_B.default"));
+      const WeightRecipe& first = adapter.made_of.at(module + ".lora_A.default");
+      const std::vector<double> a = ValuesMade(adapter.checkpoint, first);
+      const std::vector<double> b = ValuesMade(adapter.checkpoint, adapter.made_of.at(module + ".lora_B.default"));
       const Adapter& of = adapter.sections[section->second];
       const auto rank = static_cast<size_t>(of.rank);
       const size_t columns = a.size() / rank;
+      const bool table = first.tensor.ends_with(".lora_embedding_A");
       for (size_t i = 0; i < wanted.size(); ++i) {
         double sum = 0;
-        for (size_t k = 0; k < rank; ++k) sum += b[i / columns * rank + k] * a[k * columns + i % columns];
+        const size_t row = table ? i % (b.size() / rank) : i / columns;  // of B
+        const size_t column = table ? i / (b.size() / rank) : i % columns;
+        for (size_t k = 0; k < rank; ++k) sum += b[row * rank + k] * a[k * columns + column];
         wanted[i] = RoundedTo(tensor.dtype, wanted[i] + of.alpha / (of.rslora ? std::sqrt(rank) : rank) * sum);
       }
     }
@@ -84,12 +102,16 @@ void CheckMerged(const std::string& model, const StoredAdapter& adapter, const s
 }
 
 TEST_CASE("the merged weights are W + scale B A, rounded once, and all else is the model's") {
-  for (const auto& [model, adapter] :
-       {std::pair("llama_gqa", "all_linear"), {"llama_gqa", "rslora"}, {"phi3_gqa", "packed"}}) {
+  for (const auto& [model, adapter] : {std::pair("llama_gqa", "all_linear"),
+                                       {"llama_gqa", "rslora"},
+                                       {"phi3_gqa", "packed"},
+                                       {"llama_vocab331", "tokens"},
+                                       {"mixtral", "experts"},
+                                       {"mixtral", "experts_stacked"}}) {
     DYNAMIC_SECTION(adapter) {
       const ScratchFolder folder;
       const std::string source = SourcePath(std::string("tests/parity/") + model);
-      const StoredAdapter stored = ReadAdapter(kMergedAdapters + adapter).ValueOrThrow();
+      const StoredAdapter stored = ReadAdapter(kMergedAdapters + adapter, {}, "default", "mixtral").ValueOrThrow();
       const Checkpoint checkpoint = Checkpoint::Open(source).ValueOrThrow();
       const ConvertSummary done = MergeAdapter(checkpoint, stored, folder / "out").ValueOrThrow();
       CHECK(done.tensors == static_cast<int64_t>(checkpoint.tensors().size()));

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include "engine/core/base/json.h"
+#include "engine/io/safetensors/read_recipe.h"
+#include "engine/io/safetensors/reader.h"
 #include "engine/io/safetensors/writer.h"
 #include "tests/support/paths.h"
 
@@ -37,9 +40,16 @@ TEST_CASE("the files of PEFT are sections of a plan, with the tensors of their f
                                  "model.layers.{0..1}.mlp.up_proj, "
                                  "model.layers.{0..1}.self_attn.o_proj, model.layers.{0..1}.self_attn.q_proj, "
                                  "model.layers.{0..1}.self_attn.v_proj] rank=4 alpha=6"});
-  CHECK(all.stored_as.size() == 30);
-  CHECK(all.stored_as.at("lm_head.lora_B.default") == "base_model.model.lm_head.lora_B.weight");
+  CHECK(all.made_of.size() == 30);
+  CHECK(all.made_of.at("lm_head.lora_B.default").tensor == "base_model.model.lm_head.lora_B.weight");
   CHECK(all.section_of.at("model.layers.1.self_attn.k_proj") == 1);
+
+  const StoredAdapter tokens = ReadAdapter(kAdapters + "tokens").ValueOrThrow();
+  CHECK(SectionsOf(tokens) ==
+        std::vector<std::string>{"lora default [model.embed_tokens] rank=3 alpha=4",
+                                 "lora default [model.layers.{0..1}.mlp.up_proj] rank=3 alpha=5"});
+  CHECK(tokens.made_of.at("model.embed_tokens.lora_A.default").tensor ==
+        "base_model.model.model.embed_tokens.lora_embedding_A");
 
   const StoredAdapter scaled = ReadAdapter(kAdapters + "rslora").ValueOrThrow();
   CHECK(SectionsOf(scaled) == std::vector<std::string>{"lora default [model.layers.{0..1}.mlp.down_proj, "
@@ -81,7 +91,10 @@ TEST_CASE("an adapter that no plan can declare is refused, and each reason told"
       {"dora", set("use_dora", true), good, "the adapter has 'use_dora', which no plan can declare"},
       {"biases", set("bias", "lora_only"), good, "the adapter trains biases"},
       {"saved modules", set("modules_to_save", JsonValue::Array{"lm_head"}), good, "'modules_to_save'"},
-      {"stacked", set("target_parameters", JsonValue::Array{"w1"}), good, "'target_parameters'"},
+      {"stacked", set("target_parameters", JsonValue::Array{"experts.down_proj"}), good,
+       "the adapter has 'target_parameters', of a model of type ''"},
+      {"tied", set("ensure_weight_tying", true), good, "'ensure_weight_tying'"},
+      {"kasa", set("kasa_config", JsonValue::Object{{"beta", 1}}), good, "'kasa_config'"},
       {"text", set("lora_alpha", "8"), good, "lora_alpha is no number"},
       {"dropout", set("lora_dropout", 1.5), good, "lora_dropout is 1.5"},
       {"rank", set("r", 3), good, "the factors of 'q' have another rank than the config"},
@@ -93,8 +106,12 @@ TEST_CASE("an adapter that no plan can declare is refused, and each reason told"
        none,
        {good[0], {"base_model.model.q.lora_B.weight", DType::kF32, {4, 3}}},
        "the factors of 'q' do not fit together"},
-      {"an embedding", none, with({"base_model.model.e.lora_embedding_A", DType::kF32, {2, 6}}),
-       "tensor 'base_model.model.e.lora_embedding_A' is no factor of a Linear module"},
+      {"half a lookup", none, with({"base_model.model.e.lora_embedding_A", DType::kF32, {2, 6}}),
+       "'e' has no lora_B in the adapter"},
+      {"both forms", none, with({"base_model.model.q.lora_embedding_B", DType::kF32, {4, 2}}),
+       "'q' has factors of a Linear module and of a lookup"},
+      {"no factor", none, with({"base_model.model.e.lora_embedding_C", DType::kF32, {2, 6}}),
+       "tensor 'base_model.model.e.lora_embedding_C' is no factor of a Linear module or a lookup"},
       {"nothing", none, {}, "the adapter has no factors"},
   };
   for (const Case& one : cases) {
@@ -111,6 +128,88 @@ TEST_CASE("an adapter that no plan can declare is refused, and each reason told"
   }
   const ScratchFolder empty;
   CHECK(ReadAdapter(empty / "").diagnostics().size() == 2);
+}
+
+TEST_CASE("factors of stacked experts are those of each expert of a list") {
+  const StoredAdapter stacked =
+      ReadAdapter(kAdapters + "experts_stacked", {}, Adapter().name, "mixtral").ValueOrThrow();
+  CHECK(SectionsOf(stacked) ==
+        std::vector<std::string>{
+            "lora default [model.layers.{0..1}.block_sparse_moe.experts.{0..3}.w1, "
+            "model.layers.{0..1}.block_sparse_moe.experts.{0..3}.w3, model.layers.{0..1}.self_attn.q_proj] rank=2 "
+            "alpha=3",
+            "lora default [model.layers.{0..1}.block_sparse_moe.experts.{0..3}.w2] rank=3 alpha=5"});
+  CHECK(stacked.made_of.size() == 52);
+  CHECK(stacked.section_of.size() == 26);
+  ShardReader reader(stacked.checkpoint);
+  FactorSource source(stacked.checkpoint, reader);
+  const auto values = [&](const WeightRecipe& recipe, std::vector<int64_t> shape) {
+    std::string why;
+    REQUIRE(MadeBy(recipe, source, why) == RecipeTensor{DType::kF64, shape});
+    std::vector<double> out(static_cast<size_t>(shape[0] * shape[1]));
+    REQUIRE_FALSE(ReadRecipe(recipe, source, FullShard(shape), out.data()));
+    return out;
+  };
+  const std::string block = "base_model.model.model.layers.1.mlp.experts";
+  const WeightRecipe first{.tensor = block + ".base_layer.lora_A.weight"};
+  const WeightRecipe second{.tensor = block + ".base_layer.lora_B.weight"};
+  const std::vector<double> all_a = values(first, {8, 32});   // [expert, rank, in]
+  const std::vector<double> all_b = values(second, {40, 8});  // [out, rank, expert]
+  for (int64_t expert = 0; expert < 4; ++expert) {
+    for (const bool up : {false, true}) {
+      const std::string path =
+          "model.layers.1.block_sparse_moe.experts." + std::to_string(expert) + (up ? ".w3" : ".w1");
+      const std::vector<double> a = values(stacked.made_of.at(path + ".lora_A.default"), {2, 32});
+      const std::vector<double> b = values(stacked.made_of.at(path + ".lora_B.default"), {20, 2});
+      CHECK(std::equal(a.begin(), a.end(), all_a.begin() + expert * 2 * 32));
+      for (int64_t row = 0; row < 20; ++row) {
+        for (int64_t k = 0; k < 2; ++k)
+          CHECK(b[static_cast<size_t>(row * 2 + k)] ==
+                all_b[static_cast<size_t>((row + (up ? 20 : 0)) * 8 + k * 4 + expert)]);
+      }
+    }
+  }
+  const StoredAdapter other = ReadAdapter(kAdapters + "experts_stacked", {}, "x", "qwen3_moe").ValueOrThrow();
+  CHECK(other.made_of.contains("model.layers.0.mlp.experts.3.down_proj.lora_A.x"));
+}
+
+TEST_CASE("factors of stacked experts that do not fit the config are refused") {
+  struct Case {
+    std::string name;
+    JsonValue targets;
+    std::vector<TensorSpec> factors;
+    std::string message;
+  };
+  const std::string block = "base_model.model.0.mlp.experts";
+  const auto factors = [&](const std::string& of, int64_t rows, int64_t out, int64_t columns) {
+    return std::vector<TensorSpec>{{block + of + ".lora_A.weight", DType::kF32, {rows, 6}},
+                                   {block + of + ".lora_B.weight", DType::kF32, {out, columns}}};
+  };
+  const Case cases[] = {
+      {"router", JsonValue::Array{"gate.weight"}, factors("", 4, 6, 4), "target_parameters has \"gate.weight\""},
+      {"rank", JsonValue::Array{"experts.down_proj"}, factors("", 5, 6, 5),
+       "the factors of '0.mlp.experts.down_proj' do not fit the config"},
+      {"columns", JsonValue::Array{"experts.down_proj"}, factors("", 4, 6, 2),
+       "the factors of '0.mlp.experts' do not fit together"},
+      {"odd", JsonValue::Array{"experts.gate_up_proj"}, factors("", 4, 7, 4),
+       "the factors of '0.mlp.experts.gate_up_proj' do not fit the config"},
+      {"depth", JsonValue::Array{"experts.down_proj"}, factors(".base_layer", 4, 6, 4),
+       "target_parameters has no parameter for the factors of '0.mlp.experts.base_layer'"},
+  };
+  for (const Case& one : cases) {
+    DYNAMIC_SECTION(one.name) {
+      const ScratchFolder folder;
+      folder.Write(
+          "adapter_config.json",
+          WriteJson(
+              JsonValue::Object{{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"target_parameters", one.targets}},
+              2));
+      WriteFactors(folder / "adapter_model.safetensors", one.factors);
+      const Result<StoredAdapter> read = ReadAdapter(folder / "", {}, "x", "mixtral");
+      REQUIRE_FALSE(read.ok());
+      CHECK_THAT(ToText(read.diagnostics()), Contains(one.message));
+    }
+  }
 }
 
 TEST_CASE("a key of alpha_pattern is the end of a path") {
