@@ -20,7 +20,8 @@ namespace moonshard {
 
 // Reads the adapter of each text: "DIR", or "NAME=DIR" if what is before the first '=' is the name of an adapter
 // (IsAdapterName) and the text is not a directory as a whole. Without a name it is "default". `model_type`: as in
-// ReadAdapter. Errors, all that are found: those of ReadAdapter; kBadArgument: an empty DIR, two adapters with one name.
+// ReadAdapter. Errors, all that are found: those of ReadAdapter; kBadArgument: an empty DIR, two adapters with one
+// name.
 Result<std::vector<StoredAdapter>> ReadAdapters(const std::vector<std::string>& texts, HeaderOptions options,
                                                 const std::string& model_type = "");
 
