@@ -76,7 +76,9 @@ struct Suggested {
 };
 
 bool Offers(const Suggested& suggested, const char* option) {
-  return suggested.suggestion.text.find(std::string(option) + " = false") != std::string::npos;
+  const std::string& text = suggested.suggestion.text;
+  const size_t options = text.find("= options {");
+  return text.substr(0, text.find('\n', options)).find(std::string(option) + " = false") != std::string::npos;
 }
 
 // No error on any mesh that cuts its heads, whatever is switched on.
