@@ -60,9 +60,7 @@ int RunSuggest(const SuggestVerb& verb, TrialsOf trials) {
   if (mesh.size(MeshAxis::kCp) > 1 && verb.context != "none") {
     context.mesh = mesh.ToString();
     context.wanted = verb.context == "auto" ? "" : verb.context;
-    context.sent = [&](const std::string& text, const std::string& name) {
-      return SentInContext(text, inputs, tree, mesh, name);
-    };
+    context.sent = [&](const std::string& text) { return SentInContext(text, inputs, tree, mesh); };
   }
   const Suggestion suggestion = SuggestPlan(
       *tree, folder.value().config,

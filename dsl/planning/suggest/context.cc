@@ -76,7 +76,7 @@ void OfferContext(const ContextRequest& request, Draft& draft) {
   std::vector<std::string> texts;
   for (const std::string context : kContexts) {
     draft.context = context;
-    const Result<int64_t> sent = request.sent(WritePlan(draft).text, context);
+    const Result<int64_t> sent = request.sent(WritePlan(draft).text);
     if (!sent.ok()) {
       texts.push_back(InQuotes(context) + " is not possible: " + sent.diagnostics().front().message);
       continue;

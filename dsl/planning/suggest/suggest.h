@@ -49,9 +49,9 @@ struct ContextRequest {
   // "ulysses" or "ring"; "": the one of which a rank sends fewer bytes, and "ulysses" of equal ones
   std::string wanted;
   // Returns the bytes that the rank that sends the most sends for attention in a step of one sequence of kContextTokens
-  // tokens, of the plan with this text and its option `context`; or the errors of that plan on the mesh. Empty: the
-  // plan has no context parallelism.
-  std::function<Result<int64_t>(const std::string& text, const std::string& context)> sent;
+  // tokens, of the plan with this text; or the errors of that plan on the mesh. Empty: the plan has no context
+  // parallelism.
+  std::function<Result<int64_t>(const std::string& text)> sent;
 };
 
 // `tree` is made from headers or from a live model. A model without recognized modules is not an error: everything is

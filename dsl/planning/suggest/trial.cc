@@ -45,13 +45,11 @@ Diagnostics ErrorsOnAnyMesh(const std::string& text, const PlanInputs& inputs,
 
 // The ranks of cp beside rank 0 of the other axes: what is sent for attention does not depend on the place on them.
 Result<int64_t> SentInContext(const std::string& text, const PlanInputs& inputs,
-                              const std::shared_ptr<const ModuleTree>& tree, const MeshShape& mesh,
-                              const std::string& context) {
+                              const std::shared_ptr<const ModuleTree>& tree, const MeshShape& mesh) {
   PlanInputs own;
   own.config = inputs.config;
   own.mesh = mesh;
   own.model = tree.get();
-  own.options["context"] = context;
   Result<Plan> plan = EvaluatePlan(text, kSuggestedFile, own);
   if (!plan.ok()) return plan.diagnostics();
   Resolution resolution = RunPasses(std::make_shared<const Plan>(std::move(plan).value()), tree, own.mesh, own.config);

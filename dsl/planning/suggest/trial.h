@@ -27,10 +27,9 @@ Resolution TrySuggestion(const std::string& text, const PlanInputs& inputs,
 Diagnostics ErrorsOnAnyMesh(const std::string& text, const PlanInputs& inputs,
                             const std::shared_ptr<const ModuleTree>& tree, bool sequence);
 
-// Returns the bytes of ContextRequest::sent: of the plan with its option `context` on `mesh`. Errors: those of the
-// plan. An all-to-all of heads sends (cp - 1) / cp of what it is counted for.
+// Returns the bytes of ContextRequest::sent: of the plan on `mesh`. Errors: those of the plan. An all-to-all of heads
+// sends (cp - 1) / cp of what it is counted for.
 Result<int64_t> SentInContext(const std::string& text, const PlanInputs& inputs,
-                              const std::shared_ptr<const ModuleTree>& tree, const MeshShape& mesh,
-                              const std::string& context);
+                              const std::shared_ptr<const ModuleTree>& tree, const MeshShape& mesh);
 
 }  // namespace moonshard

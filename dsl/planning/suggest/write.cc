@@ -325,7 +325,7 @@ class Writer {
       return said.empty() ? name + " {}" : name + " { " + Join(said, ", ") + " }";
     };
     const std::string heads = decision.heads.known() ? "heads = " + Text(decision.heads) : "";
-    if (const std::string style = HasContext() ? StyleInContext(decision, heads, with) : ""; !style.empty()) {
+    if (std::string style = HasContext() ? StyleInContext(decision, heads, with) : ""; !style.empty()) {
       uses_transformer_ = true;
       return style;
     }

@@ -46,9 +46,9 @@ struct Suggested {
     tree = std::make_shared<const ModuleTree>(std::move(made));
     ContextRequest request{mesh, context, {}};
     if (!mesh.empty()) {
-      request.sent = [&](const std::string& text, const std::string& name) {
+      request.sent = [&](const std::string& text) {
         const PlanInputs inputs = {.config = folder.config.json()};
-        return SentInContext(text, inputs, tree, MeshShape::Parse(mesh).ValueOrThrow(), name);
+        return SentInContext(text, inputs, tree, MeshShape::Parse(mesh).ValueOrThrow());
       };
     }
     suggestion = SuggestPlan(*tree, folder.config, nullptr, Certainty::kGuess, request);
