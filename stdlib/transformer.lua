@@ -352,6 +352,23 @@ function transformer.tower(layer, stream, o)
   }
 end
 
+-- The embedding of tokens, with its rows of the vocabulary sharded. Under context parallelism the ids are sliced in
+-- front of it: the lookup is of a rank's own tokens.
+---@param stream stream
+---@param output? layout  of the hidden states; default: that of the stream
+---@return style
+function transformer.embedding(stream, output)
+  check_stream("embedding", stream)
+  if not stream.context then return vocab_rowwise { output = output or stream.residual } end
+  return style {
+    name = "vocab_rowwise",
+    params = { weight = shard(0) },
+    lookup = "masked",
+    inputs = { { replicate, tokens(stream, replicate) } },
+    outputs = { { tokens(stream, partial), output or stream.residual } },
+  }
+end
+
 ---@class ends_options
 ---@field prefix? string   path of the base model within the model: "model"
 ---@field embed?  string   name of the embedding: "embed_tokens"
@@ -372,15 +389,8 @@ function transformer.ends(stream, o)
   local head <const> = o.head or transformer.head()
   local classifies <const> = head == "score"
   assert(not classifies or stream.logits == replicate, "loss_parallel: the head of a classifier has too few outputs to be sharded; turn loss_parallel off")
-  local embed <const> = not stream.context and vocab_rowwise { output = o.merged and replicate or residual } or style {
-    name = "vocab_rowwise",
-    params = { weight = shard(0) },
-    lookup = "masked",
-    inputs = { { replicate, tokens(stream, replicate) } },  -- ids are sliced: the lookup is of a rank's own tokens
-    outputs = { { tokens(stream, partial), residual } },
-  }
   return {
-    at(prefix .. "." .. (o.embed or "embed_tokens"), embed),
+    at(prefix .. "." .. (o.embed or "embed_tokens"), transformer.embedding(stream, o.merged and replicate)),
     o.merged and residual ~= replicate and at(prefix .. ".layers.0", prepare_input { { replicate, residual } }),
     at(prefix .. "." .. (o.norm or "norm"), norm_on(residual)),
     -- If the head is tied to the embedding, both shard the weight along dim 0.

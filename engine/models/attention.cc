@@ -36,20 +36,26 @@ at::Tensor PaddingOf(const std::optional<at::Tensor>& attention_mask, at::Device
 
 std::optional<at::Tensor> MakeAttentionMask(int64_t length, std::optional<int64_t> window,
                                             const std::optional<at::Tensor>& attention_mask, at::Device device) {
-  return MaskOf(length, window, PaddingOf(attention_mask, device), device);
+  LayerContext context;
+  context.window = window;
+  context.padding = PaddingOf(attention_mask, device);
+  return MaskOf(length, context, device);
 }
 
-std::optional<at::Tensor> MaskOf(int64_t length, std::optional<int64_t> window, const at::Tensor& padding,
-                                 at::Device device) {
-  const bool cut_by_window = window && *window < length;
-  if (!cut_by_window && !padding.defined()) return std::nullopt;
+std::optional<at::Tensor> MaskOf(int64_t length, const LayerContext& context, at::Device device) {
+  const bool cut_by_window = context.window && *context.window < length;
+  const at::Tensor& documents = context.documents;
+  if (!cut_by_window && !context.padding.defined() && !documents.defined()) return std::nullopt;
   const at::Tensor position = at::arange(length, at::TensorOptions(device).dtype(at::kLong));
   const at::Tensor query = position.unsqueeze(1);
   const at::Tensor key = position.unsqueeze(0);
   at::Tensor mask = key.le(query);
-  if (cut_by_window) mask = mask.logical_and(key.gt(query - *window));
+  if (cut_by_window) mask = mask.logical_and(key.gt(query - *context.window));
   mask = mask.unsqueeze(0).unsqueeze(0);
-  if (padding.defined()) mask = mask.logical_and(padding.unsqueeze(1).unsqueeze(1));
+  if (context.padding.defined()) mask = mask.logical_and(context.padding.unsqueeze(1).unsqueeze(1));
+  if (documents.defined()) {
+    mask = mask.logical_and(documents.unsqueeze(2).eq(documents.unsqueeze(1)).unsqueeze(1));
+  }
   return mask;
 }
 
@@ -114,7 +120,7 @@ at::Tensor AttentionBlock::Mix(const at::Tensor& q, const at::Tensor& k, const a
     throw PlanError({std::move(d)});
   }
   const AttentionReach reach{scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), context.window,
-                             context.padding};
+                             context.padding, context.documents};
   const at::Tensor mixed = ring_->Attend(q, k, v, context.positions.size(1), reach);
   return mixed.transpose(1, 2).reshape({q.size(0), q.size(2), q.size(1) * v.size(3)});
 }

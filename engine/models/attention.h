@@ -33,6 +33,7 @@ struct LayerContext {
   at::Tensor positions;           // int64 [B or 1, T]
   std::optional<int64_t> window;  // number of positions to which a token attends, its own included; nullopt: all
   at::Tensor padding;             // bool [B or 1, T], true at tokens; undefined: all positions are tokens
+  at::Tensor documents;           // int64 [B or 1, T], of documents.h; undefined: each row is one document
 };
 
 // A module that mixes positions of the sequence, or a complete layer: hidden [B, T, H] -> [B, T, H]. forward is virtual
@@ -50,9 +51,8 @@ at::Tensor PaddingOf(const std::optional<at::Tensor>& attention_mask, at::Device
 // Returns nullopt if causal attention without a mask tensor is sufficient.
 std::optional<at::Tensor> MakeAttentionMask(int64_t length, std::optional<int64_t> window,
                                             const std::optional<at::Tensor>& attention_mask, at::Device device);
-// The same for `padding` of PaddingOf.
-std::optional<at::Tensor> MaskOf(int64_t length, std::optional<int64_t> window, const at::Tensor& padding,
-                                 at::Device device);
+// The same for the window, padding and documents of `context`.
+std::optional<at::Tensor> MaskOf(int64_t length, const LayerContext& context, at::Device device);
 
 nn::Linear MakeLinear(int64_t in, int64_t out, bool bias);
 

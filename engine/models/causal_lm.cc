@@ -75,14 +75,24 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
   made.architecture = spec->config.architecture;
   made.module = model.ptr();
   made.routers = WatchRouters(*made.module);
-  made.forward = [model, routers = made.routers](const at::Tensor& input_ids,
-                                                 const std::optional<at::Tensor>& attention_mask,
-                                                 const std::optional<at::Tensor>& position_ids) mutable {
-    const auto run = [&] { return model(input_ids, attention_mask, position_ids); };
+  auto all = [model, routers = made.routers](
+                 const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
+                 const std::optional<at::Tensor>& position_ids, const std::optional<at::Tensor>& document_ids) mutable {
+    const auto run = [&] { return model(input_ids, attention_mask, position_ids, document_ids); };
     return routers ? routers->Run(input_ids, attention_mask, run) : run();
   };
+  made.forward = [all](const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
+                       const std::optional<at::Tensor>& position_ids) mutable {
+    return all(input_ids, attention_mask, position_ids, std::nullopt);
+  };
+  made.packed = [all](const at::Tensor& input_ids, const at::Tensor& document_ids,
+                      const std::optional<at::Tensor>& attention_mask,
+                      const std::optional<at::Tensor>& position_ids) mutable {
+    return all(input_ids, attention_mask, position_ids, document_ids);
+  };
   // The head is left out during this call only, also if it throws.
-  made.hidden = [model, routers = made.routers](const at::Tensor& input_ids) mutable {
+  made.hidden = [model, routers = made.routers](const at::Tensor& input_ids,
+                                                const std::optional<at::Tensor>& document_ids) mutable {
     struct Headless {
       explicit Headless(DecoderForCausalLmImpl& impl) : impl(impl) { impl.LeaveOutHead(true); }
       ~Headless() { impl.LeaveOutHead(false); }
@@ -91,7 +101,7 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
       DecoderForCausalLmImpl& impl;
     };
     const Headless scope(*model);
-    const auto run = [&] { return model(input_ids); };
+    const auto run = [&] { return model(input_ids, std::nullopt, std::nullopt, document_ids); };
     return routers ? routers->Run(input_ids, std::nullopt, run) : run();
   };
   made.head_path = "lm_head";

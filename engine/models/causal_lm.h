@@ -30,6 +30,11 @@ struct CausalLm {
   // input_ids, attention_mask, position_ids -> logits, as DecoderForCausalLmImpl::forward.
   std::function<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>
       forward;
+  // forward of rows that hold several documents (documents.h): input_ids, document_ids, attention_mask, position_ids ->
+  // logits. Empty for an exported program, which has the inputs that it was exported with.
+  std::function<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                           const std::optional<at::Tensor>&)>
+      packed = {};
   // Set if the model computes a loss itself (an exported program with labels, whose targets may be unshifted and whose
   // loss may have auxiliary terms): input_ids, labels, attention_mask, position_ids -> logits, loss. Empty: the loss is
   // CausalLmLoss of the logits that `forward` returns.
@@ -41,8 +46,9 @@ struct CausalLm {
   std::function<ProgramOutputs(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                                const std::optional<at::Tensor>&)>
       outputs = {};
-  // The model without its head: input_ids -> the last hidden states [B, T, H]. Empty for an exported program.
-  std::function<at::Tensor(const at::Tensor&)> hidden;
+  // The model without its head: input_ids, document_ids -> the last hidden states [B, T, H]. Empty for an exported
+  // program.
+  std::function<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&)> hidden;
   // How the parameters are computed from the tensors of a checkpoint (NameRules::recipes); empty: each parameter is one
   // tensor of the checkpoint.
   WeightRecipes recipes = {};

@@ -7,6 +7,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 
 #include "engine/core/base/check.h"
+#include "engine/models/documents.h"
 
 namespace moonshard {
 namespace {
@@ -74,9 +75,10 @@ DecoderImpl::DecoderImpl(const DecoderSpec& spec)
 
 // Rotary tables and masks are made once per kind of attention, not per layer: they depend on positions and the kind
 // alone, and a model has one or two kinds. A mask [T, T] is not made for layers with a ring, where T may be large.
-// Without position ids the length is known from the shape, so no position is read from the device.
+// Without position ids and documents the length is known from the shape, so no position is read from the device.
 at::Tensor DecoderImpl::forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
-                                const std::optional<at::Tensor>& position_ids) {
+                                const std::optional<at::Tensor>& position_ids,
+                                const std::optional<at::Tensor>& document_ids) {
   const int64_t length = input_ids.size(1);
   at::Tensor hidden = embed_tokens(input_ids);
   if (embedding_scale_) {
@@ -84,14 +86,18 @@ at::Tensor DecoderImpl::forward(const at::Tensor& input_ids, const std::optional
     const at::Tensor scale = at::scalar_tensor(*embedding_scale_, at::kFloat).to(hidden.scalar_type());
     hidden = hidden * scale.item<double>();
   }
-  const at::Tensor positions = position_ids ? *position_ids : at::arange(length, input_ids.options()).unsqueeze(0);
-  const std::optional<int64_t> known_length = position_ids ? std::nullopt : std::optional(length);
+  const at::Tensor documents = DocumentsOf(input_ids, document_ids, position_ids, attention_mask.has_value());
+  const bool counted = !position_ids && documents.defined();
+  const at::Tensor positions = position_ids ? *position_ids
+                               : counted    ? PositionsIn(documents)
+                                            : at::arange(length, input_ids.options()).unsqueeze(0);
+  const std::optional<int64_t> known_length = position_ids || counted ? std::nullopt : std::optional(length);
   const at::Tensor padding = PaddingOf(attention_mask, input_ids.device());
   std::vector<LayerContext> contexts;
   for (Kind& kind : kinds_) {
     contexts.push_back({kind.rotary.Tables(positions, hidden.scalar_type(), known_length), std::nullopt, positions,
-                        kind.window, padding});
-    if (kind.needs_mask()) contexts.back().mask = MaskOf(length, kind.window, padding, input_ids.device());
+                        kind.window, padding, documents});
+    if (kind.needs_mask()) contexts.back().mask = MaskOf(length, contexts.back(), input_ids.device());
   }
   for (size_t i = 0; i < layers_.size(); ++i) hidden = layers_[i]->forward(hidden, contexts[kind_of_layer_[i]]);
   return norm_(hidden);
@@ -113,8 +119,9 @@ const nn::LinearImpl* DecoderForCausalLmImpl::head() const {
 }
 
 at::Tensor DecoderForCausalLmImpl::forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
-                                           const std::optional<at::Tensor>& position_ids) {
-  at::Tensor hidden = model_(input_ids, attention_mask, position_ids);
+                                           const std::optional<at::Tensor>& position_ids,
+                                           const std::optional<at::Tensor>& document_ids) {
+  at::Tensor hidden = model_(input_ids, attention_mask, position_ids, document_ids);
   if (without_head_) return hidden;
   const at::Tensor logits = head_(hidden);
   return logit_softcap_ ? Softcap(logits, *logit_softcap_) : logits;

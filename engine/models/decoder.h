@@ -93,9 +93,10 @@ MlpSizes MlpSizesOf(const DecoderConfig& config, bool bias = false);
 class DecoderImpl : public torch::nn::Module {
  public:
   explicit DecoderImpl(const DecoderSpec& spec);
-  // input_ids int64 [B, T] -> the last hidden states [B, T, H].
+  // input_ids int64 [B, T] -> the last hidden states [B, T, H]. The other inputs: DecoderForCausalLmImpl::forward.
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
-                     const std::optional<at::Tensor>& position_ids = std::nullopt);
+                     const std::optional<at::Tensor>& position_ids = std::nullopt,
+                     const std::optional<at::Tensor>& document_ids = std::nullopt);
 
   nn::Embedding embed_tokens = nullptr;
 
@@ -122,9 +123,13 @@ class DecoderForCausalLmImpl : public torch::nn::Module {
   explicit DecoderForCausalLmImpl(const DecoderSpec& spec);
 
   // input_ids int64 [B, T] -> logits [B, T, V] in the weights' dtype. attention_mask [B or 1, T]: nonzero at
-  // tokens; default: all positions are tokens. position_ids int64 [B or 1, T]; default: 0 .. T-1.
+  // tokens; default: all positions are tokens. document_ids, integers [B or 1, T]: the documents that a row holds
+  // (documents.h); default: one, or those that position_ids without an attention_mask show, as in transformers.
+  // position_ids int64 [B or 1, T]; default: 0 .. T-1 within each document of document_ids. Throws c10::ValueError for
+  // document_ids of another shape or dtype.
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
-                     const std::optional<at::Tensor>& position_ids = std::nullopt);
+                     const std::optional<at::Tensor>& position_ids = std::nullopt,
+                     const std::optional<at::Tensor>& document_ids = std::nullopt);
 
   // If `leave_out` is true, every following forward returns the last hidden states [B, T, H] instead of logits, for a
   // loss that applies the head itself to one chunk of tokens at a time (loss/sharded_logits.h).

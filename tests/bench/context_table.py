@@ -8,7 +8,8 @@ For each number of query and key heads and each length of the sequence, a row ha
 activations of a layer in a step (forward and backward, bfloat16, one sequence), for cp with heads exchanged, cp with a ring,
 tp, and tp with sequence parallelism, and, except for the ring, the activations at the peak of a step of two layers. An
 all-gather or a reduce-scatter sends (n-1)/n of what it is counted for, an all-reduce twice that, an all-to-all (n-1)/n of a
-shard. The exchanges of a ring are counted as what the rank sends; of its ranks, the last but one sends the most.
+shard. The exchanges of a ring are counted as what the rank sends; of its ranks, the last but one sends the most. `fewer` is the
+kind of context parallelism that sends fewer bytes, which `suggest --mesh cp=N` writes into a plan.
 """
 
 import json
@@ -56,11 +57,12 @@ def main():
         ("tp, sequence", f"tp={ranks}", ["loss_parallel=true", "sequence_parallel=true"]),
     ]
     columns = "".join(f"{name + ' sent':>20}{name + ' peak':>20}" for name, _, _ in ways)
-    print(f"{'heads':>8}{'length':>8}{columns}    MiB on {ranks} ranks")
+    print(f"{'heads':>8}{'length':>8}{columns}{'fewer':>10}    MiB on {ranks} ranks")
     for heads, kv_heads in HEADS:
         for length in LENGTHS:
             row = f"{heads:>5}/{kv_heads:<2}{length:>8}"
-            for _, mesh, options in ways:
+            by_way = {}
+            for name, mesh, options in ways:
                 per_layer = []
                 for layers in (1, 2):
                     with tempfile.TemporaryDirectory() as folder:
@@ -69,9 +71,11 @@ def main():
                         # What follows from the parameters does not depend on the tokens.
                         steps = [explained(moonshard, folder, mesh, options, t, ranks) for t in (length, 2 * length)]
                     per_layer.append(sent(steps[1], options, ranks) - sent(steps[0], options, ranks))
-                row += f"{(per_layer[1] - per_layer[0]) / 2**20:>20.1f}"
+                by_way[name] = per_layer[1] - per_layer[0]
+                row += f"{by_way[name] / 2**20:>20.1f}"
                 peak = f"{steps[0]['peak']['by_kind']['activations'] / 2**20:.1f}" if "peak" in steps[0] else "-"
                 row += f"{peak:>20}"
+            row += f"{'ring' if by_way['cp, ring'] < by_way['cp'] else 'ulysses':>10}"
             print(row, flush=True)
 
 

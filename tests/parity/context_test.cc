@@ -17,6 +17,7 @@
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/choose/choose_plan.h"
 #include "engine/io/safetensors/checkpoint.h"
+#include "engine/models/documents.h"
 #include "engine/plan/compile/cost.h"
 #include "engine/plan/resolve/resolve_plan.h"
 #include "engine/runtime/apply/live_tree.h"
@@ -169,7 +170,7 @@ TEST_CASE("context parallelism gives the numbers of transformers") {
       std::mutex mutex;
       RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
         const ShardedModel sharded = LoadInContext(setup, mesh, std::nullopt);
-        for (const std::string suffix : {"_1", "_2", "_padded"}) {
+        for (const std::string suffix : {"_1", "_2", "_padded", "_packed"}) {
           if (!std::filesystem::exists(folder / ("inputs" + suffix + ".safetensors"))) continue;
           const NamedTensors inputs = ReadTensors(folder / ("inputs" + suffix + ".safetensors"));
           const NamedTensors expected = ReadTensors(folder / ("expected" + suffix + ".safetensors"));
@@ -180,7 +181,10 @@ TEST_CASE("context parallelism gives the numbers of transformers") {
           for (const LiveParameter& parameter : sharded.applied->parameters()) parameter.tensor.mutable_grad().reset();
           sharded.applied->ClearCounts();
           const std::optional<at::Tensor> mask = optional("attention_mask");
-          const at::Tensor logits = sharded.model.forward(inputs.at("input_ids"), mask, optional("position_ids"));
+          const at::Tensor& ids = inputs.at("input_ids");
+          const std::optional<at::Tensor> documents = optional("document_ids");
+          const at::Tensor logits = documents ? sharded.model.packed(ids, *documents, mask, std::nullopt)
+                                              : sharded.model.forward(ids, mask, optional("position_ids"));
           const at::Tensor loss = CausalLmLoss(logits, inputs.at("labels"));
           loss.backward();
           const bool experts = ReadConfig(folder).Find("num_experts_per_tok") != nullptr;
@@ -302,6 +306,74 @@ TEST_CASE("context parallelism in float64 gives the numbers of one rank") {
       });
       CHECK(std::abs(loss - want.loss) <= 1e-9 * want.loss);
     }
+  }
+}
+
+// Rows of the documents of `lengths`, which are the same in each row.
+at::Tensor Documents(const std::vector<int64_t>& lengths) {
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < lengths.size(); ++i) parts.push_back(at::full({1, lengths[i]}, 7 - static_cast<int64_t>(i)));
+  return at::cat(parts, 1);
+}
+
+// Documents of 6, 1, 3 and 5 of 15 tokens: on two and four ranks, chunks end inside documents, and one is of a single
+// token. 15 positions have other rotary frequencies in phi3_longrope than those of a document.
+TEST_CASE("a row of several documents has the numbers of each document alone, on one rank and in every context") {
+  const std::string checkpoint = GENERATE("llama_gqa", "gemma3_softcap", "ministral3_yarn", "mixtral", "phi3_longrope");
+  const std::vector<int64_t> lengths = {6, 1, 3, 5};
+  constexpr int64_t kPacked = 15;
+  const JsonValue config = ReadConfig(SourcePath("tests/parity/" + checkpoint));
+  const at::Tensor ids = Ids(4, kPacked, config.Find("vocab_size")->AsInt());
+  const at::Tensor documents = Documents(lengths);
+  const at::Tensor labels = LabelsWithin(ids, documents);
+  const int64_t counted = labels.slice(1, 1).ne(-100).sum().item<int64_t>();
+  REQUIRE(counted == 4 * (kPacked - 4));
+  at::Tensor logits;
+  Step want;
+  RunRanks("tp=1", [&](DeviceMesh& mesh) {
+    ShardedModel alone = LoadInContext({checkpoint, "tp=1"}, mesh, at::kDouble);
+    std::vector<at::Tensor> parts;
+    int64_t first = 0;
+    for (const int64_t length : lengths) {
+      const at::Tensor own = ids.narrow(1, first, length);
+      parts.push_back(alone.model.forward(own, std::nullopt, std::nullopt));
+      if (length > 1) {
+        const at::Tensor loss = LossOf(parts.back(), own, counted);
+        loss.backward();
+        want.loss += loss.item<double>();
+      }
+      first += length;
+    }
+    logits = at::cat(parts, 1).detach();
+    for (const LiveParameter& parameter : alone.applied->parameters())
+      want.gradients[parameter.path] = parameter.tensor.grad().clone();
+  });
+  std::vector<ContextSetup> setups = {{checkpoint, "tp=1"}, {checkpoint, "tp=2", true}};
+  for (const char* context : {"ulysses", "ring"}) {
+    setups.push_back({checkpoint, "cp=4", false, "", 1, context});
+    setups.push_back({checkpoint, "cp=2,tp=2", true, "", 2, context});
+    setups.push_back({checkpoint, "cp=2", false, R"(recompute { "model.layers.*" })", 4, context});
+  }
+  for (const ContextSetup& setup : setups) {
+    INFO(setup.Name());
+    RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
+      ShardedModel model = LoadInContext(setup, mesh, at::kDouble);
+      const int64_t rows = ids.size(0) / setup.micros;
+      double loss = 0;
+      for (int64_t micro = 0; micro < setup.micros; ++micro) {
+        const auto part = [&](const at::Tensor& of) { return of.narrow(0, micro * rows, rows); };
+        const at::Tensor got = model.model.packed(part(ids), documents, std::nullopt, std::nullopt);
+        Expect(RelativeError(got.detach(), part(logits)) <= 1e-9, "the logits");
+        const at::Tensor one = LossOf(got, part(labels), counted);
+        one.backward();
+        loss += one.item<double>();
+      }
+      Expect(std::abs(loss - want.loss) <= 1e-9 * want.loss, "the loss");
+      for (const LiveParameter& parameter : model.applied->parameters()) {
+        const at::Tensor gradient = GatherFull(*model.applied, parameter, parameter.tensor.grad());
+        Expect(RelativeError(gradient, want.gradients.at(parameter.path)) <= 1e-9, "the gradient of " + parameter.path);
+      }
+    });
   }
 }
 

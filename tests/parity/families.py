@@ -69,13 +69,13 @@ CASES = {
         hf.Ministral3ForCausalLM,
         hf.Ministral3Config(**small(), head_dim=12, sliding_window=None, rope_parameters=dict(
             rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=5, beta_fast=32.0,
-            beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3)), {**MICRO, "padded": True}),
+            beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3)), {**MICRO, "padded": True, "packed": True}),
     "gemma3_softcap": (
         hf.Gemma3ForCausalLM,
         hf.Gemma3TextConfig(**small(vocab_size=71, num_hidden_layers=3, pad_token_id=0), head_dim=12, sliding_window=6,
                             query_pre_attn_scalar=20, final_logit_softcapping=2.5, attn_logit_softcapping=1.5,
                             layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
-        {**MICRO, "padded": True, "norm_centre": 0}),
+        {**MICRO, "padded": True, "packed": True, "norm_centre": 0}),
     "gemma3_old_untied": (
         hf.Gemma3ForCausalLM,
         hf.Gemma3TextConfig(**small(num_hidden_layers=3, num_key_value_heads=1, pad_token_id=0), head_dim=8,

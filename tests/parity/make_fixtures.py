@@ -9,7 +9,8 @@ Each folder under tests/parity/ is a model folder in Hugging Face form plus, for
 
 `inputs_micro_1` and `inputs_micro_2` are two micro-batches, `expected_micro` has the gradient of the mean of their
 losses, and no logits. Where input 1 has four rows, tests cut it into micro-batches themselves. `inputs_padded` has an attention_mask [B, T] and position_ids too (padding on the left); logits
-where the mask is 0 mean nothing. rope_cases.json holds configs with the rotary frequencies made of them. Weights are
+where the mask is 0 mean nothing. `inputs_packed` has rows of several documents: position_ids that begin anew at each of
+them, from which transformers finds them, document_ids [B, T] that say the same, and no label over a boundary. rope_cases.json holds configs with the rotary frequencies made of them. Weights are
 random, norms and biases too, so that nothing is hidden by ones and zeros. Everything is computed in float32 on the CPU
 with eager attention, so that the numbers do not depend on a fused kernel.
 
@@ -61,7 +62,7 @@ ROPE_CASES = [
 
 # name: (model class, config, options of this script)
 CASES = {
-    "llama_gqa": (LlamaForCausalLM, LlamaConfig(**SMALL), {"shards": "60KB", "micro_batches": True}),
+    "llama_gqa": (LlamaForCausalLM, LlamaConfig(**SMALL), {"shards": "60KB", "micro_batches": True, "packed": True}),
     "llama_tied_llama3": (
         LlamaForCausalLM,
         LlamaConfig(**SMALL, tie_word_embeddings=True, rope_parameters=LLAMA3), {},
@@ -82,7 +83,7 @@ CASES = {
         LlamaConfig(**{**SMALL, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
                        "max_position_embeddings": 64}, rope_parameters=YARN), {"dtype": torch.bfloat16},
     ),
-    "mistral_window8": (MistralForCausalLM, MistralConfig(**SMALL, sliding_window=8), {"padded": True}),
+    "mistral_window8": (MistralForCausalLM, MistralConfig(**SMALL, sliding_window=8), {"padded": True, "packed": True}),
     **FAMILIES,
 }  # fmt: skip
 
@@ -133,11 +134,12 @@ def as_stored(name, stacked, block, gate, up, down):
                 yield f"{prefix}.experts.{i}.{projection}.weight", part
 
 
-def record(model, folder, name, ids, labels, **more):
+def record(model, folder, name, ids, labels, unseen=None, **more):
+    """`unseen`: inputs that the file has besides, which transformers does not take."""
     model.zero_grad(set_to_none=True)
     logits, loss = run(model, ids, labels, **more)
     loss.backward()
-    save_file({"input_ids": ids, "labels": labels} | more, folder / f"inputs_{name}.safetensors")
+    save_file({"input_ids": ids, "labels": labels} | more | (unseen or {}), folder / f"inputs_{name}.safetensors")
     found = {"logits": logits.detach().contiguous(), "loss": loss.detach()} | gradients(model)
     save_file(found, folder / f"expected_{name}.safetensors")
 
@@ -150,6 +152,14 @@ def record_padded(model, folder, ids, labels, padding):
     labels[1, padding] = -100
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     record(model, folder, "padded", ids, labels, attention_mask=mask, position_ids=positions)
+
+
+def record_packed(model, folder, ids, labels, lengths):
+    """`lengths`: of the documents of each row."""
+    positions = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in lengths])
+    documents = torch.stack([torch.cat([torch.full((n,), 3 * i) for i, n in enumerate(row)]) for row in lengths])
+    labels = labels.masked_fill(positions == 0, -100)
+    record(model, folder, "packed", ids, labels, {"document_ids": documents}, position_ids=positions)
 
 
 def record_micro_batches(model, folder, inputs):
@@ -206,6 +216,9 @@ def make(folder, model_class, config, options):
         record(model, folder, number, *make_inputs(config, length, generator, rows))
     if options.get("padded"):
         record_padded(model, folder, *make_inputs(config, 14, generator, options.get("padded_rows", 2)), padding=5)
+    if options.get("packed"):
+        own = torch.Generator().manual_seed(2027)  # so that the other inputs do not depend on these
+        record_packed(model, folder, *make_inputs(config, 22, own), lengths=[(5, 1, 16), (11, 11)])
     if options.get("micro_batches"):
         record_micro_batches(model, folder, [make_inputs(config, length, generator) for length in (16, 11)])
 

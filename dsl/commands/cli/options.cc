@@ -220,8 +220,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   eval_app
       ->add_option(
           "--input", eval.input,
-          "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids; for a program with other "
-          "inputs, each input by its name")
+          "safetensors or JSON: input_ids [B, T]; labels, attention_mask, position_ids, document_ids (rows of several "
+          "documents); for a program with other inputs, each input by its name")
       ->required();
   eval_app
       ->add_option("--output", eval.output,
@@ -351,6 +351,17 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddFindingsOutput(*suggest_app, findings_output);
   suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");
   suggest_app->add_flag("--replace", suggest.replace, "overwrite an existing plan file");
+  CLI::Option* suggest_mesh = suggest_app->add_option(
+      "--mesh", suggest.model.mesh,
+      "a mesh with cp, as in cp=4,tp=2, on which the plan shards the sequence (context parallelism); without it the "
+      "plan is for tp and dp");
+  suggest_app
+      ->add_option(
+          "--context", suggest.context,
+          "attention of that mesh: ulysses, which exchanges heads; ring, which passes keys and values on; auto: "
+          "the one that sends fewer bytes; none (default auto)")
+      ->check(CLI::IsMember({"auto", "ulysses", "ring", "none"}))
+      ->needs(suggest_mesh);
   suggest_app->add_flag("--sure", suggest.sure,
                         "shard only blocks with one possible reading, as in the plan that may be chosen for a model "
                         "that no shipped plan fits");

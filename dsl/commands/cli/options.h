@@ -69,7 +69,7 @@ struct EvalVerb {
   ModelOptions model;
   FindingsOutput findings_output;
   RunOptions run;
-  std::string input;   // safetensors or JSON with input_ids [B, T], and perhaps labels, attention_mask, position_ids
+  std::string input;   // safetensors or JSON with the inputs of ReadInputs (step.h)
   std::string output;  // safetensors: logits, loss, every other output of a program, and with grads grad.<parameter>
   bool grads = false;
   std::string stats;          // a JSON file, or "-" for stdout; "": none
@@ -151,7 +151,8 @@ struct MergeVerb {
 };
 
 struct SuggestVerb {
-  ModelOptions model;  // only ModelOptions::model and program are used
+  ModelOptions model;            // only ModelOptions::model, program and mesh are used
+  std::string context = "auto";  // "auto", "ulysses", "ring" or "none": of the plan on a mesh with cp
   FindingsOutput findings_output;
   std::string out;  // of the plan file; "": stdout
   bool replace = false;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "dsl/commands/cli/findings_output.h"
 #include "dsl/commands/cli/verbs.h"
@@ -16,12 +17,24 @@
 namespace moonshard {
 namespace {
 
-// "6 blocks sure, 1 guess, 2 not understood; check passes on tp = 1, 2, 4"
-std::string Summary(const Suggestion& suggestion, const std::vector<std::string>& sizes) {
+// "6 blocks sure, 1 guess, 2 not understood; check passes on tp = 1, 2, 4; context = "ring" on cp=4"
+std::string Summary(const Suggestion& suggestion, const std::vector<std::string>& sizes, const MeshShape& mesh) {
   std::string out = std::to_string(suggestion.sure) + (suggestion.sure == 1 ? " block" : " blocks") + " sure, " +
                     std::to_string(suggestion.guesses) + (suggestion.guesses == 1 ? " guess" : " guesses") + ", " +
                     std::to_string(suggestion.full) + " not understood; check passes on tp = " + Join(sizes, ", ");
+  if (!suggestion.context.empty()) out += "; context = \"" + suggestion.context + "\" on " + mesh.ToString();
+  if (!suggestion.no_context.empty()) out += "; no context parallelism: " + suggestion.no_context;
   return out;
+}
+
+// Context parallelism is for a mesh with cp alone.
+std::optional<Diagnostic> CheckContext(const SuggestVerb& verb, const MeshShape& mesh) {
+  if (mesh.size(MeshAxis::kCp) > 1 || verb.model.mesh.empty()) return std::nullopt;
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "suggest writes one plan for all meshes without cp");
+  d.path = "--mesh";
+  d.declared = mesh.ToString();
+  d.required = "a mesh with cp, for the choice of its attention; or no --mesh";
+  return d;
 }
 
 }  // namespace
@@ -36,12 +49,23 @@ int RunSuggest(const SuggestVerb& verb, TrialsOf trials) {
     PrintFindings({d}, verb.findings_output);
     return kExitFailed;
   }
+  const MeshShape& mesh = folder.value().mesh;
+  if (const std::optional<Diagnostic> bad = CheckContext(verb, mesh)) {
+    PrintFindings({*bad}, verb.findings_output);
+    return kExitUsage;
+  }
   const auto tree = std::make_shared<const ModuleTree>(TreeOf(folder.value(), std::move(trials)));
   const PlanInputs inputs = {.config = folder.value().config.json()};
+  ContextRequest context;
+  if (mesh.size(MeshAxis::kCp) > 1 && verb.context != "none") {
+    context.mesh = mesh.ToString();
+    context.wanted = verb.context == "auto" ? "" : verb.context;
+    context.sent = [&](const std::string& text) { return SentInContext(text, inputs, tree, mesh); };
+  }
   const Suggestion suggestion = SuggestPlan(
       *tree, folder.value().config,
       [&](const std::string& text, bool sequence) { return ErrorsOnAnyMesh(text, inputs, tree, sequence); },
-      verb.sure ? Certainty::kSure : Certainty::kGuess);
+      verb.sure ? Certainty::kSure : Certainty::kGuess, context);
   const std::string name = verb.out.empty() ? kSuggestedFile : verb.out;
   std::vector<std::string> sizes;
   for (int64_t ranks = 1; ranks <= kMostTriedRanks; ++ranks) {
@@ -59,7 +83,7 @@ int RunSuggest(const SuggestVerb& verb, TrialsOf trials) {
       return kExitFailed;
     }
   }
-  if (verb.findings_output.text()) std::cerr << Visible(name + ": " + Summary(suggestion, sizes)) << "\n";
+  if (verb.findings_output.text()) std::cerr << Visible(name + ": " + Summary(suggestion, sizes, mesh)) << "\n";
   return kExitSuccess;
 }
 

@@ -8,9 +8,9 @@ namespace {
 void AddData(CLI::App& app, TrainVerb& train) {
   app.add_option(
          "--data", train.data,
-         "training data: .safetensors with a 1-D tensor `tokens`, .bin of raw tokens, or any other file as text "
-         "with one token per byte; or, for an exported program, .safetensors with the program's inputs by name, an "
-         "example per row; a directory means all of its files; may be repeated")
+         "training data: .safetensors with a 1-D tensor `tokens` (and `document_ids`, the document of each), .bin of "
+         "raw tokens, or any other file as text with one token per byte; or, for an exported program, .safetensors "
+         "with the program's inputs by name, an example per row; a directory means all of its files; may be repeated")
       ->required()
       ->allow_extra_args(false);
   app.add_option("--data-dtype", train.data_dtype, "dtype of the tokens in a .bin file (default uint16)")

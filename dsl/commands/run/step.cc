@@ -23,6 +23,7 @@
 #include "dsl/commands/run/tensor_file.h"
 #include "engine/core/base/join_first.h"
 #include "engine/core/base/text.h"
+#include "engine/models/documents.h"
 #include "engine/models/logits.h"
 #include "engine/models/own_loss.h"
 #include "engine/models/program/user_inputs.h"
@@ -171,7 +172,7 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
     return tensor.to(device, c10::kLong);
   };
   const std::optional<at::Tensor> ids = take("input_ids", true);
-  const std::vector<std::string> known = {"input_ids", "labels", "attention_mask", "position_ids"};
+  const std::vector<std::string> known = {"input_ids", "labels", "attention_mask", "position_ids", "document_ids"};
   std::vector<std::string> others;
   for (const auto& [name, tensor] : tensors) {
     if (std::ranges::find(known, name) == known.end()) others.push_back(name);
@@ -184,6 +185,7 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
   const std::optional<at::Tensor> labels = take("labels", false);
   inputs.attention_mask = take("attention_mask", false);
   inputs.position_ids = take("position_ids", false);
+  inputs.document_ids = take("document_ids", false);
   if (ids && ids->numel() == 0) {
     errors.push_back(BadStepInput("'input_ids' is empty", path, "ids from 0 to " + std::to_string(vocabulary - 1)));
   }
@@ -198,6 +200,17 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
   if (ids && labels && labels->sizes() != ids->sizes()) {
     errors.push_back(BadStepInput("'labels' has another shape than 'input_ids'", path, "the same shape"));
   }
+  if (inputs.document_ids && !model.model.packed) {
+    errors.push_back(BadStepInput("the program cannot take 'document_ids'", path, "a reference architecture"));
+    errors.back().help = "to use them, export the model with them in --inputs";
+  } else if (const auto& documents = inputs.document_ids; ids && documents) {
+    const bool rows = documents->size(0) == 1 || documents->size(0) == ids->size(0);
+    if (!rows || documents->size(1) != ids->size(1)) {
+      errors.push_back(BadStepInput("'document_ids' is " + ShapeToString(documents->sizes()) + ", and 'input_ids' is " +
+                                        ShapeToString(ids->sizes()),
+                                    path, "a document of each token, [B or 1, T]"));
+    }
+  }
   if (ids && (micro_batches < 1 || ids->size(0) % micro_batches != 0)) {
     errors.push_back(BadStepInput("a batch of " + std::to_string(ids->size(0)) + " is not divisible by " +
                                       std::to_string(micro_batches) + " micro-batches",
@@ -206,6 +219,7 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
   if (!errors.empty()) throw PlanError(std::move(errors));
   inputs.ids = *ids;
   inputs.labels = labels.value_or(*ids);
+  if (inputs.document_ids) inputs.labels = LabelsWithin(inputs.labels, *inputs.document_ids);
   return inputs;
 }
 
@@ -468,6 +482,11 @@ void AddTo(CollectiveCounts& sum, const CollectiveCounts& more) {
 
 namespace {
 
+at::Tensor Forward(const CausalLm& model, const Inputs& inputs) {
+  if (!inputs.document_ids) return model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids);
+  return model.packed(inputs.ids, *inputs.document_ids, inputs.attention_mask, inputs.position_ids);
+}
+
 // The loss with that of the routers in the newest forward, one of `micro_batches`.
 at::Tensor WithRouters(const CausalLm& model, const at::Tensor& loss, int64_t micro_batches) {
   const std::optional<at::Tensor> more = model.routers ? model.routers->Loss() : std::nullopt;
@@ -483,7 +502,7 @@ at::Tensor LossOf(const ShardedModel& model, const Inputs& inputs) {
     return model.model.own_loss(inputs.ids, inputs.labels, inputs.attention_mask, inputs.position_ids).second;
   }
   RequireCausalLmLoss(model, full);
-  const at::Tensor logits = full("logits", model.model.forward(inputs.ids, inputs.attention_mask, inputs.position_ids));
+  const at::Tensor logits = full("logits", Forward(model.model, inputs));
   return WithRouters(model.model, CausalLmLoss(logits, inputs.labels), 1);
 }
 
@@ -510,26 +529,25 @@ StepResult RunStep(const ShardedModel& sharded, const Inputs& inputs, const Step
   };
   for (int64_t i = 0; i < micro_batches; ++i) {
     Clock::time_point begin = Clock::now();
-    const at::Tensor ids = *part(inputs.ids, i);
-    const at::Tensor labels = *part(inputs.labels, i);
-    const std::optional<at::Tensor> mask = part(inputs.attention_mask, i);
-    const std::optional<at::Tensor> positions = part(inputs.position_ids, i);
+    const Inputs micro = {*part(inputs.ids, i), *part(inputs.labels, i), part(inputs.attention_mask, i),
+                          part(inputs.position_ids, i), part(inputs.document_ids, i)};
+    const at::Tensor& labels = micro.labels;
     if (others) {
-      const ProgramOutputs outputs = full(model.outputs(ids, labels, mask, positions));
+      const ProgramOutputs outputs = full(model.outputs(micro.ids, labels, micro.attention_mask, micro.position_ids));
       logits.push_back(outputs["logits"]);
       others->Add(outputs);
     } else {
-      logits.push_back(full("logits", model.forward(ids, mask, positions)));
+      logits.push_back(full("logits", Forward(model, micro)));
     }
     const auto counted = static_cast<double>(CountLabels(labels));
     // Each part is weighted by its fraction of the labels: the sum is then the mean over the batch, for any split.
     const at::Tensor of_labels =
         counted == 0 && total > 0 ? logits.back().sum() * 0 : CausalLmLoss(logits.back(), labels) * (counted / total);
     losses.push_back(WithRouters(model, of_labels, micro_batches));
-    result.forward_s += SecondsSince(begin, ids.device());
+    result.forward_s += SecondsSince(begin, micro.ids.device());
     begin = Clock::now();
     if (options.grads) losses.back().backward();
-    result.backward_s += SecondsSince(begin, ids.device());
+    result.backward_s += SecondsSince(begin, micro.ids.device());
     logits.back() = Reported(logits.back());
     losses.back() = losses.back().detach();
   }

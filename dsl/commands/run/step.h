@@ -74,17 +74,18 @@ struct SideBySide {
 SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder, const DeviceMesh& mesh,
                           std::optional<c10::ScalarType> type, bool operators = false);
 
-// The input tensors of one step, on one device. A causal language model uses the first four fields; a program with
-// inputs by name uses only `named`.
+// The input tensors of one step, on one device. A program with inputs by name uses only `named`, and a causal
+// language model the other fields.
 struct Inputs {
   at::Tensor ids;     // int64 [B, S]
-  at::Tensor labels;  // int64 [B, S]; the ids if the file has no labels
+  at::Tensor labels;  // int64 [B, S]; the ids if the file has no labels; none over a boundary of documents
   std::optional<at::Tensor> attention_mask;
   std::optional<at::Tensor> position_ids;        // [B or 1, S]
+  std::optional<at::Tensor> document_ids = {};   // [B or 1, S], of a row that holds several documents (documents.h)
   std::map<std::string, at::Tensor> named = {};  // inputs of ShardedModel::by_name, in their dtypes
 };
 // Reads the inputs from a file. Throws PlanError with the errors of ReadTensorFile, or with all errors of the inputs
-// (kBadInput).
+// (kBadInput), among them document_ids for a program.
 Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t micro_batches, c10::Device device);
 
 // The largest number of tokens in a generated input on a device other than meta; a comparison needs no more.

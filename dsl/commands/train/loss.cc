@@ -172,12 +172,17 @@ at::Tensor BatchLoss::Loss(const Batch& batch, LossReduction reduction) const {
     return sequence_ ? CrossEntropy(*vocabulary_, sequence_, logits, targets, {.reduction = reduction})
                      : CrossEntropy(*vocabulary_, logits, targets, {.reduction = reduction});
   };
+  const auto documents = batch.tensors.find("documents");
+  const bool packed = documents != batch.tensors.end();
   // With chunks the head is not called: the loss multiplies by its weight, a chunk of tokens at a time, so that the
   // logits of all tokens never exist together. The model is then used without its own forward, so CallAsModel begins
   // and ends a call of it for the hooks of the plan.
-  if (head_.chunk == 0) return cross_entropy(net_.forward(batch["ids"], {}, {}));
+  if (head_.chunk == 0) {
+    return cross_entropy(packed ? net_.packed(batch["ids"], documents->second, {}, {})
+                                : net_.forward(batch["ids"], {}, {}));
+  }
   return CallAsModel(*net_.module, batch["ids"], [&](const at::Tensor& ids) {
-    const at::Tensor hidden = net_.hidden(ids);
+    const at::Tensor hidden = net_.hidden(ids, packed ? std::optional(documents->second) : std::nullopt);
     // The product is made in the weight's type: float32 under autocast too.
     const at::Tensor& weight = net_.head->weight;
     return cross_entropy(

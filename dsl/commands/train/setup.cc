@@ -107,6 +107,11 @@ std::shared_ptr<const Rows> OpenTokens(const std::vector<std::string>& paths, co
     if (Diagnostics errors = CheckMemory(size, "--batch"); !errors.empty()) throw PlanError(std::move(errors));
   }
   std::optional<TokenFiles> files = TokenFiles::Open(paths, tokens).Collect(found);
+  if (files && folder.program && !files->documents_in().empty()) {
+    found.push_back(BadData(files->documents_in(), "the program cannot take the 'document_ids' of the file",
+                            "a reference architecture, or a file of tokens without 'document_ids'"));
+    return nullptr;
+  }
   return files ? std::make_shared<const TokenFiles>(*std::move(files)) : nullptr;
 }
 

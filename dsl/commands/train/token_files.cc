@@ -67,7 +67,7 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
   std::optional<File> file = File::Open(path).Collect(diagnostics);
   if (!file) return diagnostics;
   const auto bytes = static_cast<int64_t>(file->bytes());
-  Source source{std::move(*file), 0, 1, false, bytes, 0};
+  Source source{std::move(*file), {}, bytes};
   if (bytes == 0) return BadData(path, "the file is empty", "tokens");
   if (path.ends_with(".safetensors")) {
     const std::optional<Checkpoint> tensors = Checkpoint::OpenFile(path).Collect(diagnostics);
@@ -78,18 +78,25 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
                      tokens == nullptr ? "the file has no tensor 'tokens'" : "'tokens' is not a 1-D tensor of integers",
                      "a tensor 'tokens' of one dim and an integer type");
     }
-    source.offset = tokens->begin;
-    source.width = WidthOf(tokens->dtype);
-    source.is_signed = IsSigned(tokens->dtype);
+    const auto column = [](const StoredTensor& of) { return Column{of.begin, WidthOf(of.dtype), IsSigned(of.dtype)}; };
+    source.column = column(*tokens);
     source.tokens = tokens->shape[0];
+    if (const StoredTensor* documents = tensors->Find("document_ids")) {
+      if (documents->shape != tokens->shape || WidthOf(documents->dtype) == 0) {
+        const std::string count = std::to_string(source.tokens);
+        return BadData(path, "'document_ids' is not a 1-D tensor of " + count + " integers, as 'tokens' is",
+                       "a tensor 'document_ids' of " + count + " integers: the document of each token");
+      }
+      source.documents = column(*documents);
+    }
   } else if (path.ends_with(".bin")) {
-    source.width = options_.raw == "uint32" ? 4 : 2;
-    source.tokens = bytes / source.width;
-    if (bytes % source.width != 0) {
+    const int width = source.column.width = options_.raw == "uint32" ? 4 : 2;
+    source.tokens = bytes / width;
+    if (bytes % width != 0) {
       return BadData(
           path,
           "the size of the file, " + std::to_string(bytes) + " bytes, is not a multiple of the size of " + options_.raw,
-          "a multiple of " + std::to_string(source.width) + " bytes, or another --data-dtype");
+          "a multiple of " + std::to_string(width) + " bytes, or another --data-dtype");
     }
   } else if (options_.vocabulary < kByteValues) {
     return BadData(
@@ -106,12 +113,18 @@ Result<TokenFiles::Source> TokenFiles::OpenOne(const std::string& path) const {
   return source;
 }
 
+std::optional<Diagnostic> TokenFiles::ReadColumn(const Source& source, const Column& column, int64_t begin,
+                                                 int64_t count, int64_t* to) {
+  std::vector<char> bytes(static_cast<size_t>(count * column.width));
+  const uint64_t offset = column.offset + static_cast<uint64_t>(begin * column.width);
+  if (auto error = source.file.Read(offset, bytes.data(), bytes.size())) return error;
+  Widen(bytes.data(), column.width, column.is_signed, count, to);
+  return std::nullopt;
+}
+
 std::optional<Diagnostic> TokenFiles::ReadTokens(const Source& source, int64_t begin, int64_t count,
                                                  int64_t* to) const {
-  std::vector<char> bytes(static_cast<size_t>(count * source.width));
-  const uint64_t offset = source.offset + static_cast<uint64_t>(begin * source.width);
-  if (auto error = source.file.Read(offset, bytes.data(), bytes.size())) return error;
-  Widen(bytes.data(), source.width, source.is_signed, count, to);
+  if (auto error = ReadColumn(source, source.column, begin, count, to)) return error;
   const int64_t* outside =
       std::find_if<const int64_t*>(to, to + count, [&](int64_t id) { return id < 0 || id >= options_.vocabulary; });
   if (outside == to + count) return std::nullopt;
@@ -167,25 +180,52 @@ std::string TokenFiles::Describe() const {
   return out;
 }
 
+const TokenFiles::Source& TokenFiles::SourceOf(int64_t window) const {
+  auto source = std::ranges::upper_bound(sources_, window, {}, &Source::first_window);
+  return *--source;
+}
+
+std::string TokenFiles::documents_in() const {
+  const auto found = std::ranges::find_if(sources_, [](const Source& source) { return source.documents.has_value(); });
+  return found == sources_.end() ? "" : found->file.path();
+}
+
 void TokenFiles::ReadWindow(int64_t i, int64_t* to) const {
-  auto source = std::ranges::upper_bound(sources_, i, {}, &Source::first_window);
-  --source;
-  const int64_t begin = (i - source->first_window) * options_.sequence;
-  if (auto error = ReadTokens(*source, begin, options_.sequence + 1, to)) throw PlanError({*error});
+  const Source& source = SourceOf(i);
+  const int64_t begin = (i - source.first_window) * options_.sequence;
+  if (auto error = ReadTokens(source, begin, options_.sequence + 1, to)) throw PlanError({*error});
 }
 
 NamedTensors TokenFiles::Allocate(int64_t rows) const {
-  return {{"ids", at::zeros({rows, options_.sequence}, at::kLong)},
-          {"targets", at::full({rows, options_.sequence}, kIgnored, at::kLong)}};
+  NamedTensors out = {{"ids", at::zeros({rows, options_.sequence}, at::kLong)},
+                      {"targets", at::full({rows, options_.sequence}, kIgnored, at::kLong)}};
+  if (!documents_in().empty()) out["documents"] = at::zeros({rows, options_.sequence}, at::kLong);
+  return out;
 }
 
 void TokenFiles::Read(int64_t row, const NamedTensors& to, int64_t at) const {
   std::vector<int64_t> tokens(static_cast<size_t>(options_.sequence + 1));
   ReadWindow(row, tokens.data());
   std::copy(tokens.begin(), tokens.end() - 1, to.at("ids")[at].mutable_data_ptr<int64_t>());
-  std::copy(tokens.begin() + 1, tokens.end(), to.at("targets")[at].mutable_data_ptr<int64_t>());
+  auto* const targets = to.at("targets")[at].mutable_data_ptr<int64_t>();
+  std::copy(tokens.begin() + 1, tokens.end(), targets);
+  const Source& source = SourceOf(row);
+  if (!source.documents) return;
+  std::vector<int64_t> documents(tokens.size());
+  const int64_t begin = (row - source.first_window) * options_.sequence;
+  if (auto error = ReadColumn(source, *source.documents, begin, options_.sequence + 1, documents.data()))
+    throw PlanError({*error});
+  std::copy(documents.begin(), documents.end() - 1, to.at("documents")[at].mutable_data_ptr<int64_t>());
+  for (size_t i = 0; i + 1 < documents.size(); ++i) {
+    if (documents[i] != documents[i + 1]) targets[i] = kIgnored;
+  }
 }
 
-int64_t TokenFiles::Count(NamedTensors& rows) const { return rows.at("targets").ne(kIgnored).sum().item<int64_t>(); }
+int64_t TokenFiles::Count(NamedTensors& rows) const {
+  at::Tensor& targets = rows.at("targets");
+  const int64_t count = targets.ne(kIgnored).sum().item<int64_t>();
+  if (count == 0) targets = at::zeros_like(targets);
+  return count;
+}
 
 }  // namespace moonshard

@@ -5,6 +5,7 @@
 //   ends       the embedding, the last norm and the head, outside of the stacks (ends.h)
 //   rows       shards the rows of linear layers whose use is not understood (rows.h)
 //   sequence   decides in which stacks the hidden states may be shards of the sequence (sequence.h)
+//   context    decides whether the sequence is sharded on cp, too, and by which attention (context.h)
 //   this file  decides what depends on several blocks: shared tensors, units of fsdp
 //   write      blocks as Lua, with the reason of each as a comment (write.h)
 //
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <map>
 
+#include "dsl/planning/suggest/context.h"
 #include "dsl/planning/suggest/layer.h"
 #include "dsl/planning/suggest/rows.h"
 #include "dsl/planning/suggest/sequence.h"
@@ -322,8 +324,8 @@ bool LeaveRefused(const Diagnostics& errors, const WrittenPlan& written, const D
 
 }  // namespace
 
-Suggestion SuggestPlan(const ModuleTree& tree, const ModelConfig& config, const FindErrors& errors_of,
-                       Certainty least) {
+Suggestion SuggestPlan(const ModuleTree& tree, const ModelConfig& config, const FindErrors& errors_of, Certainty least,
+                       const ContextRequest& context) {
   Draft draft;
   draft.only_sure = least == Certainty::kSure;
   draft.numbers = ReadNumbers(config);
@@ -371,6 +373,10 @@ Suggestion SuggestPlan(const ModuleTree& tree, const ModelConfig& config, const 
       written = WritePlan(shown);
     }
   }
+  if (context.sent) {
+    OfferContext(context, shown);
+    written = WritePlan(shown);
+  }
   Suggestion out;
   const auto count = [&](const Block& block) { ++(block.unknown ? out.full : block.sure ? out.sure : out.guesses); };
   std::ranges::for_each(shown.ends.first, count);
@@ -378,6 +384,8 @@ Suggestion SuggestPlan(const ModuleTree& tree, const ModelConfig& config, const 
   std::ranges::for_each(shown.ends.last, count);
   out.text = std::move(written.text);
   out.no_sequence = shown.no_sequence;
+  out.context = shown.context;
+  out.no_context = shown.no_context;
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "engine/core/base/diagnostic.h"
+#include "engine/core/base/result.h"
 #include "engine/io/config/config.h"
 #include "engine/layout/module_tree.h"
 
@@ -24,6 +25,8 @@ struct Suggestion {
   int64_t guesses = 0;
   int64_t full = 0;         // not understood: replicated, or linear layers that are sharded by rows
   std::string no_sequence;  // why the plan has no option sequence_parallel
+  std::string context;      // "ulysses" or "ring", the default of the plan's option `context`; "": it has none
+  std::string no_context;   // why not, if it was asked for
 };
 
 // Returns the errors of the plan with this text, or none if the plan is valid. The source locations of the errors are
@@ -37,11 +40,26 @@ enum class Certainty {
   kSure,   // guesses stay replicated, and their comments state the possible reading
 };
 
+// The sequence for which bytes are compared: all of them grow with its length, but for those of a ring within a window.
+inline constexpr int64_t kContextTokens = 32768;
+
+// What a suggestion with context parallelism is made for.
+struct ContextRequest {
+  std::string mesh;  // "cp=4,tp=2", for the comment
+  // "ulysses" or "ring"; "": the one of which a rank sends fewer bytes, and "ulysses" of equal ones
+  std::string wanted;
+  // Returns the bytes that the rank that sends the most sends for attention in a step of one sequence of kContextTokens
+  // tokens, of the plan with this text; or the errors of that plan on the mesh. Empty: the plan has no context
+  // parallelism.
+  std::function<Result<int64_t>(const std::string& text)> sent;
+};
+
 // `tree` is made from headers or from a live model. A model without recognized modules is not an error: everything is
 // replicated. With `errors_of`, blocks whose rules have errors are replicated, with the first error as the reason,
 // until `errors_of` finds no more errors or nothing is sharded. If only sequence parallelism has errors, the plan does
-// not have the option sequence_parallel.
+// not have the option sequence_parallel. `context`: what context parallelism is chosen for; by default the plan has
+// none.
 Suggestion SuggestPlan(const ModuleTree& tree, const ModelConfig& config, const FindErrors& errors_of = nullptr,
-                       Certainty least = Certainty::kGuess);
+                       Certainty least = Certainty::kGuess, const ContextRequest& context = {});
 
 }  // namespace moonshard

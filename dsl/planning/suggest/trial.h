@@ -1,5 +1,5 @@
 // Trial: resolves the text of a suggested plan on small meshes, to find the rules that have errors on every mesh; their
-// modules are left replicated (suggest.h, FindErrors).
+// modules are left replicated (suggest.h, FindErrors); and on a mesh with cp, to count what its attention sends.
 // Stage before: suggest.h. Stage after: the choice of a plan, `moonshard suggest`.
 #pragma once
 
@@ -26,5 +26,10 @@ Resolution TrySuggestion(const std::string& text, const PlanInputs& inputs,
 // has errors other than sizes or heads that are not divisible by the number of ranks. Else returns nothing.
 Diagnostics ErrorsOnAnyMesh(const std::string& text, const PlanInputs& inputs,
                             const std::shared_ptr<const ModuleTree>& tree, bool sequence);
+
+// Returns the bytes of ContextRequest::sent: of the plan on `mesh`. Errors: those of the plan. An all-to-all of heads
+// sends (cp - 1) / cp of what it is counted for.
+Result<int64_t> SentInContext(const std::string& text, const PlanInputs& inputs,
+                              const std::shared_ptr<const ModuleTree>& tree, const MeshShape& mesh);
 
 }  // namespace moonshard

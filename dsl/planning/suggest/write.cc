@@ -77,19 +77,32 @@ class Writer {
         out += "-- " + line + "\n";
       }
     }
-    if (uses_transformer_) out += "local transformer <const> = require \"transformer\"\n";
+    const std::string context = HasContext()                ? "Context parallelism: " + draft_.context_why
+                                : draft_.no_context.empty() ? ""
+                                                            : "No context parallelism: " + draft_.no_context;
+    if (!context.empty()) {
+      for (const std::string& line : Wrapped(context, kCommentWidth)) out += "-- " + line + "\n";
+    }
+    if (uses_transformer_ || HasContext()) out += "local transformer <const> = require \"transformer\"\n";
     if (uses_experts_) out += "local experts <const> = require \"experts\"\n";
     std::vector<std::string> options;
     if (HasSequence()) options.emplace_back("sequence_parallel = false");
     if (draft_.ends.has_logits) options.emplace_back("loss_parallel = false");
+    if (HasContext()) options.push_back("context = " + Quoted(draft_.context));
     if (!options.empty()) out += "local opt <const> = options { " + Join(options, ", ") + " }\n";
-    if (HasSequence()) {
+    if (HasContext()) {
+      out += "local stream <const> = transformer.stream { sequence_parallel = opt.sequence_parallel, loss_parallel = " +
+             std::string(draft_.ends.has_logits ? "opt.loss_parallel" : "false") +
+             ",\n                                            stable = false, context = opt.context }\n"
+             "local residual <const> = stream.residual  -- the hidden states between blocks\n";
+    } else if (HasSequence()) {
       out +=
           "local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between "
           "blocks\n";
     }
-    if (draft_.ends.has_logits) out += "local logits <const> = opt.loss_parallel and shard(-1) or replicate\n";
-    if (uses_stream_)
+    if (draft_.ends.has_logits && !HasContext())
+      out += "local logits <const> = opt.loss_parallel and shard(-1) or replicate\n";
+    if (uses_stream_ && !HasContext())
       out += std::string("local stream <const> = { residual = ") + (HasSequence() ? "residual, " : "replicate, ") +
              StreamRest();
     if (uses_plain_) out += "local plain <const> = { residual = replicate, " + StreamRest();
@@ -151,6 +164,7 @@ class Writer {
 
   // Whether the plan has the option, and whether the hidden states at the blocks that are written now are its shards.
   bool HasSequence() const { return OffersSequence(draft_); }
+  bool HasContext() const { return !draft_.context.empty(); }
   std::string Residual() const { return sequence_ ? "residual" : "replicate"; }
 
   static int LinesOf(const std::string& text) { return static_cast<int>(std::ranges::count(text, '\n')); }
@@ -178,9 +192,11 @@ class Writer {
       uses_transformer_ = true;
       std::string line =
           "transformer.heads_fit(" + Quoted(PathOf(stack, layers, {block.heads_of})) + ", " + Text(block.heads);
-      if (block.kv_heads.known() && block.kv_heads != block.heads) line += ", " + Text(block.kv_heads);
-      AddLine(line + "),");
+      const bool grouped = block.kv_heads.known() && block.kv_heads != block.heads;
+      if (grouped || HasContext()) line += ", " + (grouped ? Text(block.kv_heads) : "nil");
+      AddLine(line + (HasContext() ? ", stream)," : "),"));
     }
+    block_ = &block;
     for (const Decision& decision : block.decisions) AddDecision(decision, stack, layers);
     if (optional) {
       indent_ = "  ";
@@ -309,6 +325,10 @@ class Writer {
       return said.empty() ? name + " {}" : name + " { " + Join(said, ", ") + " }";
     };
     const std::string heads = decision.heads.known() ? "heads = " + Text(decision.heads) : "";
+    if (std::string style = HasContext() ? StyleInContext(decision, heads, with) : ""; !style.empty()) {
+      uses_transformer_ = true;
+      return style;
+    }
     switch (decision.part) {
       case Part::kEmbedding: return with("vocab_rowwise", {sequence_ ? "output = residual" : ""});
       case Part::kHead: return with("colwise", {in, draft_.ends.has_logits ? "output = logits" : "output = replicate"});
@@ -331,6 +351,33 @@ class Writer {
         return decision.turned ? "turned_colwise(shard, replicate, replicate)" : "colwise { output = replicate }";
       case Part::kFromLatent: return with("colwise", {"input = shared", heads});
       default: return "replicated()";
+    }
+  }
+
+  // The styles of which a rank of cp has its own tokens, and of attention perhaps some of the heads; "": another one,
+  // which is the same with all tokens.
+  template <class With>
+  std::string StyleInContext(const Decision& decision, const std::string& heads, const With& with) {
+    const std::string attention = block_->heads.known() ? "attention = true" : "";
+    switch (decision.part) {
+      case Part::kEmbedding: return "transformer.embedding(stream)";
+      case Part::kHead:
+        return std::string("transformer.column(stream, { input = residual, output = ") +
+               (draft_.ends.has_logits ? "stream.logits" : "replicate") + " })";
+      case Part::kColwise: return with("transformer.column(stream,", {"input = residual", heads, attention}) + ")";
+      case Part::kFusedColwise:
+        return with(
+            "transformer.fused_colwise",
+            {"input = residual", "sizes = " + List(decision.sizes),
+             decision.part_heads.empty() ? "" : "heads = " + List(decision.part_heads), "stream = stream", attention});
+      case Part::kRowwise: {
+        if (attention.empty()) return "transformer.block_end(stream)";
+        const bool grouped = block_->kv_heads.known() && block_->kv_heads != block_->heads;
+        return "transformer.block_end(stream, shard(-1), " + Text(block_->heads) + ", " +
+               (grouped ? Text(block_->kv_heads) : "nil") +
+               (draft_.numbers.section.empty() ? ", transformer.window())" : ")");
+      }
+      default: return "";
     }
   }
 
@@ -396,6 +443,7 @@ class Writer {
   std::string indent_ = "  ";
   std::vector<BlockLines> blocks_;
   std::string said_;
+  const Block* block_ = nullptr;  // that is written now
   bool sequence_ = false;
   std::set<std::string> gathered_;  // of the stack that is written now
   bool uses_stream_ = false;

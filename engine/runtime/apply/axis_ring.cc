@@ -16,7 +16,7 @@ AttentionRing::Tokens AxisRing::OwnTokens(int64_t length) const {
 
 at::Tensor AxisRing::Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t length,
                             const AttentionReach& reach) const {
-  return attention_(q, k, v, length, {reach.scale, reach.window, reach.padding});
+  return attention_(q, k, v, length, {reach.scale, reach.window, reach.padding, reach.documents});
 }
 
 }  // namespace moonshard

@@ -59,6 +59,8 @@ struct AttentionReach {
   double scale = 1;               // of the scores
   std::optional<int64_t> window;  // number of positions to which a token attends, its own included; nullopt: all
   at::Tensor padding;             // bool [B or 1, T], true at tokens, of the full sequence; undefined: all are tokens
+  // int64 [B or 1, T], of the full sequence: a token attends to those with its number; undefined: to all
+  at::Tensor documents = {};
 };
 
 // Attention of this rank's tokens over the tokens of all ranks of a mesh axis. The tokens of a sequence are sharded as

@@ -212,6 +212,11 @@ class Scores {
     if (options_.padding.defined()) {
       add(options_.padding.narrow(1, keys.begin, keys.length).view({-1, 1, 1, 1, keys.length}));
     }
+    if (const at::Tensor& documents = options_.documents; documents.defined()) {
+      const at::Tensor of_queries = documents.narrow(1, queries.begin, queries.length).unsqueeze(2);
+      const at::Tensor of_keys = documents.narrow(1, keys.begin, keys.length).unsqueeze(1);
+      add(of_queries.eq(of_keys).unsqueeze(1).unsqueeze(1));
+    }
     return out;
   }
 
@@ -456,10 +461,11 @@ bool Fits(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t
   const bool keys = k.size(0) == q.size(0) && k.size(2) == q.size(2) && k.size(3) == q.size(3);
   const bool values = v.size(0) == k.size(0) && v.size(1) == k.size(1) && v.size(2) == k.size(2);
   const bool heads = k.size(1) > 0 && q.size(1) > 0 && q.size(1) % k.size(1) == 0 && k.size(3) > 0 && v.size(3) > 0;
-  const at::Tensor& of = options.padding;
-  const bool padding = !of.defined() || (of.scalar_type() == at::kBool && of.dim() == 2 &&
-                                         (of.size(0) == q.size(0) || of.size(0) == 1) && of.size(1) == length);
-  return keys && values && heads && padding;
+  const auto of_tokens = [&](const at::Tensor& of, at::ScalarType type) {
+    return !of.defined() || (of.scalar_type() == type && of.dim() == 2 &&
+                             (of.size(0) == q.size(0) || of.size(0) == 1) && of.size(1) == length);
+  };
+  return keys && values && heads && of_tokens(options.padding, at::kBool) && of_tokens(options.documents, at::kLong);
 }
 
 Diagnostic BadTensors(const RingSpec& spec, std::string declared, std::string required) {
@@ -480,12 +486,13 @@ void CheckCall(const RingSpec& spec, const RingSteps& steps, const at::Tensor& q
                const at::Tensor& v, const RingAttentionOptions& options) {
   std::string declared = TextOf("q", q) + ", " + TextOf("k", k) + ", " + TextOf("v", v);
   if (options.padding.defined()) declared += ", " + TextOf("padding", options.padding);
+  if (options.documents.defined()) declared += ", " + TextOf("documents", options.documents);
   if (options.window) declared += ", a window of " + std::to_string(*options.window);
   const int64_t length = steps.length();
   if (!Fits(q, k, v, length, options)) {
     throw PlanError({BadTensors(spec, std::move(declared),
                                 "q [B, n, t, D], k [B, m, t, D] and v [B, m, t, Dv] of one dtype, with m dividing n, "
-                                "padding Bool [B or 1, " +
+                                "padding Bool and documents Long [B or 1, " +
                                     std::to_string(length) + "] and a window of at least 1")});
   }
   const int64_t tokens = steps.Block(spec.group->rank()).length;
@@ -514,6 +521,7 @@ at::Tensor RingAttention::operator()(const at::Tensor& given_q, const at::Tensor
   Call call = {RingSteps(length, options.window, spec.group->size()), options};
   CheckCall(spec, call.steps, q, own.keys, own.values, options);
   if (options.padding.defined()) call.options.padding = options.padding.to(q.device());
+  if (options.documents.defined()) call.options.documents = options.documents.to(q.device());
   const bool recorded =
       at::GradMode::is_enabled() && (q.requires_grad() || own.keys.requires_grad() || own.values.requires_grad());
   const Layout layout = Layout::Shard(kTokenDim);

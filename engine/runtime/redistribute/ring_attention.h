@@ -8,8 +8,8 @@
 //              the keys
 //
 // RingSteps (ring_steps.h) has the steps, and the counts and bytes of the all-to-alls. They depend on the sizes alone,
-// never on values or padding, and every rank runs all of them, also a rank without tokens. Keys and values are
-// exchanged with their own heads (m, not n). Their gradients are exchanged and summed in float32, or float64.
+// never on values, padding or documents, and every rank runs all of them, also a rank without tokens. Keys and values
+// are exchanged with their own heads (m, not n). Their gradients are exchanged and summed in float32, or float64.
 //
 // The work is not balanced: the queries of the last rank attend to every block, those of rank 0 to one. It is done by
 // matrix products in tiles of scores, on every device: no fused attention kernel is used.
@@ -32,6 +32,8 @@ struct RingAttentionOptions {
   std::optional<int64_t> window;  // positions to which a token attends, its own included; nullopt: all up to its own
   // bool [B or 1, T], true at tokens, of the full sequence, on every rank; undefined: all are tokens
   at::Tensor padding;
+  // int64 [B or 1, T], of the full sequence, on every rank: a token attends to those with its number; undefined: to all
+  at::Tensor documents = {};
 };
 
 class RingAttention {
@@ -40,9 +42,9 @@ class RingAttention {
   RingAttention(std::shared_ptr<AxisGroup> group, const std::string& path);
 
   // Returns softmax(scale q k^T) v [B, n, t, Dv] of this rank's queries over the keys of all ranks, causal, within the
-  // window and without padding, in the dtype of q. Scores, merged results and gradients are computed in float32, or in
-  // float64 for float64. Query head h uses key head h / (n / m). The result of a query without any key is zero, and so
-  // is its share of the gradients.
+  // window and the document and without padding, in the dtype of q. Scores, merged results and gradients are computed
+  // in float32, or in float64 for float64. Query head h uses key head h / (n / m). The result of a query without any
+  // key is zero, and so is its share of the gradients.
   //
   // q [B, n, t, D], k [B, m, t, D], v [B, m, t, Dv] of one dtype, m divides n: this rank's tokens, t = its plain shard
   // of `length` tokens over the group (RingSteps::Block), which may be 0, as may B. `length`, the window, B, m, D and

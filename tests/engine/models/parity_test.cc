@@ -74,12 +74,14 @@ void TakeGradients(const CausalLm& model, const NamedTensors& expected, Worst& w
   CHECK(compared == distinct.size());
 }
 
-void CompareStep(CausalLm& model, const std::filesystem::path& folder, const std::string& name) {
+// `packed`: the documents of the rows are given, and their positions counted.
+void CompareStep(CausalLm& model, const std::filesystem::path& folder, const std::string& name, bool packed = false) {
   const NamedTensors inputs = ReadTensors(folder / ("inputs_" + name + ".safetensors"));
   const NamedTensors expected = ReadTensors(folder / ("expected_" + name + ".safetensors"));
   const std::optional<at::Tensor> mask = Maybe(inputs, "attention_mask");
   model.module->zero_grad();
-  const at::Tensor logits = model.forward(inputs.at("input_ids"), mask, Maybe(inputs, "position_ids"));
+  const at::Tensor logits = packed ? model.packed(inputs.at("input_ids"), inputs.at("document_ids"), mask, std::nullopt)
+                                   : model.forward(inputs.at("input_ids"), mask, Maybe(inputs, "position_ids"));
   const at::Tensor loss = CausalLmLoss(logits, inputs.at("labels"));
   loss.backward();
   const at::Tensor meant = mask ? mask->unsqueeze(-1) : torch::ones({}, at::kLong);
@@ -106,6 +108,15 @@ TEST_CASE("logits, loss and gradients are those of transformers") {
       }
     }
   }
+}
+
+// Transformers finds the documents in the positions.
+TEST_CASE("rows of several documents are those of transformers, by their positions and by their documents") {
+  const std::string name = GENERATE("llama_gqa", "mistral_window8", "ministral3_yarn", "gemma3_softcap");
+  const std::filesystem::path folder = SourcePath("tests/parity/" + name);
+  CausalLm model = Load(folder, true);
+  CompareStep(model, folder, "packed");
+  CompareStep(model, folder, "packed", /*packed=*/true);
 }
 
 TEST_CASE("gradients of two micro-batches add up") {

@@ -38,6 +38,40 @@ TEST_CASE("suggest: the plan is on stdout, or in a file that was not there") {
   CHECK(Run({"suggest", scratch.path()}).code == 2);
 }
 
+TEST_CASE("suggest: on a mesh with cp the plan shards the sequence, with the attention that sends fewer bytes") {
+  const ScratchFolder scratch;
+  const std::string file = scratch / "context.lua";
+  const auto suggest = [&](const Words& more) {
+    Words words = {"suggest", kModel, "-o", file, "--replace"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Run(words);
+  };
+  const auto check = [&](const std::string& mesh) {
+    return Run({"check", kModel, "--mesh", mesh, "--plan", file, "--option", "sequence_parallel=true"}).code;
+  };
+  const Outcome chosen = suggest({"--mesh", "cp=4,tp=2"});
+  INFO(chosen.ToText());
+  CHECK(chosen.code == 0);
+  CHECK_THAT(chosen.err, Contains("context = \"ulysses\" on cp=4,tp=2"));
+  CHECK_THAT(ReadWholeFile(file), Contains("context = \"ulysses\" }") && Contains("\"ring\" sends "));
+  CHECK(check("cp=4,tp=2") == 0);
+  CHECK(check("tp=2") == 0);
+  const Outcome asked = suggest({"--mesh", "cp=4", "--context", "ring"});
+  CHECK_THAT(asked.err, Contains("context = \"ring\" on cp=4"));
+  CHECK_THAT(ReadWholeFile(file), Contains("context = \"ring\" }") && Contains("as asked for"));
+  CHECK(check("cp=4") == 0);
+  CHECK(suggest({"--mesh", "cp=4", "--context", "none"}).code == 0);
+  CHECK_THAT(ReadWholeFile(file), !Contains("context"));
+  const Outcome program =
+      Run({"suggest", SourcePath("tests/parity/programs/llama") + "/program.pt2", "--mesh", "cp=2"});
+  CHECK(program.code == 0);
+  CHECK_THAT(program.out, Contains("-- No context parallelism: "));
+  const Outcome without = suggest({"--mesh", "tp=2"});
+  CHECK(without.code == 2);
+  CHECK_THAT(without.err, Contains("MS0508") && Contains("a mesh with cp"));
+  CHECK(suggest({"--context", "ring"}).code == 2);
+}
+
 TEST_CASE("suggest: a program, or a directory and its program, give one plan") {
   const std::string llama = SourcePath("tests/parity/programs/llama");
   const Outcome archive = Run({"suggest", llama + "/program.pt2"});

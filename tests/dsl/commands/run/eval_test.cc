@@ -224,6 +224,48 @@ TEST_CASE("logits left in shards, and micro-batches, change no number") {
   ExpectRecorded(folder / "both.safetensors");
 }
 
+TEST_CASE("rows of several documents have the recorded numbers") {
+  const ScratchFolder folder;
+  const std::string input = kModel + "/inputs_packed.safetensors";
+  for (const Words& more : {Words{"tp=2"}, Words{"tp=2", "--micro-batches", "2", "--option", "loss_parallel=true"},
+                            Words{"cp=2", "--option", "context=ring"},
+                            Words{"cp=4", "--option", "context=ulysses", "--micro-batches", "2"}}) {
+    Words words = {"eval", kModel, "--input", input, "--output", folder / "out.safetensors", "--grads", "--mesh"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunExecutable(ExecutablePath(), words);
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    ExpectRecorded(folder / "out.safetensors", "expected_packed");
+  }
+}
+
+TEST_CASE("a program refuses documents, which it was not exported with") {
+  const ScratchFolder folder;
+  const std::string input =
+      folder.Write("in.json", R"({"input_ids": [[1, 2, 3], [4, 5, 6]], "document_ids": [[0, 0, 1], [0, 1, 1]]})");
+  const Outcome done = RunExecutable(ExecutablePath(), {"eval", kParity + "programs/llama/program.pt2", "--input",
+                                                        input, "--output", folder / "out.safetensors"});
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("MS0508") && Contains("the program cannot take 'document_ids'") &&
+                           Contains("export the model with them in --inputs"));
+}
+
+// 3 labels count: those of 2, 4 and 5, each behind a token of its document.
+TEST_CASE("the loss of documents has no label over a boundary, and positions count from the first token of each") {
+  const ScratchFolder folder;
+  const std::string ids = R"({"input_ids": [[1, 2, 3, 4, 5]], )";
+  const std::string documents = folder.Write("documents.json", ids + R"("document_ids": [[4, 4, 9, 9, 9]]})");
+  const std::string same =
+      folder.Write("same.json", ids + R"("labels": [[1, 2, -100, 4, 5]], "position_ids": [[0, 1, 0, 1, 2]]})");
+  REQUIRE(Eval(folder / "documents.safetensors", {}, documents).code == 0);
+  REQUIRE(Eval(folder / "same.safetensors", {}, same).code == 0);
+  const Outcome compared = RunExecutable(
+      ExecutablePath(), {"compare", folder / "documents.safetensors", folder / "same.safetensors", "--tolerance", "0"});
+  INFO(compared.ToText());
+  CHECK(compared.code == 0);
+}
+
 TEST_CASE("a part of the batch whose labels do not count adds nothing") {
   const ScratchFolder folder;
   const std::string input = folder.Write(
@@ -310,6 +352,11 @@ TEST_CASE("inputs that the model cannot take: said once, no output left") {
        {},
        1,
        {"MS0508", "[0, 1] is 64, the first of 2"}},
+      {"documents",
+       folder.Write("documents.json", R"({"input_ids": [[1, 2, 3]], "document_ids": [[0, 0]]})"),
+       {},
+       1,
+       {"MS0508", "'document_ids' is [1, 2], and 'input_ids' is [1, 3]", "[B or 1, T]"}},
       {"none", folder.Write("none.json", R"({"input_ids": [[], []]})"), {}, 1, {"MS0508", "'input_ids' is empty"}},
       {"parts", "", {"--micro-batches", "7"}, 1, {"MS0508", "not divisible by 7 micro-batches"}},
       {"statistics", "", {"--stats", "/nowhere/stats.json"}, 1, {"MS0409", "/nowhere/stats.json"}},

@@ -80,6 +80,38 @@ TEST_CASE("every format gives the same windows") {
   CHECK(TokenFiles::Open({raw}, wide).ValueOrThrow().count() == 4);
 }
 
+TEST_CASE("the first token of a document is no target, and a row has the document of each input") {
+  const ScratchFolder folder;
+  const std::string file = folder.Write(
+      "a.safetensors", TensorFile({{"tokens", "I32", "[9]", RawTokens<int32_t>(Counting(9))},
+                                   {"document_ids", "U8", "[9]", RawTokens<uint8_t>({7, 7, 7, 2, 2, 5, 6, 7, 8})}}));
+  const std::string plain = folder.Write("b.bin", RawTokens<uint16_t>(Counting(5)));
+  const TokenFiles data = TokenFiles::Open({file, plain}, {.sequence = 4, .vocabulary = 20}).ValueOrThrow();
+  CHECK(data.documents_in() == file);
+  CHECK_FALSE(data.even());
+  REQUIRE(data.count() == 3);
+  NamedTensors rows = data.Allocate(3);
+  for (int64_t row = 0; row < 3; ++row) data.Read(row, rows, row);
+  const auto row = [&](const char* name, int64_t i) {
+    const auto* first = rows.at(name)[i].const_data_ptr<int64_t>();
+    return std::vector<int64_t>(first, first + 4);
+  };
+  CHECK((row("documents", 0) == std::vector<int64_t>{7, 7, 7, 2}));
+  CHECK((row("documents", 1) == std::vector<int64_t>{2, 5, 6, 7}));
+  CHECK((row("documents", 2) == std::vector<int64_t>{0, 0, 0, 0}));
+  CHECK((row("ids", 0) == std::vector<int64_t>{0, 1, 2, 3}));
+  CHECK((row("targets", 0) == std::vector<int64_t>{1, 2, -100, 4}));
+  CHECK((row("targets", 1) == std::vector<int64_t>{-100, -100, -100, -100}));
+  CHECK((row("targets", 2) == std::vector<int64_t>{1, 2, 3, 4}));
+  CHECK(data.Count(rows) == 7);
+  // No target counts: the loss of the row is a number all the same, with the weight 0.
+  NamedTensors second = {{"targets", rows.at("targets").narrow(0, 1, 1)}};
+  CHECK(data.Count(second) == 0);
+  CHECK(second.at("targets").ge(0).all().item<bool>());
+  CHECK_FALSE(
+      TokenFiles::Open({plain}, {.sequence = 4, .vocabulary = 20}).ValueOrThrow().Allocate(1).contains("documents"));
+}
+
 TEST_CASE("several files and directories are one list, and no window spans two") {
   const ScratchFolder folder;
   const std::string one = folder.Write("z_first.bin", RawTokens<uint16_t>(Counting(9)));
@@ -117,6 +149,10 @@ TEST_CASE("data that cannot be trained on is said, all of it at once") {
       {"square.safetensors",
        TensorFile("tokens", "I32", "[2,3]", RawTokens<int32_t>(Counting(6))),
        {"not a 1-D tensor of integers"}},
+      {"documents.safetensors",
+       TensorFile({{"tokens", "I32", "[6]", RawTokens<int32_t>(Counting(6))},
+                   {"document_ids", "I32", "[5]", RawTokens<int32_t>(Counting(5))}}),
+       {"'document_ids' is not a 1-D tensor of 6 integers", "the document of each token"}},
       {"broken.safetensors", "not a header", {"MS0403"}},
   };
   std::vector<std::string> paths = {"/nowhere/tokens.bin"};

@@ -61,6 +61,50 @@ TEST_CASE("one curve, whatever shares the work") {
   CHECK(narrow != alone);
 }
 
+// Documents of 1 to 11 tokens: parts of a batch have other numbers of targets.
+TEST_CASE("one curve of rows of several documents, whatever shares the work") {
+  const ScratchFolder folder;
+  std::vector<int64_t> documents;
+  for (int64_t i = 0; documents.size() < 4000; ++i) documents.insert(documents.end(), 1 + i % 11, i);
+  documents.resize(4000);
+  const std::string data = folder.Write(
+      "documents.safetensors", TensorFile({{"tokens", "U16", "[4000]", RawTokens<uint16_t>(SomeTokens(4000, 64))},
+                                           {"document_ids", "I32", "[4000]", RawTokens<int32_t>(documents)}}));
+  const auto curve = [&](const std::string& name, const Words& more) {
+    Words words = {"--steps", "4", "--log", folder / name};
+    words.insert(words.end(), more.begin(), more.end());
+    Words all = TrainWords(folder, words);
+    all[3] = data;
+    const Outcome done = RunTraining(all);
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    return Losses(folder / name);
+  };
+  const std::vector<double> alone = curve("alone", {});
+  const std::vector<std::pair<std::string, Words>> rows = {
+      {"dp_tp", {"--mesh", "dp=2,tp=2", "--micro-batches", "2"}},
+      {"ring", {"--mesh", "cp=4", "--option", "context=ring", "--option", "loss_parallel=true"}},
+      {"ulysses", {"--mesh", "cp=2,dp=2", "--option", "context=ulysses", "--loss-chunk", "8"}},
+  };
+  for (const auto& [name, words] : rows) {
+    INFO(name);
+    ExpectNear(curve(name, words), alone, BoundOfCurve(alone));
+  }
+}
+
+TEST_CASE("a program refuses a file with documents, which it was not exported with") {
+  const ScratchFolder folder;
+  const std::string data = folder.Write(
+      "documents.safetensors", TensorFile({{"tokens", "U16", "[40]", RawTokens<uint16_t>(SomeTokens(40, 40))},
+                                           {"document_ids", "U8", "[40]", RawTokens<uint8_t>(SomeTokens(40, 3))}}));
+  const std::string program = SourcePath("tests/parity/programs/llama/program.pt2");
+  const Outcome refused = RunTraining(
+      {"train", program, "--init", "1", "--data", data, "--steps", "1", "--sequence", "16", "--batch", "2"});
+  INFO(refused.ToText());
+  CHECK(refused.code == 1);
+  CHECK_THAT(refused.err, Contains("the program cannot take the 'document_ids' of the file") && Contains(data));
+}
+
 TEST_CASE("new weights are the same for every mesh, and another seed's are others") {
   const ScratchFolder folder;
   const std::string config = folder / "config_only";

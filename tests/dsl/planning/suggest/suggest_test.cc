@@ -1,5 +1,6 @@
 // Suggested plans. tests/cases/suggest has models whose modules are called otherwise than the shipped plans know, each
-// with the plan that is suggested for it (APPROVE=1 rewrites those), "ties" being tensors with several names;
+// with the plan that is suggested for it (APPROVE=1 rewrites those), "ties" being tensors with several names, and "mesh"
+// a mesh with cp whose attention is chosen, or the one of "context";
 // families.txt counts how many parameters of every shipped family lie as the shipped plan puts them, and names those
 // that do not.
 #include "dsl/planning/suggest/suggest.h"
@@ -10,6 +11,7 @@
 
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/resolve_model/resolve_model.h"
+#include "dsl/planning/suggest/trial.h"
 #include "engine/core/base/text.h"
 #include "engine/io/safetensors/tree.h"
 #include "engine/plan/match/pattern.h"
@@ -30,8 +32,10 @@ struct Suggested {
   ModelFolder folder;
   std::shared_ptr<const ModuleTree> tree;
 
-  // `ties`: names of parameters that are one tensor, which headers do not show.
-  explicit Suggested(const std::string& path, const std::vector<std::vector<std::string>>& ties = {})
+  // `ties`: names of parameters that are one tensor, which headers do not show. `mesh`: with cp, for whose attention
+  // `context` is wanted, if it is not "".
+  explicit Suggested(const std::string& path, const std::vector<std::vector<std::string>>& ties = {},
+                     const std::string& mesh = "", const std::string& context = "")
       : folder(Open(path)) {
     ModuleTree made = TreeFromCheckpoint(folder.checkpoint, folder.config);
     for (const std::vector<std::string>& names : ties) {
@@ -40,7 +44,14 @@ struct Suggested {
       made.AddTie(std::move(same));
     }
     tree = std::make_shared<const ModuleTree>(std::move(made));
-    suggestion = SuggestPlan(*tree, folder.config);
+    ContextRequest request{mesh, context, {}};
+    if (!mesh.empty()) {
+      request.sent = [&](const std::string& text) {
+        const PlanInputs inputs = {.config = folder.config.json()};
+        return SentInContext(text, inputs, tree, MeshShape::Parse(mesh).ValueOrThrow());
+      };
+    }
+    suggestion = SuggestPlan(*tree, folder.config, nullptr, Certainty::kGuess, request);
   }
 
   Resolution On(const std::string& mesh, const std::map<std::string, JsonValue>& options = {}) const {
@@ -65,7 +76,9 @@ struct Suggested {
 };
 
 bool Offers(const Suggested& suggested, const char* option) {
-  return suggested.suggestion.text.find(std::string(option) + " = false") != std::string::npos;
+  const std::string& text = suggested.suggestion.text;
+  const size_t options = text.find("= options {");
+  return text.substr(0, text.find('\n', options)).find(std::string(option) + " = false") != std::string::npos;
 }
 
 // No error on any mesh that cuts its heads, whatever is switched on.
@@ -106,8 +119,13 @@ TEST_CASE("models with names of their own") {
     INFO(name);
     const JsonValue json = ReadJsonFile(kCases + "/" + name + ".json").ValueOrThrow();
     WriteModelFolder(scratch / name, json);
-    const Suggested suggested(scratch / name, TiesOf(json));
+    const auto text = [&](const char* key) {
+      const JsonValue* const found = json.Find(key);
+      return found == nullptr ? std::string() : found->AsString();
+    };
+    const Suggested suggested(scratch / name, TiesOf(json), text("mesh"), text("context"));
     CheckOnMeshes(suggested, {"tp=1", "tp=2", "dp=2", "dp=2,tp=4"});
+    if (!suggested.suggestion.context.empty()) CheckOnMeshes(suggested, {text("mesh"), "dp=2,cp=2,tp=2"});
     CheckGolden(kCases + "/" + name + ".lua", suggested.suggestion.text);
   }
 }

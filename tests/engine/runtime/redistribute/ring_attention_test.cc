@@ -43,8 +43,9 @@ struct Sequence {
   at::ScalarType dtype = at::kDouble;
   std::string name;
   at::Tensor q, k, v, upstream;
+  at::Tensor documents = {};
 
-  RingAttentionOptions options() const { return {scale, window, padding}; }
+  RingAttentionOptions options() const { return {scale, window, padding, documents}; }
 };
 
 void Fill(Sequence& s, uint64_t seed) {
@@ -58,8 +59,8 @@ void Fill(Sequence& s, uint64_t seed) {
   s.upstream = random(s.heads, s.value_features);
   s.name = "T=" + std::to_string(s.length) + ", heads " + std::to_string(s.heads) + "/" + std::to_string(s.key_heads) +
            ", features " + std::to_string(s.features) + "/" + std::to_string(s.value_features) + ", window " +
-           (s.window ? std::to_string(*s.window) : "none") + (s.padding.defined() ? ", padded" : "") + ", seed " +
-           std::to_string(seed);
+           (s.window ? std::to_string(*s.window) : "none") + (s.padding.defined() ? ", padded" : "") +
+           (s.documents.defined() ? ", of documents" : "") + ", seed " + std::to_string(seed);
 }
 
 // The padding of a batch of two: `left` positions before the tokens of the first sequence and `right` after those of
@@ -71,8 +72,15 @@ at::Tensor PaddingOf(int64_t length, int64_t left, int64_t right, bool swapped) 
   return out;
 }
 
-// Lengths from 1 to 17 with every kind of window, and in turn each kind of padding, heads of several groups, and other
-// features of values than of keys.
+// The documents of a batch of two, or the same of both rows: each has `length` / 3 + 1 tokens, in the second row in two
+// parts.
+at::Tensor DocumentsOf(int64_t length, bool same) {
+  const at::Tensor first = at::arange(length).floor_divide(length / 3 + 1);
+  return same ? first.unsqueeze(0) : at::stack({first, at::arange(length).remainder(length / 2 + 1)});
+}
+
+// Lengths from 1 to 17 with every kind of window, and in turn each kind of padding and of documents, heads of several
+// groups, and other features of values than of keys.
 std::vector<Sequence> Sequences() {
   std::vector<Sequence> out;
   uint64_t seed = 0;
@@ -87,6 +95,7 @@ std::vector<Sequence> Sequences() {
         const auto most = static_cast<int64_t>(seed % static_cast<uint64_t>(length + 1));
         s.padding = PaddingOf(length, most, length / 3, seed % 3 == 2);
       }
+      if (seed % 4 > 1) s.documents = DocumentsOf(length, seed % 4 == 3);
       constexpr int64_t kHeads[][2] = {{4, 2}, {2, 2}, {3, 1}, {1, 1}};
       s.heads = kHeads[seed % 4][0];
       s.key_heads = kHeads[seed % 4][1];
@@ -111,6 +120,8 @@ at::Tensor MaskOf(const Sequence& s) {
   at::Tensor mask = distance.ge(0);
   if (s.window) mask = mask.logical_and(distance.lt(*s.window));
   mask = mask.view({1, 1, s.length, s.length});
+  if (s.documents.defined())
+    mask = mask.logical_and(s.documents.unsqueeze(2).eq(s.documents.unsqueeze(1)).unsqueeze(1));
   return s.padding.defined() ? mask.logical_and(s.padding.unsqueeze(1).unsqueeze(1)) : mask;
 }
 
@@ -612,6 +623,7 @@ TEST_CASE("tensors that do not fit together are an error of ring attention") {
       {x, x, x, {.window = 0}, "a window of 0"},
       {x, x, x, {.padding = at::ones({1, 3})}, "padding Float [1, 3]"},
       {x, x, x, {.padding = at::ones({1, 4}, at::kBool)}, "padding Bool [1, 4]"},
+      {x, x, x, {.documents = at::ones({1, 4}, at::kLong)}, "documents Long [1, 4]"},
       {ones({1, 4, 2, 8}), ones({1, 4, 2, 8}), ones({1, 4, 2, 8}), {}, "3 tokens on this rank"},
   };
   const DeviceMesh mesh = DeviceMesh::Recording(MeshShape{});

@@ -1,0 +1,35 @@
+-- A first plan for Phi3ForCausalLM, from names, shapes and config.json (moonshard suggest).
+-- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
+-- Context parallelism: "ulysses" on cp=2, which sends the fewest bytes for attention. What a rank sends in a step
+-- of one sequence of 32768 tokens: "ulysses" sends 8.00 MiB; "ring" sends 8.00 MiB.
+local transformer <const> = require "transformer"
+local opt <const> = options { sequence_parallel = false, loss_parallel = false, context = "ulysses" }
+local stream <const> = transformer.stream { sequence_parallel = opt.sequence_parallel, loss_parallel = opt.loss_parallel,
+                                            stable = false, context = opt.context }
+local residual <const> = stream.residual  -- the hidden states between blocks
+local n_heads <const> = config.num_attention_heads
+local n_kv_heads <const> = config.num_key_value_heads
+
+return plan {
+  api = 1,
+  -- sure: the embedding: its 61 rows are the vocabulary; ids whose row is on another rank give zeros
+  at("model.embed_tokens", transformer.embedding(stream)),
+  -- sure: norms over all 32 features of the hidden states
+  at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
+  -- guess: 4 heads of 8 features; assumed order: all queries, all keys, all values
+  transformer.heads_fit("model.layers.*.self_attn", n_heads, n_kv_heads, stream),
+  at("model.layers.*.self_attn.qkv_proj",
+     transformer.fused_colwise { input = residual, sizes = { 32, 32, 32 }, heads = { n_heads, n_kv_heads, n_kv_heads }, stream = stream, attention = true }),
+  at("model.layers.*.self_attn.o_proj",
+     transformer.block_end(stream, shard(-1), n_heads, n_kv_heads, transformer.window())),
+  -- sure: 32 features to 48 and back; order: gate, then up
+  at("model.layers.*.mlp.gate_up_proj",
+     transformer.fused_colwise { input = residual, sizes = { config.intermediate_size, config.intermediate_size }, stream = stream }),
+  at("model.layers.*.mlp.down_proj", transformer.block_end(stream)),
+  -- sure: the norm after the last layer
+  at("model.norm", norm_on(residual)),
+  -- sure: the head: logits over the 61 tokens of the vocabulary
+  at("lm_head", transformer.column(stream, { input = residual, output = stream.logits })),
+  -- On a mesh with dp: the parameters of a layer are gathered while it is used.
+  fsdp { wrap = "model.layers.*" },
+}
