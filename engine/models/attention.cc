@@ -101,10 +101,7 @@ LayerContext AttentionBlock::OwnTokens(const LayerContext& context, const at::Te
     return context;
   }
   LayerContext own = context;
-  const AttentionRing::Tokens tokens = ring_->OwnTokens(context.positions.size(1));
-  for (at::Tensor* rows : {&own.rotary.first, &own.rotary.second, &own.positions}) {
-    *rows = rows->narrow(1, tokens.first, tokens.count);
-  }
+  for (at::Tensor* rows : {&own.rotary.first, &own.rotary.second, &own.positions}) *rows = ring_->OwnShard(*rows, 1);
   return own;
 }
 

@@ -33,18 +33,13 @@ std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts, c
   return out;
 }
 
-// How many tokens the experts of a rank receive depends on their values, which the meta device does not have. The
-// blocks of a ring are computed by kernels whose memory on the meta device differs.
+// How many tokens the experts of a rank receive depends on their values, which the meta device does not have.
 void RefuseUnpredicted(const CompiledPlan& plan) {
-  const bool ring = plan.attends_on_ring();
-  if (!plan.exchanges_tokens() && !ring) return;
-  const MeshAxis axis = ring ? MeshAxis::kCp : MeshAxis::kEp;
-  Diagnostic d =
-      MakeDiagnostic(Finding::kNotSupported,
-                     ring ? "the memory of a plan that computes attention on a ring over cp cannot be predicted"
-                          : "the memory of a plan that sends tokens to experts on ep cannot be predicted");
-  d.declared = std::string(ToString(axis)) + "=" + std::to_string(plan.mesh.size(axis));
-  d.required = std::string("a mesh without ") + ToString(axis) + (ring ? ", or context = \"ulysses\"" : "");
+  if (!plan.exchanges_tokens()) return;
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                "the memory of a plan that sends tokens to experts on ep cannot be predicted");
+  d.declared = "ep=" + std::to_string(plan.mesh.size(MeshAxis::kEp));
+  d.required = "a mesh without ep";
   throw PlanError({std::move(d)});
 }
 

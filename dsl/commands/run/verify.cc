@@ -2,11 +2,13 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <numeric>
 #include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -20,6 +22,8 @@
 #include "engine/layout/shards.h"
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/runtime/apply/local_shard.h"
+#include "engine/runtime/collective/axis_group.h"
+#include "engine/runtime/collective/label.h"
 #include "engine/runtime/intercept/operator_scope.h"
 #include "engine/runtime/sharded_model/state.h"
 
@@ -99,6 +103,69 @@ at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const Ve
     out = found;
   }
   return out;
+}
+
+// The sequences of a step and the tokens of each; 0: not known, of a program without ids.
+struct StepRows {
+  int64_t batch = 0;
+  int64_t tokens = 0;
+};
+
+StepRows RowsOf(const Inputs& inputs) {
+  if (inputs.ids.defined()) return {inputs.ids.size(0), inputs.ids.size(1)};
+  const auto ids = std::ranges::find_if(inputs.named, [](const auto& one) { return one.second.dim() == 2; });
+  return ids == inputs.named.end() ? StepRows() : StepRows{ids->second.size(0), ids->second.size(1)};
+}
+
+// As ExpectedShard. A forward may flatten sequences and tokens, [B, T, ...] to [B * T, ...], as a router does: a rank
+// of cp has some tokens of each sequence, which are not neighbours there.
+at::Tensor ExpectedOutput(const at::Tensor& full, at::IntArrayRef shape, VerifiedAxis tp, VerifiedAxis cp,
+                          const StepRows& rows) {
+  const bool flat = cp.ranks > 1 && rows.batch > 1 && full.dim() > 0 &&
+                    full.dim() == static_cast<int64_t>(shape.size()) && full.size(0) == rows.batch * rows.tokens &&
+                    shape[0] != full.size(0) && shape[0] % rows.batch == 0;
+  if (!flat) return ExpectedShard(full, shape, tp, cp);
+  for (VerifiedAxis* axis : {&tp, &cp}) {
+    if (axis->declared.is_shard() && axis->declared.dim >= 0) ++axis->declared.dim;
+  }
+  std::vector<int64_t> opened = {rows.batch, shape[0] / rows.batch};
+  opened.insert(opened.end(), shape.begin() + 1, shape.end());
+  const at::Tensor shard = ExpectedShard(full.unflatten(0, {rows.batch, rows.tokens}), opened, tp, cp);
+  return shard.defined() ? shard.flatten(0, 1) : shard;
+}
+
+// [B * t, ...] of this rank's tokens -> [B * T, ...] of all tokens.
+at::Tensor OfAllTokens(AxisGroup& cp, const at::Tensor& own, const StepRows& rows, const CollectiveLabel& label) {
+  const int64_t block = (rows.tokens + cp.size() - 1) / cp.size();
+  const int64_t tokens = own.size(0) / rows.batch;
+  std::vector<int64_t> shape = own.sizes().vec();
+  shape[0] = tokens;
+  shape.insert(shape.begin(), rows.batch);
+  std::vector<int64_t> padded_shape = shape;
+  padded_shape[1] = block;
+  const at::Tensor padded = at::zeros(padded_shape, own.options());
+  padded.narrow(1, 0, tokens).copy_(own.reshape(shape));
+  const at::Tensor all = cp.AllGather(padded, {Direction::kForward, &label, padded_shape});
+  return all.unflatten(0, {cp.size(), rows.batch})
+      .transpose(0, 1)
+      .flatten(1, 2)
+      .narrow(1, 0, rows.tokens)
+      .flatten(0, 1);
+}
+
+// On cp a rank chooses experts for its own tokens, and the unsharded run for all.
+void GatherChoices(const AppliedPlan& applied, const StepRows& rows, std::vector<RoutingChoice>& choices) {
+  if (applied.plan().mesh.size(MeshAxis::kCp) == 1 || !applied.has_group(MeshAxis::kCp) || rows.batch == 0) return;
+  AxisGroup& cp = applied.group(MeshAxis::kCp);
+  const int64_t own = DimShards::Make(Layout::Shard(0), rows.tokens, cp.size()).ValueOrThrow().length(cp.rank());
+  for (RoutingChoice& choice : choices) {
+    const CollectiveLabel label("verify the choices after '" + choice.after + "'");
+    const bool of_tokens = choice.chosen.dim() == 2 && choice.chosen.size(0) == rows.batch * own;
+    const std::vector<int64_t> all = cp.ExchangeNumbers(of_tokens ? 1 : 0, label);
+    if (std::ranges::count(all, 1) < cp.size()) continue;
+    choice.scores = OfAllTokens(cp, choice.scores.detach(), rows, label);
+    choice.chosen = OfAllTokens(cp, choice.chosen, rows, label);
+  }
 }
 
 // The first tensor that leaves each call of the forward, in the order in which the calls end. Not of calls that a
@@ -203,6 +270,28 @@ at::Tensor SumOfTerms(const AppliedPlan& applied, const at::Tensor& terms, const
       .AllReduce(terms.to(at::kDouble, false, /*copy=*/true), {Direction::kForward, &label, terms.sizes()});
 }
 
+// Whether the rows of an output are those for which a router chose one expert: the ranks of cp have together as many as
+// the unsharded run, which are not shards of its rows. Collective over cp.
+bool HasChosenRows(const AppliedPlan& applied, const at::Tensor& output, const at::Tensor& expected,
+                   const StepRows& rows, const std::string& path) {
+  if (applied.plan().mesh.size(MeshAxis::kCp) == 1 || !applied.has_group(MeshAxis::kCp) || expected.dim() != 2 ||
+      expected.size(0) == rows.batch * rows.tokens) {
+    return false;
+  }
+  const CollectiveLabel label("verify the rows of '" + path + "'");
+  const std::vector<int64_t> counts =
+      applied.group(MeshAxis::kCp).ExchangeNumbers(output.dim() == 2 ? output.size(0) : -1, label);
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0}) == expected.size(0) &&
+         std::ranges::count(counts, -1) == 0;
+}
+
+// The sum of the rows of all ranks of cp.
+at::Tensor SumOfRows(const AppliedPlan& applied, const at::Tensor& rows, const std::string& path) {
+  const at::Tensor own = rows.to(at::kDouble).sum(0);
+  const CollectiveLabel label("verify the output of '" + path + "'");
+  return applied.group(MeshAxis::kCp).AllReduce(own.clone(), {Direction::kForward, &label, own.sizes()});
+}
+
 // Whether the calls of a module have the tokens of several ranks, which no run on one rank has: it is one of the
 // experts of an exchange. Their results are compared as those of the exchange, which brings them back to the tokens.
 bool HasExchangedTokens(const CompiledPlan& plan, std::string_view path) {
@@ -214,7 +303,9 @@ bool HasExchangedTokens(const CompiledPlan& plan, std::string_view path) {
   return false;
 }
 
-void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Outputs& expected, Comparison& comparison) {
+// `routed`: the forward chooses experts.
+void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Outputs& expected, const StepRows& rows,
+                    bool routed, Comparison& comparison) {
   Check(got.size() == expected.size(), "the two runs called different modules");
   const CompiledPlan& plan = applied.plan();
   for (size_t i = 0; i < got.size(); ++i) {
@@ -228,10 +319,18 @@ void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Output
       return out;
     };
     const VerifiedAxis tp = on(MeshAxis::kTp);
-    const at::Tensor shard =
-        ExpectedShard(expected[i].second.to(output.device()), output.sizes(), tp, on(MeshAxis::kCp));
     const bool terms = tp.declared.kind == LayoutKind::kPartial && tp.ranks > 1;
-    comparison.Add("the output of '" + path + "'", path, terms ? SumOfTerms(applied, output, path) : output, shard);
+    const at::Tensor own = terms ? SumOfTerms(applied, output, path) : output;
+    const at::Tensor full = expected[i].second.to(output.device());
+    const std::string what = "the output of '" + path + "'";
+    // The tokens of an expert have no order that both runs have: the unsharded run goes through the sequences, each
+    // rank through its tokens of them. So their sums are compared.
+    if (routed && HasChosenRows(applied, output, full, rows, path)) {
+      const at::Tensor sum = SumOfRows(applied, own, path);
+      comparison.Add(what, path, sum, ExpectedShard(full.to(at::kDouble).sum(0), sum.sizes(), tp, on(MeshAxis::kCp)));
+      continue;
+    }
+    comparison.Add(what, path, own, ExpectedOutput(full, output.sizes(), tp, on(MeshAxis::kCp), rows));
   }
 }
 
@@ -266,8 +365,10 @@ int RunVerify(const VerifyVerb& verb) {
   at::Tensor expected_loss;
   OutputRecorder recorder(sharded.applied->plan());
   RoutingRecorder routing([&] { return LastModule(recorder); });
-  const Outputs outputs =
-      RunObserved(sharded, MadeUpInputs(verb.input, verb.tokens, sharded, mesh.device()), recorder, routing, loss);
+  const Inputs inputs = MadeUpInputs(verb.input, verb.tokens, sharded, mesh.device());
+  const Outputs outputs = RunObserved(sharded, inputs, recorder, routing, loss);
+  const StepRows rows = RowsOf(inputs);
+  GatherChoices(*sharded.applied, rows, routing.choices);
   // The modules of the sharded plan: without ep a plan has no rule for experts that are modules.
   OutputRecorder expected_recorder(sharded.applied->plan());
   RoutingReplay replay(routing.choices);
@@ -282,7 +383,7 @@ int RunVerify(const VerifyVerb& verb) {
   }
   // Of outputs there is no such value: some are masks.
   Comparison forward(*sharded.applied, tolerance, /*largest=*/0, terms);
-  CompareOutputs(*sharded.applied, outputs, expected, forward);
+  CompareOutputs(*sharded.applied, outputs, expected, rows, !routing.choices.empty(), forward);
   forward.Add("the loss", "", loss, expected_loss);
   Comparison backward(*sharded.applied, tolerance, std::isfinite(largest) ? largest : 0, terms);
   CompareGradients(*sharded.applied, *unsharded.applied, backward);

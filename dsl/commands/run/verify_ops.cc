@@ -21,7 +21,6 @@ namespace {
 void Trace(const ShardedModel& sharded, const Inputs& inputs, OperatorTrace& trace) {
   TypeOptions options;
   options.observer = trace.Recorder();
-  options.only_observes = true;
   TypeScope scope(*sharded.applied, options);
   if (inputs.labels.defined()) scope.Input(inputs.labels);
   LossOf(sharded, inputs).backward();

@@ -7,7 +7,8 @@
 // Where the orders differ, a loop over this rank's experts ran fewer times than at tp=1, or a layer masks the rows of
 // other ranks. Repeats are folded for the first; for the second the operators are aligned as lines of two files are.
 // After the first operator without a counterpart a difference could come from a wrong pairing: it is reported as not
-// compared and not as a fault.
+// compared and not as a fault. On a ring attention and its masks have no counterpart, so they are left out of the list
+// of one rank.
 #include "engine/analysis/prove/step_sizes.h"
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <cmath>
 #include <cstdio>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "engine/core/base/text.h"
@@ -23,6 +25,18 @@ namespace moonshard {
 namespace {
 
 constexpr std::string_view kView = "aten::view";
+constexpr std::string_view kRing = "ring attention";  // the region of ring_attention.h
+
+// Attention of one rank, in place of a call of the ring.
+bool IsAttention(std::string_view name) { return name.starts_with("aten::_scaled_dot_product_"); }
+
+// What makes a mask of positions (models/attention.h, MaskOf), and what makes scores of it in front of attention.
+bool MakesMask(std::string_view name) {
+  constexpr std::array kNames = {"aten::arange",      "aten::le",           "aten::lt",    "aten::ge",
+                                 "aten::gt",          "aten::sub",          "aten::where", "aten::zeros",
+                                 "aten::logical_and", "aten::scalar_tensor"};
+  return std::ranges::find(kNames, name) != kNames.end();
+}
 
 // "aten::add_.Tensor" -> "aten::add"; "" for operators that are passed over.
 std::string PairedName(const std::string& full_name) {
@@ -195,12 +209,13 @@ std::vector<Pair> Aligned(const Places& a, const Places& b) {
 class Pairing {
  public:
   Pairing(const StepSizes::Place& place, const StepSizes::Run& here, const StepSizes::Run& full, MeshAxis axis,
-          SizeDifferences& out)
+          bool with_ring, SizeDifferences& out)
       : place_(place),
         here_(here),
         full_(full),
         axis_(axis),
         at_(std::string(" at ") + ToString(axis) + "=1"),
+        with_ring_(with_ring),
         out_(out) {}
 
   // Three attempts, each only where the one before did not explain all operators: pair by order; fold loops and pair
@@ -211,6 +226,9 @@ class Pairing {
   void Run() {
     Places here = Computing(here_);
     Places full = Computing(full_);
+    if (here_.rings > 0 && std::ranges::count_if(full, Attends) - std::ranges::count_if(here, Attends) == here_.rings) {
+      DropUnpaired(here, full);
+    }
     size_t same = CommonNames(here, full);
     const size_t reliable = same;
     std::string diverges;
@@ -226,7 +244,9 @@ class Pairing {
       for (size_t i = 0; i < same; ++i) pairs.push_back({here[i], full[i]});
     } else {
       pairs = Aligned(here, full);
-      if (place_.backward) {
+      if (with_ring_ && pairs.size() == here.size() && OnlyMasksLeft(pairs, full)) {
+        // A mask is all that the other run makes besides.
+      } else if (place_.backward) {
         out_.backwards.push_back(Where() + ", from operator " + diverges + " on");
       } else if (!here_.own_rows) {
         out_.others.push_back("the sizes in " + Where() + ": the forward runs other operators" + at_ +
@@ -254,6 +274,32 @@ class Pairing {
     size_t same = 0;
     while (same < common && a[same]->name == b[same]->name) ++same;
     return same;
+  }
+
+  static bool Attends(const SizedOperator* op) { return IsAttention(op->name); }
+
+  // Leaves out of `full` the attention that the ring computes: of `here` only what runs beside a ring attends too, and
+  // comes in the same order.
+  static void DropUnpaired(const Places& here, Places& full) {
+    size_t next = 0;
+    std::vector<std::string_view> kept;
+    for (const SizedOperator* op : here) {
+      if (Attends(op)) kept.push_back(op->name);
+    }
+    std::erase_if(full, [&](const SizedOperator* op) {
+      if (!Attends(op)) return false;
+      if (next == kept.size() || kept[next] != op->name) return true;
+      ++next;
+      return false;
+    });
+  }
+
+  // Whether all operators of `full` that are in no pair make masks.
+  static bool OnlyMasksLeft(const std::vector<Pair>& pairs, const Places& full) {
+    std::set<const SizedOperator*> paired;
+    for (const Pair& pair : pairs) paired.insert(pair.full);
+    return std::ranges::all_of(full,
+                               [&](const SizedOperator* op) { return paired.contains(op) || MakesMask(op->name); });
   }
 
   std::string Where() const {
@@ -365,6 +411,7 @@ class Pairing {
   const StepSizes::Run& full_;
   MeshAxis axis_;
   std::string at_;  // " at tp=1"
+  bool with_ring_;  // the module or one inside it attends on a ring on the mesh
   SizeDifferences& out_;
   bool loops_ = false;  // loops that run another number of times are paired by their first run
 };
@@ -396,6 +443,26 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(int index) {
   };
 }
 
+OperatorChecker::RegionObserver StepSizes::RegionRecorder() {
+  return [this](const std::string& path, bool backward, std::string_view region) {
+    if (region == kRing && !backward) ++runs_[{path, backward}].rings;
+  };
+}
+
+namespace {
+
+// Whether the module at `path` or one inside it attends on a ring.
+bool AroundRing(const StepSizes& step, std::string_view path) {
+  return std::ranges::any_of(step.runs(), [&](const auto& one) {
+    const std::string& inner = one.first.path;
+    return one.second.rings > 0 &&
+           (path.empty() || inner == path ||
+            (inner.starts_with(path) && inner.size() > path.size() && inner[path.size()] == '.'));
+  });
+}
+
+}  // namespace
+
 SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharded, MeshAxis axis) {
   SizeDifferences out;
   static const StepSizes::Run none;
@@ -414,7 +481,7 @@ SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharde
   places.erase(std::ranges::unique(places).begin(), places.end());
   for (const StepSizes::Place& place : places) {
     if (place.backward && !out.faults.empty()) break;
-    Pairing(place, of(sharded, place), of(unsharded, place), axis, out).Run();
+    Pairing(place, of(sharded, place), of(unsharded, place), axis, AroundRing(sharded, place.path), out).Run();
   }
   return out;
 }

@@ -20,6 +20,9 @@
 //              steps repeats); the sizes of a backward follow from the sizes of the forward, which were compared
 //   outside    the start of slices outside of all modules, such as slices of flattened gradients
 //
+// A ring (ring_attention.h) computes attention as one region, and needs no mask of all tokens. Its counterpart with one
+// rank is attention as an operator: the module has as many of these more as the ring was called, and it and the modules
+// around it may make masks besides. Every other operator must have a counterpart.
 // The comparison also leaves out the following, which only Proof::assumptions mentions: results that differ between
 // ranks, and own rows; operators with a different number of scalar arguments on the mesh; operators without a
 // counterpart in modules that mask rows of other ranks; constants of more than 64 KiB or on the meta device, and later
@@ -52,6 +55,8 @@ class StepSizes {
   // Returns an observer for OperatorChecker::Observe that records operators. `index` is the index of the compared axis
   // in the checker's axes; -1 in the step with one rank on it. The StepSizes must outlive the checker.
   std::function<void(const CheckedOperator&)> Recorder(int index);
+  // Returns an observer for OperatorChecker::ObserveRegions that counts the calls of rings, under the same conditions.
+  OperatorChecker::RegionObserver RegionRecorder();
 
   struct Place {
     std::string path;  // of the module
@@ -62,6 +67,7 @@ class StepSizes {
     std::vector<SizedOperator> operators;
     bool value = false;     // a value was read from a tensor, or the size of a result depended on values
     bool own_rows = false;  // rows of other ranks are masked by operators that do not run at tp=1
+    int64_t rings = 0;      // calls of a ring
   };
   const std::map<Place, Run>& runs() const { return runs_; }
   bool empty() const { return runs_.empty(); }

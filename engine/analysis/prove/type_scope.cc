@@ -111,6 +111,7 @@ struct TypeScope::State final : CallObserver {
       compared_axis = options.without_cp != nullptr ? MeshAxis::kCp : MeshAxis::kTp;
       unsharded = one_rank;
       observers.push_back(own_sizes.Recorder(checker.IndexOf(compared_axis)));
+      checker.ObserveRegions(own_sizes.RegionRecorder());
       // The step at cp=1 is itself compared along tp. A data-parallel rank has a batch of its own, whatever tp is.
       for (MeshAxis axis : kMeshAxes) {
         if (axis != MeshAxis::kCp || compared_axis == MeshAxis::kCp) compared.insert(axis);
@@ -343,18 +344,14 @@ struct TypeScope::State final : CallObserver {
 
 namespace {
 
-// The tokens that an expert received from several ranks have no type on ep, and the keys that a rank received on a ring
-// have none on cp, so that a proof would not mean anything.
-AppliedPlan& Typed(AppliedPlan& applied, const TypeOptions& options) {
+// The tokens that an expert received from several ranks have no type on ep, so that a proof would not mean anything.
+AppliedPlan& Typed(AppliedPlan& applied) {
   const CompiledPlan& plan = applied.plan();
-  const bool ring = plan.attends_on_ring() && !options.only_observes;
-  if (!plan.exchanges_tokens() && !ring) return applied;
-  const MeshAxis axis = ring ? MeshAxis::kCp : MeshAxis::kEp;
+  if (!plan.exchanges_tokens()) return applied;
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                ring ? "the types of a plan that computes attention on a ring over cp cannot be checked"
-                                     : "the types of a plan that sends tokens to experts on ep cannot be checked");
-  d.declared = std::string(ToString(axis)) + "=" + std::to_string(plan.mesh.size(axis));
-  d.required = std::string("a mesh without ") + ToString(axis) + (ring ? ", or context = \"ulysses\"" : "");
+                                "the types of a plan that sends tokens to experts on ep cannot be checked");
+  d.declared = "ep=" + std::to_string(plan.mesh.size(MeshAxis::kEp));
+  d.required = "a mesh without ep";
   d.help = "verify compares the numbers of such a plan with those of an unsharded run";
   throw PlanError({std::move(d)});
 }
@@ -362,7 +359,7 @@ AppliedPlan& Typed(AppliedPlan& applied, const TypeOptions& options) {
 }  // namespace
 
 TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
-    : state_(std::make_unique<State>(Typed(applied, options), options)) {}
+    : state_(std::make_unique<State>(Typed(applied), options)) {}
 
 // Finish closes first and checks then: gradients are read by the checker and by no operator, and what the host runs
 // after the step must not be recorded as a part of it. A scope that an exception leaves closes here, without a proof.

@@ -56,9 +56,6 @@ struct TypeOptions {
   // keeps the computed layout, and the difference is added to Proof::untrue instead of the faults. ProveAtTwoSizes sets
   // this option itself.
   bool believe_knowledge = false;
-  // true: the scope only calls `observer`, and Finish must not be called. Such a scope accepts a plan that computes
-  // attention on a ring over cp, whose types cannot be proven.
-  bool only_observes = false;
 };
 
 // Proves a step at tp=1 and at the tp of `shape`; if `shape` has cp, at cp=1 before. `run` builds the model, applies
@@ -75,7 +72,7 @@ Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions
 
 // Use on one thread. An AppliedPlan has at most one open scope, and must outlive the scope. The constructor throws
 // PlanError: kBadArgument if an operator_like of the plan refers to an operator without a rule; kNotSupported if the
-// plan sends tokens to experts on ep, or computes attention on a ring over cp.
+// plan sends tokens to experts on ep.
 class TypeScope {
  public:
   explicit TypeScope(AppliedPlan& applied, const TypeOptions& options = {});

@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "engine/analysis/types/nested_shards.h"
 #include "engine/analysis/types/operator_checker.h"
+#include "engine/core/base/text.h"
 #include "engine/layout/shards.h"
 
 namespace moonshard {
@@ -24,6 +26,60 @@ namespace {
 // indices".
 std::string WithIndices(const AxisType& type) {
   return type.ToString() + (type.is_shard() && type.map != nullptr ? ", where " + type.map->ToString() : "");
+}
+
+// "'all-gather' at model.embed_tokens output 0".
+std::shared_ptr<const std::string> OriginOf(const RegionInfo& region) {
+  std::string origin("'");
+  origin.append(region.name).append("'");
+  if (!region.label.empty()) origin.append(" at ").append(region.label);
+  return std::make_shared<const std::string>(std::move(origin));
+}
+
+// Whether a region leaves a shard where it was: `made`, of type `after`, is the same plain shard of a dim as its input.
+// The local size alone does not tell which elements that is: rank 0 of 13 on two ranks has 7, as it has of 14.
+bool KeepsShard(const Layout& layout, const std::vector<int64_t>& sizes, const AxisType& before, const AxisType& after,
+                const at::Tensor& made) {
+  return layout.is_plain_shard() && before.is_shard() && after.is_shard() && after.parts.empty() &&
+         before.dim == after.dim && before.lead == 1 && sizes[static_cast<size_t>(before.dim)] == made.size(after.dim);
+}
+
+// The indices of dim `dim` of `full` that the view `slice` has; nullopt: it is no slice along this dim.
+std::optional<Interval> SliceAlong(int64_t dim, const at::Tensor& full, const at::Tensor& slice) {
+  if (slice.dim() != full.dim() || !slice.is_alias_of(full) || slice.strides() != full.strides()) return std::nullopt;
+  for (int64_t d = 0; d < full.dim(); ++d) {
+    if (d != dim && slice.size(d) != full.size(d)) return std::nullopt;
+  }
+  const int64_t offset = slice.storage_offset() - full.storage_offset();
+  const int64_t stride = full.stride(dim);
+  if (stride <= 0 || offset % stride != 0) return std::nullopt;
+  return Interval{offset / stride, slice.size(dim)};
+}
+
+// The indices of dim `dim` of `full` that the views `parts` have, in order, adjacent ones joined; nullopt: one of them
+// is no slice.
+std::optional<std::vector<Interval>> SlicesAlong(int64_t dim, const at::Tensor& full, at::TensorList parts) {
+  std::vector<Interval> out;
+  for (const at::Tensor& part : parts) {
+    const std::optional<Interval> slice = SliceAlong(dim, full, part);
+    if (!slice) return std::nullopt;
+    if (slice->length == 0) continue;
+    if (!out.empty() && out.back().begin + out.back().length == slice->begin) {
+      out.back().length += slice->length;
+    } else {
+      out.push_back(*slice);
+    }
+  }
+  return out;
+}
+
+// "elements 0 to 3 and 12 to 15 of dim 1".
+std::string SlicesText(const std::vector<Interval>& slices, int64_t dim) {
+  std::vector<std::string> out;
+  for (const Interval& slice : slices) {
+    out.push_back(std::to_string(slice.begin) + " to " + std::to_string(slice.begin + slice.length - 1));
+  }
+  return (out.empty() ? "no elements" : "elements " + Join(out, " and ")) + " of dim " + std::to_string(dim);
 }
 
 }  // namespace
@@ -164,10 +220,16 @@ void OperatorChecker::CheckLoss(const at::Tensor& loss) {
 }
 
 void OperatorChecker::EnterRegion(const RegionInfo& region) {
-  regions_.emplace_back();
+  regions_.emplace_back().name = region.name;
   if (!trusted_.contains(region.name)) trusted_.emplace(region.name);
 }
-void OperatorChecker::LeaveRegion() { regions_.pop_back(); }
+void OperatorChecker::LeaveRegion() {
+  const std::string name = std::move(regions_.back().name);
+  regions_.pop_back();
+  if (!region_observer_) return;
+  const ModulePath::Place place = path_.Here();
+  region_observer_(place.path, place.backward, name);
+}
 
 std::vector<size_t> OperatorChecker::AxesOf(const RegionInfo& region) const {
   std::vector<size_t> out;
@@ -182,7 +244,7 @@ void OperatorChecker::RegionInput(const RegionInfo& region, const at::Tensor& te
   if (axes.empty() || !tensor.defined()) return;
   const TensorType all = Get(tensor);
   if (!regions_.empty() && regions_.back().type.empty()) {
-    regions_.back() = {all, layout, tensor.sizes().vec(), tensor.unsafeGetTensorImpl()};
+    regions_.back() = {all, layout, tensor.sizes().vec(), tensor.unsafeGetTensorImpl(), regions_.back().name};
   }
   for (size_t index : axes) CheckRegionInput(region, tensor, layout, all[index], axes_[index]);
 }
@@ -285,17 +347,55 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
     const CheckedAxis& checked = axes_[index];
     AxisType& here = type[index];
     const int64_t full_size = input.type.empty() ? -1 : FullSize(input, layout, tensor, checked);
-    const bool by_value = here.by_value;
+    const AxisType before = here;
     here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
-    here.by_value = by_value;
+    here.by_value = before.by_value;
+    if (KeepsShard(input.layout, input.sizes, before, here, tensor)) {
+      here.map = before.map;
+      here.uneven = before.uneven;
+      here.of_gradient = before.of_gradient;
+    }
     // A shard of one head is the whole on every rank, and the gradients of all ranks are summed: `shared`.
     if (here.is_whole() && !path_.Here().backward) here = AxisType::Shared();
-    std::string origin("'");
-    origin.append(region.name).append("'");
-    if (!region.label.empty()) origin.append(" at ").append(region.label);
-    here.since = std::make_shared<const std::string>(std::move(origin));
+    here.since = OriginOf(region);
   }
   SetType(tensor, std::move(type));
+}
+
+// What a region claims of a slice is not believed: which elements a view has can be read from its strides and its
+// offset, also on the meta device, and a rotary table at the positions of another rank has the right size.
+void OperatorChecker::RegionSlice(const RegionInfo& region, const at::Tensor& full, at::TensorList parts,
+                                  const at::Tensor& shard, const Layout& layout) {
+  if (!full.defined() || !shard.defined()) return;
+  RegionInput(region, full, Layout::Replicate());
+  TensorType type = Get(full);
+  const int64_t dim = layout.dim < 0 ? layout.dim + full.dim() : layout.dim;
+  const std::vector<size_t> axes = AxesOf(region);
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    const bool nested = !axes.empty() && std::ranges::count(axes, i) == 0 && type[i].is_shard() && type[i].dim == dim;
+    if (!nested || IsDataAxis(axes_[i].axis)) continue;
+    NoteUnproven(std::string(region.name) + ": it is not known which elements each rank of " + ToString(axes_[i].axis) +
+                 " holds of a dim that is sharded twice");
+    type[i] = AxisType::Of(TypeKind::kUnproven);
+  }
+  const std::optional<std::vector<Interval>> found = SlicesAlong(dim, full, parts);
+  for (size_t index : axes) {
+    const CheckedAxis& axis = axes_[index];
+    AxisType& here = type[index];
+    if (!here.is_replicate()) {
+      if (!here.is(TypeKind::kUnproven)) here = AxisType::Of(TypeKind::kFaulty);
+      continue;
+    }
+    here = TypeOfLayout(layout, shard.sizes(), full.size(dim), axis.ranks, axis.rank);
+    here.since = OriginOf(region);
+    const DimShards shards = DimShards::Make(layout, full.size(dim), axis.ranks).ValueOrThrow();
+    if (found == shards.of(axis.rank) && shard.size(dim) == shards.length(axis.rank)) continue;
+    const ModulePath::Place place = path_.Here();
+    Blame({TypeFault::Kind::kRegion, place.path, place.backward, axis.axis, std::string(region.name), "",
+           SlicesText(shards.of(axis.rank), dim), found ? SlicesText(*found, dim) : "no slice of the full tensor", ""});
+    here = AxisType::Of(TypeKind::kFaulty);
+  }
+  SetType(shard, std::move(type));
 }
 
 // A sum over the ranks makes terms whole. Of a shard it stays a shard: several ranks hold that shard (key and value

@@ -18,6 +18,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -99,6 +100,10 @@ class OperatorChecker final : public OperatorHandler {
   void ExpectSizesCompared(AxisSet axes) { sizes_compared_ = axes; }
   void Observe(std::function<void(const CheckedOperator&)> observer) { observer_ = std::move(observer); }
 
+  // Calls `observer` at the end of each region, with the path of the module, the direction and the region's name.
+  using RegionObserver = std::function<void(const std::string& path, bool backward, std::string_view region)>;
+  void ObserveRegions(RegionObserver observer) { region_observer_ = std::move(observer); }
+
   const std::vector<TypeFault>& faults() const { return faults_; }
   const UnprovenOperators& unproven() const { return unproven_; }
   int64_t operators() const { return operators_; }
@@ -115,6 +120,9 @@ class OperatorChecker final : public OperatorHandler {
   void RegionGradientInput(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& gradient) override;
   void RegionGradientOutput(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
                             const Layout& layout) override;
+  // Reports a fault if `parts` are not the views of `full` at the indices that `layout` gives to this rank.
+  void RegionSlice(const RegionInfo& region, const at::Tensor& full, at::TensorList parts, const at::Tensor& shard,
+                   const Layout& layout) override;
   void RegionSum(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) override;
   void OwnRows(const at::Tensor& ids, const at::Tensor& table) override;
   void OwnRows(const at::Tensor& ids, MeshAxis axis) override;
@@ -189,6 +197,7 @@ class OperatorChecker final : public OperatorHandler {
   std::vector<std::pair<const c10d::ProcessGroup*, MeshAxis>> groups_;
   std::vector<at::Tensor> kept_leaves_;  // keeps the leaves alive, so that no address is used again
   std::function<void(const CheckedOperator&)> observer_;
+  RegionObserver region_observer_;
   std::vector<TypeFault> faults_;
   std::vector<TypeFault> untrue_;
   bool believes_knowledge_ = false;
@@ -206,6 +215,7 @@ class OperatorChecker final : public OperatorHandler {
     Layout layout;
     std::vector<int64_t> sizes;
     const void* tensor = nullptr;  // identity
+    std::string name;              // of the region
   };
   // Returns the full size of the dim of `made` that `layout` shards, computed from the region's input; -1: not known.
   static int64_t FullSize(const RegionSource& input, const Layout& layout, const at::Tensor& made,

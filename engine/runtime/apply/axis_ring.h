@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/layout/layout.h"
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/nn/boundary.h"
 #include "engine/runtime/redistribute/ring_attention.h"
@@ -20,10 +21,13 @@ class AxisRing final : public AttentionRing {
   AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path);
 
   Tokens OwnTokens(int64_t length) const override;
+  at::Tensor OwnShard(const at::Tensor& full, int64_t dim) const override;
   at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t length,
                     const AttentionReach& reach) const override;
 
  private:
+  std::string path_;
+  AxisSet axes_;
   int64_t rank_;
   int64_t ranks_;
   RingAttention attention_;

@@ -45,6 +45,8 @@ class OperatorHandler {
                                    const at::Tensor& /*gradient*/) {}
   virtual void RegionGradientOutput(const RegionInfo& /*region*/, const at::Tensor& /*parameter*/,
                                     const at::Tensor& /*sum*/, const Layout& /*layout*/) {}
+  virtual void RegionSlice(const RegionInfo& /*region*/, const at::Tensor& /*full*/, at::TensorList /*parts*/,
+                           const at::Tensor& /*shard*/, const Layout& /*layout*/) {}
   virtual void RegionSum(const RegionInfo& /*region*/, const at::Tensor& /*terms*/, const at::Tensor& /*sum*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, const at::Tensor& /*table*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, MeshAxis /*axis*/) {}

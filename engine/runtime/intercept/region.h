@@ -44,6 +44,11 @@ class Region {
   // Declares an output. On axes other than the region's, the output has the layout of the first input. With
   // `summed`, dims that are sharded on those axes were reduced, so the output is partial on those axes.
   void DeclareOutput(const at::Tensor& tensor, const Layout& layout, bool summed = false);
+  // Declares that `shard`, which consists of `parts` in their order, is what this rank owns of `full` under `layout`, a
+  // shard without owner. The parts are slices of `full`, as views, along the sharded dim; one part may itself be the
+  // shard. On the region's axes `full` is replicated; on other axes the shard has the layout of `full`. The layout
+  // checker compares the elements of the views with those of the shard, and reports other elements as an error.
+  void DeclareSlice(const at::Tensor& full, at::TensorList parts, const at::Tensor& shard, const Layout& layout);
   // Declares that `sum` is the sum of the ranks' `terms` over the region's axes. If the terms are gradients of shards
   // that several ranks hold, `sum` is the sum over the ranks that hold the same shard. `terms` is undefined on a rank
   // without a term.

@@ -75,6 +75,10 @@ class AttentionRing {
   virtual ~AttentionRing() = default;
   // The tokens of this rank in a sequence of `length` tokens.
   virtual Tokens OwnTokens(int64_t length) const = 0;
+  // Returns the tokens of this rank along dim `dim` of `full`, which has all tokens and is the same on every rank:
+  // rotary tables, positions. A view where possible. The layout checker takes the result for a shard; a slice that is
+  // made otherwise it takes for a tensor that every rank has.
+  virtual at::Tensor OwnShard(const at::Tensor& full, int64_t dim) const = 0;
   // q [B, n, t, D], k [B, m, t, D] and v [B, m, t, Dv] of this rank's t tokens, rotated for their positions in the full
   // sequence of `length` tokens; m divides n -> [B, n, t, Dv], differentiable. Collective over the ranks of
   // the axis, in the forward and in the backward.

@@ -64,8 +64,8 @@ using RingSpec = RingAttention::Spec;
 constexpr const char* kName = "ring attention";
 constexpr int64_t kTokenDim = 2;
 
-// The scores that exist at a time are at most these, or those of one query: on a CPU what a cache of 1 MiB holds, on
-// other devices 64 MiB in float32.
+// The scores that exist at a time are at most these, or those of one query: on a CPU (and on the meta device, which
+// predicts its memory) what a cache of 1 MiB holds, on other devices 64 MiB in float32.
 constexpr int64_t kMostScoresOnCpu = int64_t{1} << 18;
 constexpr int64_t kMostScores = int64_t{1} << 24;
 
@@ -153,7 +153,7 @@ class Scores {
   void ForEachTile(const std::function<void(const Tile&)>& run) const {
     if (queries_.size(0) == 0) return;
     const int64_t keys = keys_.size(kTokenDim);
-    const int64_t most = queries_.is_cpu() ? kMostScoresOnCpu : kMostScores;
+    const int64_t most = queries_.is_cpu() || queries_.is_meta() ? kMostScoresOnCpu : kMostScores;
     const int64_t rows = std::max<int64_t>(1, most / (queries_.size(0) * queries_.size(1) * keys));
     const int64_t count = queries_.size(kTokenDim);
     for (int64_t begin = 0; begin < count; begin += rows) {

@@ -1,6 +1,9 @@
 // `explain --memory`: what stands on which stream, the same bytes every time, and what a plan's options do to the peak.
 #include <catch2/catch.hpp>
 
+#include <map>
+#include <string>
+
 #include "engine/core/base/json.h"
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
@@ -75,6 +78,23 @@ TEST_CASE("the peak follows the plan") {
   CHECK(Peak(Json({"--dtype", "float64"})) > plain * 3 / 2);
   const Outcome other = Explain(kModel, {"--mesh", "tp=2", "--rank", "1", "--json"});
   CHECK_THAT(other.out, Contains("\"rank\": 1"));
+}
+
+// The last rank, which attends to all blocks of a ring.
+TEST_CASE("the peak falls with the number of ranks that share the tokens") {
+  for (const std::string context : {"ulysses", "ring"}) {
+    std::map<int64_t, int64_t> peaks;
+    for (const int64_t cp : {1, 2, 4}) {
+      const Outcome done =
+          Explain(kModel, {"--json", "--tokens", "1,4096", "--mesh", "cp=" + std::to_string(cp), "--rank",
+                           std::to_string(cp - 1), "--option", "context=" + context, "--option", "loss_parallel=true"});
+      INFO(done.ToText());
+      REQUIRE(done.code == 0);
+      peaks[cp] = Peak(ParseJson(done.out, "stdout").ValueOrThrow());
+    }
+    INFO(context << ": " << peaks[1] << ", " << peaks[2] << ", " << peaks[4]);
+    for (const int64_t cp : {2, 4}) CHECK(peaks[cp] * cp < peaks[1] * 11 / 10);
+  }
 }
 
 TEST_CASE("experts are assumed to get equal parts, which is said") {

@@ -34,6 +34,9 @@ TEST_CASE("the shipped plans are verified") {
       {"phi3_gqa", "dp=2,cp=2", "context=ulysses"},
       {"llama_bias", "cp=3", "context=ring"},
       {"gemma3_softcap", "cp=2,tp=2", "context=ring"},
+      {"mixtral", "cp=2", "context=ulysses"},
+      {"mixtral", "cp=2", "context=ring"},
+      {"mixtral", "cp=3", "context=ring"},
       {"mixtral", "ep=2", "exchange=true"},
       {"mixtral", "dp=2,ep=2", "exchange=true"},
       {"routers/mixtral", "ep=2,tp=2", "exchange=true"},
@@ -53,6 +56,9 @@ TEST_CASE("experts are verified, whose outputs are terms of a sum") {
       {"tp=2", "sequence_parallel=true"},
       {"ep=2", "exchange=true"},
       {"ep=4,tp=2", "exchange=true"},
+      {"cp=2", "context=ulysses"},
+      {"cp=4", "context=ring"},
+      {"cp=2,tp=2", "context=ring"},
   }));
   const Outcome full = Verify("qwen3_moe", {"--mesh", mesh, "--option", option});
   INFO(full.ToText());
@@ -62,8 +68,10 @@ TEST_CASE("experts are verified, whose outputs are terms of a sum") {
 
 // How many tokens get other experts depends on the CPU's kernels (routing_test.cc has what is done with them).
 TEST_CASE("experts are verified in a dtype in which their scores are nearly equal") {
-  const auto [model, tokens] = GENERATE(table<std::string, std::string>({{"qwen3_moe", "2,13"}, {"mixtral", "8,32"}}));
-  const Outcome done = Verify(model, {"--mesh", "tp=2", "--dtype", "bfloat16", "--tokens", tokens});
+  const auto [model, tokens, mesh] = GENERATE(table<std::string, std::string, std::string>(
+      {{"qwen3_moe", "2,13", "tp=2"}, {"mixtral", "8,32", "tp=2"}, {"mixtral", "8,33", "cp=2"}}));
+  const Outcome done =
+      Verify(model, {"--mesh", mesh, "--option", "context=ring", "--dtype", "bfloat16", "--tokens", tokens});
   INFO(done.ToText());
   CHECK(done.code == 0);
   CHECK_THAT(done.out, Contains("verified"));
@@ -96,6 +104,11 @@ TEST_CASE("a planted fault is named") {
        {"--option", "exchange=true"},
        "the output of 'model.layers.1.block_sparse_moe.experts' differs",
        "ep=2"},
+      {"expert_of_other_features",
+       "mixtral",
+       {"--option", "context=ring"},
+       "the output of 'model.layers.1.block_sparse_moe.experts.1.w2' differs",
+       "cp=2,tp=2"},
       {"experts_not_summed",
        "qwen3_moe",
        {"--option", "exchange=true"},
@@ -218,7 +231,8 @@ TEST_CASE("--types proves a plan that shards the sequence on cp") {
       {"qwen3_head_dim12", "cp=2,tp=2", "true"},
       {"gemma3_softcap", "cp=2,tp=2", "false"},
   }));
-  const Outcome done = Verify(model, {"--mesh", mesh, "--option", "context=ulysses", "--option",
+  const std::string context = GENERATE("ulysses", "ring");
+  const Outcome done = Verify(model, {"--mesh", mesh, "--option", "context=" + context, "--option",
                                       "sequence_parallel=" + sequence_parallel, "--types", "--rank", "1"});
   INFO(done.ToText());
   CHECK(done.code == 0);
@@ -232,22 +246,6 @@ TEST_CASE("--types and --ops refuse experts on cp") {
     INFO(done.ToText());
     CHECK(done.code == 1);
     CHECK_THAT(done.err, Contains("error[MS0506]: " + option + " cannot check experts whose tokens are sharded on cp"));
-  }
-}
-
-TEST_CASE("--types and the prediction of memory refuse a ring, whatever the family") {
-  for (const char* model : {"llama_gqa", "phi3_gqa"}) {
-    const Outcome done = Verify(model, {"--mesh", "cp=2", "--option", "context=ring", "--types"});
-    INFO(done.ToText());
-    CHECK(done.code != 0);
-    CHECK_THAT(done.err, Contains("error[MS0506]: the types of a plan that computes attention on a ring over cp"));
-    CHECK_THAT(done.err, Contains("context = \"ulysses\""));
-    CHECK_THAT(done.out, !Contains("proven"));
-    const Outcome memory = RunExecutable(
-        ExecutablePath(), {"explain", kParity + model, "--mesh", "cp=2", "--option", "context=ring", "--memory"});
-    INFO(memory.ToText());
-    CHECK(memory.code != 0);
-    CHECK_THAT(memory.err, Contains("the memory of a plan that computes attention on a ring over cp"));
   }
 }
 

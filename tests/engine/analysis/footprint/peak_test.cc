@@ -21,6 +21,7 @@
 #include "engine/train/loss/vocabulary_of.h"
 #include "tests/engine/models/fixture.h"
 #include "tests/support/counting_allocator.h"
+#include "tests/support/paths.h"
 
 namespace moonshard::test {
 namespace {
@@ -36,11 +37,13 @@ struct Setup {
   bool loss_parallel = false;
   std::string recompute;  // "", "layers", "attention": layers but for attention's results
   bool fsdp = false;
+  std::string context = {};  // "ulysses", "ring"
+  int64_t rank = 0;
   at::ScalarType type = at::kFloat;
   std::string Name() const {
     return folder.filename().string() + " " + mesh + (sequence_parallel ? " sequence_parallel" : "") +
            (loss_parallel ? " loss_parallel" : "") + (recompute.empty() ? "" : " recompute " + recompute) +
-           (fsdp ? " fsdp" : "");
+           (fsdp ? " fsdp" : "") + (context.empty() ? "" : " " + context + ", rank " + std::to_string(rank));
   }
 };
 
@@ -57,7 +60,7 @@ Model Make(const Setup& setup, c10::Device device, ApplyOptions options) {
     const nn::DeferInit defer;
     out.net = MakeCausalLm(config).ValueOrThrow();
   }
-  const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse(setup.mesh).ValueOrThrow(), /*rank=*/0, device);
+  const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse(setup.mesh).ValueOrThrow(), setup.rank, device);
   PlanInputs inputs;
   inputs.config = config;
   inputs.mesh = mesh.shape();
@@ -65,6 +68,7 @@ Model Make(const Setup& setup, c10::Device device, ApplyOptions options) {
   inputs.model = live.tree.get();
   inputs.options["sequence_parallel"] = setup.sequence_parallel;
   inputs.options["loss_parallel"] = setup.loss_parallel;
+  if (!setup.context.empty()) inputs.options["context"] = setup.context;
   Plan plan = LoadPlanFile(SelectPlan(config).ValueOrThrow(), inputs).ValueOrThrow();
   if (!setup.recompute.empty()) {
     Recomputed section;
@@ -152,6 +156,24 @@ std::vector<Setup> Setups() {
     for (const char* recompute : {"", "layers"}) {
       out.push_back({folder, "dp=2", false, false, recompute, true});
       out.push_back({folder, "dp=2,tp=2", true, false, recompute, true});
+    }
+  }
+  // The first rank of a ring computes with its own block, the last one with all.
+  for (const char* model : {"llama_gqa", "qwen3_head_dim12", "gemma3_softcap", "mistral_window8", "mixtral"}) {
+    for (const char* context : {"ulysses", "ring"}) {
+      for (const auto& [mesh, sequence_parallel, last] :
+           {std::tuple("cp=2", false, 1), std::tuple("cp=4", false, 3), std::tuple("cp=2,tp=2", true, 3)}) {
+        for (const int64_t rank : {0, last}) {
+          Setup setup{SourcePath("tests/parity/" + std::string(model)), mesh, sequence_parallel};
+          setup.context = context;
+          setup.rank = rank;
+          out.push_back(setup);
+        }
+        Setup recomputed{SourcePath("tests/parity/" + std::string(model)), mesh, sequence_parallel, false, "layers"};
+        recomputed.context = context;
+        recomputed.rank = last;
+        out.push_back(recomputed);
+      }
     }
   }
   return out;
