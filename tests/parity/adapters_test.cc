@@ -113,6 +113,7 @@ void ExpectGradients(const AppliedPlan& applied, const NamedTensors& expected, c
       Expect(!parameter.tensor.grad().defined(), parameter.path + " has no gradient");
       continue;
     }
+    Expect(parameter.tensor.grad().defined(), parameter.path + " has a gradient on every rank");
     const at::Tensor full = GatherFull(applied, parameter, parameter.tensor.grad());
     std::string name = NameOf(parameter.path);
     if (const size_t at = name.find(".w1.lora_A"); expected.count("grad." + name) == 0 && at != std::string::npos) {
