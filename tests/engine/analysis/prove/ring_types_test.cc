@@ -30,8 +30,8 @@
 namespace moonshard::test {
 namespace {
 
-// Of the recorded 13, of which the last of four ranks has one: the sharded dim of one element is ambiguous. And where tp
-// shards the tokens of cp again, a rank without peers does not know which they are.
+// Of the recorded 13, of which the last of four ranks has one: the sharded dim of one element is ambiguous. And where
+// tp shards the tokens of cp again, a rank without peers does not know which they are.
 constexpr int64_t kTokensOfEqualShards = 12;
 
 // On a Recording mesh; `change` is called for a mesh with cp, of a plan with ddp.
@@ -122,6 +122,7 @@ enum class RingFault {
   kUndeclaredSlice,         // right numbers, by a slice of its own
   kPositionsFromZero,       // every rank counts its tokens from 0
   kNoRing,                  // attends to its own tokens
+  kNoAttention,             // each token attends to itself
   kShiftedLabels,           // the next token of a rank's own tokens, without those of the next rank
 };
 
@@ -168,9 +169,12 @@ struct HostAttentionImpl : torch::nn::Module {
     const at::Tensor queries = heads(q(x)) * positions;
     const at::Tensor keys = heads(k(x)) * positions;
     const at::Tensor values = heads(v(x));
-    const at::Tensor mixed = ring == nullptr || fault == RingFault::kNoRing
-                                 ? at::scaled_dot_product_attention(queries, keys, values, {}, 0, /*is_causal=*/true)
-                                 : ring->Attend(queries, keys, values, length, {.scale = 1 / std::sqrt(4.0)});
+    at::Tensor mixed = values;
+    if (ring == nullptr || fault == RingFault::kNoRing) {
+      mixed = at::scaled_dot_product_attention(queries, keys, values, {}, 0, /*is_causal=*/true);
+    } else if (fault != RingFault::kNoAttention) {
+      mixed = ring->Attend(queries, keys, values, length, {.scale = 1 / std::sqrt(4.0)});
+    }
     return x + o(mixed.transpose(1, 2).flatten(2));
   }
   nn::Linear q = nullptr, k = nullptr, v = nullptr, o = nullptr;
@@ -273,6 +277,15 @@ TEST_CASE("what is wrong around a ring is a fault at its module, on every rank")
       CHECK(proof.faults.front().axis == MeshAxis::kCp);
     }
   }
+}
+
+// One rank attends and the ranks of cp do not: no layout is wrong.
+TEST_CASE("a forward that attends on one rank alone is not proven") {
+  const Proof proof = ProveHost("cp=2", RingFault::kNoAttention, 1);
+  INFO(ToText(proof));
+  CHECK_FALSE(proof.holds());
+  REQUIRE_FALSE(proof.sizes_not_compared.empty());
+  CHECK(proof.sizes_not_compared.front().find("'attention'") != std::string::npos);
 }
 
 }  // namespace
