@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
@@ -95,9 +96,11 @@ LayerContext AttentionBlock::OwnTokens(const LayerContext& context, const at::Te
     return context;
   }
   LayerContext own = context;
-  const AttentionRing::Tokens tokens = ring_->OwnTokens(context.positions.size(1));
+  const std::vector<AttentionRing::Tokens> tokens = ring_->OwnTokens(context.positions.size(1));
   for (at::Tensor* rows : {&own.rotary.first, &own.rotary.second, &own.positions}) {
-    *rows = rows->narrow(1, tokens.first, tokens.count);
+    std::vector<at::Tensor> runs = {rows->narrow(1, 0, 0)};
+    for (const auto& [first, count] : tokens) runs.push_back(rows->narrow(1, first, count));
+    *rows = at::cat(runs, 1);
   }
   return own;
 }

@@ -47,15 +47,18 @@ struct VerifiedAxis {
   Layout declared;
   int64_t ranks = 1;
   int64_t rank = 0;
+  bool zigzag = false;  // the axis shards tokens in zigzag, also where no layout is declared
 };
 
-// The shard of dim `cut` of `full` along one axis, with the declared layout if that shards this dim, else as equal
-// shards of heads if `local` elements are such, else as torch.chunk shards.
+// The shard of dim `cut` of `full` along one axis, with the declared layout if that shards this dim, else in zigzag if
+// the axis shards tokens so, else as equal shards of heads if `local` elements are such, else as torch.chunk shards.
 at::Tensor ShardAlong(const at::Tensor& full, int64_t cut, int64_t local, const VerifiedAxis& axis) {
   Layout layout = Layout::Shard(static_cast<int>(cut));
   const int64_t size = full.size(cut);
   if (axis.declared.is_shard() && (axis.declared.dim + full.dim()) % full.dim() == cut) {
     layout = axis.declared;
+  } else if (axis.zigzag) {
+    layout.zigzag = true;
   } else if (local > 0 && size % local == 0 && axis.ranks % (size / local) == 0) {
     layout.heads = size / local;  // equal shards; of fewer heads than ranks, each on several
   }
@@ -228,8 +231,9 @@ void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Output
       return out;
     };
     const VerifiedAxis tp = on(MeshAxis::kTp);
-    const at::Tensor shard =
-        ExpectedShard(expected[i].second.to(output.device()), output.sizes(), tp, on(MeshAxis::kCp));
+    VerifiedAxis cp = on(MeshAxis::kCp);
+    cp.zigzag = plan.own_tokens().zigzag;
+    const at::Tensor shard = ExpectedShard(expected[i].second.to(output.device()), output.sizes(), tp, cp);
     const bool terms = tp.declared.kind == LayoutKind::kPartial && tp.ranks > 1;
     comparison.Add("the output of '" + path + "'", path, terms ? SumOfTerms(applied, output, path) : output, shard);
   }

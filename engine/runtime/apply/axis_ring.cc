@@ -2,16 +2,19 @@
 
 #include <utility>
 
-#include "engine/layout/ring_steps.h"
+#include "engine/layout/shards.h"
 
 namespace moonshard {
 
-AxisRing::AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path)
-    : rank_(group->rank()), ranks_(group->size()), attention_(std::move(group), path) {}
+AxisRing::AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag)
+    : rank_(group->rank()), ranks_(group->size()), zigzag_(zigzag), attention_(std::move(group), path, zigzag) {}
 
-AttentionRing::Tokens AxisRing::OwnTokens(int64_t length) const {
-  const Interval own = RingSteps(length, std::nullopt, ranks_).Block(rank_);
-  return {own.begin, own.length};
+std::vector<AttentionRing::Tokens> AxisRing::OwnTokens(int64_t length) const {
+  const DimShards shards =
+      DimShards::Make(zigzag_ ? Layout::Zigzag(1) : Layout::Shard(1), length, ranks_).ValueOrThrow();
+  std::vector<Tokens> out;
+  for (const Interval& run : shards.of(rank_)) out.push_back({run.begin, run.length});
+  return out;
 }
 
 at::Tensor AxisRing::Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t length,

@@ -61,8 +61,8 @@ struct AttentionReach {
   at::Tensor padding;             // bool [B or 1, T], true at tokens, of the full sequence; undefined: all are tokens
 };
 
-// Attention of this rank's tokens over the tokens of all ranks of a mesh axis. The tokens of a sequence are sharded as
-// by shard(1): rank r has the r-th block of ceil(T / ranks) of T tokens; the last blocks may be shorter or empty.
+// Attention of this rank's tokens over the tokens of all ranks of a mesh axis. A rank has one chunk of the sequence
+// (shard(1)), or an early and a late one (shard(1,zigzag)); engine/layout/shards.h has their sizes.
 class AttentionRing {
  public:
   struct Tokens {
@@ -71,8 +71,8 @@ class AttentionRing {
   };
 
   virtual ~AttentionRing() = default;
-  // The tokens of this rank in a sequence of `length` tokens.
-  virtual Tokens OwnTokens(int64_t length) const = 0;
+  // The tokens of this rank in a sequence of `length` tokens: no, one or two runs, in the order of its tensors.
+  virtual std::vector<Tokens> OwnTokens(int64_t length) const = 0;
   // q [B, n, t, D], k [B, m, t, D] and v [B, m, t, Dv] of this rank's t tokens, rotated for their positions in the full
   // sequence of `length` tokens; m divides n -> [B, n, t, Dv], differentiable. Collective over the ranks of
   // the axis, in the forward and in the backward.
