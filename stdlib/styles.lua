@@ -107,7 +107,8 @@ end
 ---@return style
 function styles.norm_on(residual)
   residual = takes("norm_on", { residual = residual }, { residual = "needed layout" }).residual
-  local full <const> = residual == replicate or residual == on { cp = shard(1) }  -- on tp
+  local full <const> = residual == replicate or residual == on { cp = shard(1) }
+    or residual == on { cp = shard(1, { zigzag = true }) }  -- on tp
   local used <const> = full and replicate or shared
   return style {
     name = "norm",

@@ -24,34 +24,39 @@ local function check_stream(name, stream, without_context)
 end
 
 -- The layout of activations between blocks that have `layout` on tp: under context parallelism each rank of cp has its
--- own tokens.
+-- own tokens: with "ring" an early and a late chunk of the sequence, otherwise one chunk.
 ---@param stream stream
 ---@param layout layout
 ---@return layout
-function transformer.tokens(stream, layout) return stream.context and on { tp = layout, cp = shard(1) } or layout end
+function transformer.tokens(stream, layout)
+  if not stream.context then return layout end
+  return on { tp = layout, cp = stream.context == "ring" and shard(1, { zigzag = true }) or shard(1) }
+end
 
 local tokens <const> = transformer.tokens
 
 ---@class stream
 ---@field residual layout   of the hidden states between blocks: replicate, or shard(1) under sequence parallelism; under
----                          context parallelism also shard(1) on cp
+---                          context parallelism also a rank's own tokens on cp
 ---@field logits   layout   of the logits: replicate, or shard(-1) for a loss over a sharded vocabulary, under context
 ---                          parallelism of a rank's own tokens
 ---@field stable   boolean  no reduction over ranks in the forward: every dot product is computed on one rank
----@field context  string|false  how attention is computed while the sequence is sharded on cp: "ulysses" or "ring";
----                          false: the sequence is not sharded
+---@field context  string|false  how attention is computed while the sequence is sharded on cp: "ulysses", "ring" or
+---                          "plain_ring"; false: the sequence is not sharded
 
 -- The options sequence_parallel, loss_parallel, stable and context of a decoder plan as layouts. A plan without one of
 -- these options passes false. With `context` each rank of cp has its own tokens between blocks. In attention it has, with
--- "ulysses", all tokens of its own heads; with "ring", its own queries, and the keys and values of all tokens go from
--- rank to rank. On a mesh without cp it has no effect. The token ids are full on every rank and are sliced before the
+-- "ulysses", all tokens of its own heads; with "ring", its own queries, and the keys and values of the other ranks arrive
+-- rank by rank. Its tokens are then an early and a late chunk of the sequence, so that all ranks have the same work; with
+-- "plain_ring" they are one chunk, which is cheaper where every attention has a window much shorter than a chunk, and
+-- uneven work elsewhere. On a mesh without cp it has no effect. The token ids are full on every rank and are sliced before the
 -- embedding; the logits are full on every rank, with loss_parallel those of its own tokens.
 ---@param opt { sequence_parallel: boolean, loss_parallel: boolean, stable: boolean, context?: string|false }
 ---@return stream
 function transformer.stream(opt)
   local wanted = false
   for key, value in pairs(opt) do  -- a plan need not declare this option
-    if key == "context" and value ~= "" then wanted = one_of("context", value, { "ulysses", "ring" }) end
+    if key == "context" and value ~= "" then wanted = one_of("context", value, { "ulysses", "ring", "plain_ring" }) end
   end
   local context <const> = mesh.cp > 1 and wanted
   if context and opt.stable then
@@ -67,6 +72,9 @@ end
 
 -- Whether heads are exchanged on cp before and after attention.
 local function exchanges_heads(stream) return stream.context == "ulysses" end
+
+-- Whether attention receives the keys of the other ranks of cp.
+local function attends_on_ring(stream) return stream.context == "ring" or stream.context == "plain_ring" end
 
 -- colwise on a stream. `attention`: the output is heads, which under context = "ulysses" are exchanged on cp for all
 -- tokens of some of the heads.
@@ -93,8 +101,8 @@ end
 ---@param stream stream
 ---@param features? layout  of its input on tp: shard(-1)
 ---@param heads? integer    the features are those of attention with this many heads; nil: of a block without attention
----@param kv_heads? integer key and value heads of this attention, for context = "ring"; nil: as many as heads
----@param window? integer   tokens to which a token attends, its own included, for the predictions of context = "ring"
+---@param kv_heads? integer key and value heads of this attention, for a ring; nil: as many as heads
+---@param window? integer   tokens to which a token attends, its own included, for the predictions of a ring
 ---@return style
 function transformer.block_end(stream, features, heads, kv_heads, window)
   features = features or shard(-1)
@@ -108,7 +116,7 @@ function transformer.block_end(stream, features, heads, kv_heads, window)
     inputs = { { heads and exchanges_heads(stream) and on { tp = features, cp = shard(-1, { heads = heads }) }
       or tokens(stream, features), own } },
     outputs = { { tokens(stream, partial), stream.residual } },
-    ring = heads and stream.context == "ring" and { heads = heads, kv_heads = kv_heads, window = window },
+    ring = heads and attends_on_ring(stream) and { heads = heads, kv_heads = kv_heads, window = window },
   }
 end
 

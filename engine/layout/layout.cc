@@ -11,6 +11,7 @@ std::string ShardText(const Layout& layout, bool with_heads) {
     std::string made_of;
     if (with_heads && layout.heads > 0) made_of = ",heads=" + std::to_string(layout.heads);
     if (with_heads && layout.owner >= 0) made_of = ",owner=" + std::to_string(layout.owner);
+    if (layout.zigzag) made_of += ",zigzag";
     return "shard(" + dim + made_of + ")";
   }
   if (layout.has_equal_parts()) return "packed(" + dim + "," + std::to_string(layout.parts.size()) + ")";

@@ -42,6 +42,7 @@ class ShardReader {
 
   bool Whole(Layout& layout) {
     if (Skip(",heads=")) return Number(layout.heads);
+    layout.zigzag = Skip(",zigzag");
     return !Skip(",owner=") || Number(layout.owner);
   }
 

@@ -2,30 +2,61 @@
 
 #include <algorithm>
 
+#include "engine/core/base/result.h"
+
 namespace moonshard {
 
-// Between the last key of the block `step` ranks before and the first query of a block are (step - 1) * chunk + 1
-// positions, since every block but the last is full. The query attends to the key if these are at most window - 1.
-RingSteps::RingSteps(int64_t length, std::optional<int64_t> window, int64_t ranks)
-    : length_(length), chunk_((length + ranks - 1) / ranks), count_(0) {
-  if (length <= 0) return;
-  count_ = (length + chunk_ - 1) / chunk_ - 1;
-  if (window) count_ = std::min(count_, *window < 2 ? 0 : (*window - 2) / chunk_ + 1);
+RingSteps::RingSteps(int64_t length, std::optional<int64_t> window, int64_t ranks, bool zigzag)
+    : length_(length), window_(window) {
+  const DimShards shards = DimShards::Make(zigzag ? Layout::Zigzag(1) : Layout::Shard(1), length, ranks).ValueOrThrow();
+  for (int64_t rank = 0; rank < ranks; ++rank) tokens_.push_back(shards.of(rank));
+  offsets_.push_back(0);
+  for (int64_t offset = 1; offset < ranks; ++offset) {
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      if (Needed(rank, (rank - offset + ranks) % ranks).empty()) continue;
+      offsets_.push_back(offset);
+      break;
+    }
+  }
 }
 
-Interval RingSteps::Block(int64_t rank) const {
-  const int64_t begin = std::min(length_, rank * chunk_);
-  return {begin, std::min(length_, begin + chunk_) - begin};
+int64_t RingSteps::Source(int64_t rank, int64_t step) const {
+  return (rank - offsets_[static_cast<size_t>(step)] + ranks()) % ranks();
 }
 
-bool RingSteps::Attends(int64_t rank, int64_t step) const {
-  return step <= count_ && step <= rank && Block(rank).length > 0;
+int64_t RingSteps::Target(int64_t rank, int64_t step) const {
+  return (rank + offsets_[static_cast<size_t>(step)]) % ranks();
+}
+
+std::vector<Interval> RingSteps::KeysOf(int64_t rank, int64_t step) const { return Needed(rank, Source(rank, step)); }
+
+// Chunks are the same or do not overlap. The queries of a later chunk attend to the end of a chunk of keys, as far back
+// as the window of the first of them reaches; so what several chunks of queries need of a chunk of keys is again its
+// end.
+std::vector<Interval> RingSteps::Needed(int64_t rank, int64_t source) const {
+  std::vector<Interval> out;
+  for (const Interval& keys : TokensOf(source)) {
+    const int64_t end = keys.begin + keys.length;
+    int64_t begin = end;
+    for (const Interval& queries : TokensOf(rank)) {
+      if (queries.begin < keys.begin) continue;
+      begin = std::min(begin, window_ ? std::max(keys.begin, queries.begin - *window_ + 1) : keys.begin);
+    }
+    if (begin < end) out.push_back({begin, end - begin});
+  }
+  return out;
+}
+
+int64_t TokenCount(const std::vector<Interval>& intervals) {
+  int64_t sum = 0;
+  for (const Interval& interval : intervals) sum += interval.length;
+  return sum;
 }
 
 CollectiveCount RingForward(const RingSteps& steps, int64_t rank, int64_t token_bytes) {
   CollectiveCount out{steps.count(), 0};
   for (int64_t step = 1; step <= steps.count(); ++step) {
-    if (steps.Attends(rank + 1, step)) out.bytes += steps.Block(rank + 1 - step).length * token_bytes;
+    out.bytes += TokenCount(steps.KeysOf(steps.Target(rank, step), step)) * token_bytes;
   }
   return out;
 }
@@ -34,7 +65,7 @@ CollectiveCount RingBackward(const RingSteps& steps, int64_t rank, int64_t token
   CollectiveCount out = RingForward(steps, rank, token_bytes);
   out.count *= 2;
   for (int64_t step = 1; step <= steps.count(); ++step) {
-    if (steps.Attends(rank, step)) out.bytes += steps.Block(rank - step).length * gradient_bytes;
+    out.bytes += TokenCount(steps.KeysOf(rank, step)) * gradient_bytes;
   }
   return out;
 }

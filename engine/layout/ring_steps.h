@@ -1,13 +1,26 @@
-// RingSteps: which keys the ranks of a context-parallel attention exchange, step by step. Each rank has one block of
-// the sequence: the tokens that shard(1) gives it (shards.h). In step 0 the queries of a rank attend to its own block,
-// in step s to the block of rank - s, which it received from the rank before it. Attention is causal, so no block goes
-// from the last rank back to the first. Steps whose keys are beyond the window of every query do not exist.
+// RingSteps: which keys the ranks of a context-parallel attention exchange, step by step. Each rank has tokens of the
+// sequence: one chunk (shard(1)), or an early and a late one (shard(1,zigzag)), as shards.h has them. In step 0 the
+// queries of a rank attend to its own keys, and in each later step to keys of one other rank, `offset` ranks before it
+// around the ring, which that rank sends straight to it. Attention is causal: only keys to which some query of the
+// receiver attends are sent, without those beyond its window. Offsets at which no rank needs any key have no step.
 //
-//   4 ranks    rank 0    rank 1    rank 2    rank 3
-//   step 0     block 0   block 1   block 2   block 3
-//   step 1               block 0   block 1   block 2
-//   step 2                         block 0   block 1
-//   step 3                                   block 0
+//   4 ranks, shard(1), chunks 0 to 3      4 ranks, shard(1,zigzag), chunks 0 to 7
+//             rank 0  1     2     3                 rank 0    1     2     3
+//   queries   0       1     2     3       queries   0 7       1 6   2 5   3 4
+//   step 0    0       1     2     3       step 0    0 7       1 6   2 5   3 4
+//   step 1            0     1     2       step 1    3 4       0     1     2
+//   step 2                  0     1       step 2    2 5       3 4   0     1
+//   step 3                        0       step 3    1 6       2 5   3 4   0
+//
+// With zigzag every rank computes the scores of two pairs of chunks in each step after step 0 (late queries and two
+// chunks of keys, or all queries and an early chunk), so no rank waits for another. With plain chunks the last rank
+// computes n blocks of scores and the first one.
+//
+// Traffic, in blocks of T / n tokens: a ring that passes full blocks on sends n - 1 from every rank. Zigzag sends
+// (n - 1 + r) / 2 from rank r, which is at most n - 1 and three quarters of it on average; plain chunks send n - 1 - r.
+// These are the fewest, since every key that is sent has a query at its receiver. A window that is shorter than a chunk
+// needs window - 1 tokens of one chunk before each chunk of queries: plain chunks then send half of what zigzag sends,
+// and share the work evenly as well.
 //
 // All of it follows from the sizes, so every rank and the cost model compute the same steps.
 // Stage after: compile/cost.h, which predicts the collectives; ring_attention.h, which runs them.
@@ -15,6 +28,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "engine/layout/collective_counts.h"
 #include "engine/layout/shards.h"
@@ -24,24 +38,35 @@ namespace moonshard {
 class RingSteps {
  public:
   // `length`: tokens of the full sequence, at least 0. `window`: positions to which a token attends, its own included,
-  // at least 1; nullopt: all positions up to its own. `ranks`: at least 1.
-  RingSteps(int64_t length, std::optional<int64_t> window, int64_t ranks);
+  // at least 1; nullopt: all positions up to its own. `ranks`: at least 1. `zigzag`: whether the tokens are
+  // shard(1,zigzag); otherwise they are shard(1).
+  RingSteps(int64_t length, std::optional<int64_t> window, int64_t ranks, bool zigzag);
 
   int64_t length() const { return length_; }
-  // Number of the last step, which is the number of exchanges of one pass over the blocks. 0: no rank needs the keys of
+  int64_t ranks() const { return static_cast<int64_t>(tokens_.size()); }
+  // Number of the last step, which is the number of exchanges of one pass over the keys. 0: no rank needs the keys of
   // another one.
-  int64_t count() const { return count_; }
-  // The tokens of the block of `rank`. Empty for ranks beyond the end of the sequence, and for `rank` = ranks.
-  Interval Block(int64_t rank) const;
-  // Whether some query of `rank` attends to a key of the block of rank - step, apart from padding. False for a rank
-  // without tokens and where rank - step is negative.
-  bool Attends(int64_t rank, int64_t step) const;
+  int64_t count() const { return static_cast<int64_t>(offsets_.size()) - 1; }
+  // The tokens of `rank`, in the order of its tensors: the chunks that are not empty, adjacent ones joined.
+  const std::vector<Interval>& TokensOf(int64_t rank) const { return tokens_[static_cast<size_t>(rank)]; }
+  // The rank whose keys `rank` attends to in step `step` (0 to count()), and the rank that attends to those of `rank`.
+  int64_t Source(int64_t rank, int64_t step) const;
+  int64_t Target(int64_t rank, int64_t step) const;
+  // The tokens of Source(rank, step) to which some query of `rank` attends, apart from padding: parts of
+  // TokensOf(source), in the order of its tensors, none of them empty.
+  std::vector<Interval> KeysOf(int64_t rank, int64_t step) const;
 
  private:
+  std::vector<Interval> Needed(int64_t rank, int64_t source) const;
+
   int64_t length_;
-  int64_t chunk_;  // tokens of a block; the last block may have fewer
-  int64_t count_;
+  std::optional<int64_t> window_;
+  std::vector<std::vector<Interval>> tokens_;  // by rank
+  std::vector<int64_t> offsets_;               // by step
 };
+
+// The number of tokens of intervals that do not overlap.
+int64_t TokenCount(const std::vector<Interval>& intervals);
 
 // The all-to-alls of one ring attention on `rank`, with the bytes that this rank sends. `token_bytes`: the keys and
 // values of one token over batch and local heads, batch * key_heads * (D + Dv) * bytes of an element.

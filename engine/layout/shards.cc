@@ -1,7 +1,9 @@
 // A plain dim is one part. Every part is sharded by itself, and a rank's shard is the concatenation of its shards of
-// the
-// parts: so the fused q, k and v of attention, or gate and up of an MLP, each lose the same heads or columns on a rank,
-// and the rank's fused output splits at the same places as the full one does, in proportion.
+// the parts: so the fused q, k and v of attention, or gate and up of an MLP, each lose the same heads or columns on a
+// rank, and the rank's fused output splits at the same places as the full one does, in proportion.
+//
+// A zigzag dim has 2n chunks. Rank r holds chunk r and chunk 2n - 1 - r: in causal attention a later token costs more,
+// and the two chunks together cost the same on every rank.
 //
 // With fewer heads than ranks (key and value heads of grouped-query attention) consecutive ranks hold the same head:
 // query heads are dealt to ranks in order, and the query heads that use one key head are consecutive.
@@ -38,6 +40,20 @@ DimShards::LocalPart ShardPart(int64_t part_begin, const Layout::Part& part, int
   }
   local.global = {part_begin + begin, end - begin};
   return local;
+}
+
+// The early and the late chunk of a zigzag dim.
+std::vector<DimShards::LocalPart> Chunks(int64_t size, int64_t ranks, int64_t rank) {
+  const int64_t chunk = (size + 2 * ranks - 1) / (2 * ranks);
+  std::vector<DimShards::LocalPart> out;
+  int64_t local_begin = 0;
+  for (const int64_t number : {rank, 2 * ranks - 1 - rank}) {
+    const int64_t begin = std::min(size, chunk * number);
+    const int64_t length = std::min(size, begin + chunk) - begin;
+    out.push_back({{begin, length}, local_begin});
+    local_begin += length;
+  }
+  return out;
 }
 
 std::optional<Diagnostic> HeadsError(const Layout::Part& part, int64_t ranks) {
@@ -105,25 +121,29 @@ Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ra
   out.parts_.resize(static_cast<size_t>(ranks));
   for (int64_t rank = 0; rank < ranks; ++rank) {
     auto& intervals = out.intervals_[static_cast<size_t>(rank)];
+    std::vector<LocalPart>& local_parts = out.parts_[static_cast<size_t>(rank)];
+    if (layout.zigzag) local_parts = Chunks(size, ranks, rank);
     int64_t part_begin = 0;
     int64_t local_begin = 0;
     for (const Layout::Part& part : parts) {
+      if (layout.zigzag) break;
       LocalPart local = ShardPart(part_begin, part, ranks, rank, owner);
       local.local_begin = local_begin;
       local_begin += local.global.length;
       part_begin += part.size;
+      local_parts.push_back(local);
+    }
+    for (const LocalPart& local : local_parts) {
       out.replicas_ = std::max(out.replicas_, local.replicas);
-      if (local.global.length > 0) {
-        if (!intervals.empty() && intervals.back().begin + intervals.back().length == local.global.begin) {
-          intervals.back().length += local.global.length;
-        } else {
-          intervals.push_back(local.global);
-        }
+      if (local.global.length == 0) continue;
+      if (!intervals.empty() && intervals.back().begin + intervals.back().length == local.global.begin) {
+        intervals.back().length += local.global.length;
+      } else {
+        intervals.push_back(local.global);
       }
-      out.parts_[static_cast<size_t>(rank)].push_back(local);
     }
   }
-  out.plain_ = parts.size() == 1 && out.replicas_ == 1 && layout.owner < 0;
+  out.plain_ = parts.size() == 1 && out.replicas_ == 1 && layout.owner < 0 && !(layout.zigzag && ranks > 1);
   return out;
 }
 

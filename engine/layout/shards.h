@@ -5,6 +5,8 @@
 //   shard(d, heads=h)   h % n == 0: h/n heads each;  n % h == 0: rank r has head r*h/n, so n/h consecutive ranks have
 //                       the same head
 //   packed(d, parts)    each part as above; the local tensor has the rank's shards of the parts in order
+//   shard(d, zigzag)    of 2n chunks of ceil(size / 2n) elements, the last ones shorter or empty, chunk r and then
+//                       chunk 2n - 1 - r
 //   shard(d, owner=r)   the full dim on rank r, an empty shard on the other ranks; on an axis of one rank, this rank is
 //                       the owner for every r, so that a plan with owners is valid for tp=1
 #pragma once
@@ -43,7 +45,8 @@ class DimShards {
   // parts have different numbers, returns the largest; PartsOf has the number of each part.
   int64_t replicas() const { return replicas_; }
   // Returns for each part, in order, the interval that `rank` holds, its begin in the local tensor, and the number of
-  // consecutive ranks that hold the same interval. A dim without parts is one part.
+  // consecutive ranks that hold the same interval. A dim without parts is one part, or two if it is zigzag: the early
+  // and the late chunk.
   struct LocalPart {
     Interval global;  // of the full dim
     int64_t local_begin = 0;

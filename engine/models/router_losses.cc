@@ -37,6 +37,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "engine/core/base/check.h"
+#include "engine/core/base/text.h"
+#include "engine/layout/shards.h"
 #include "engine/models/moe.h"
 #include "engine/runtime/apply/applied_plan.h"
 #include "engine/runtime/collective/axis_group.h"
@@ -78,6 +80,7 @@ struct RouterLosses::State {
     double data = 1;
     int64_t cp = 1;  // over which tokens are shards
     int64_t cp_rank = 0;
+    Layout tokens = Layout::Shard(1);  // on cp
   };
   Ranks ranks;
   std::shared_ptr<Forward> newest;
@@ -259,6 +262,7 @@ void RouterLosses::Bind(torch::nn::Module& module, const AppliedPlan& model) {
     axes.insert(MeshAxis::kCp);
     ranks.cp = plan.mesh.size(MeshAxis::kCp);
     ranks.cp_rank = model.mesh().coordinate(MeshAxis::kCp);
+    ranks.tokens = plan.own_tokens();
   }
   if (!axes.empty() && plan.mesh.size(axes) > 1) ranks.group = AxisGroup::Make(model.mesh(), axes);
   state_->ranks = std::move(ranks);
@@ -318,14 +322,16 @@ void RouterLosses::Begin(const at::Tensor& ids, const std::optional<at::Tensor>&
   const State::Ranks& ranks = state_->ranks;
   forward->data_ranks = ranks.data;
   const int64_t length = ids.size(1);
-  const int64_t chunk = (length + ranks.cp - 1) / ranks.cp;
-  const int64_t begin = std::min(length, chunk * ranks.cp_rank);
-  const int64_t end = std::min(length, begin + chunk);
-  forward->rows_of_rank = ids.size(0) * (end - begin);
+  const DimShards tokens = DimShards::Make(ranks.tokens, length, ranks.cp).ValueOrThrow();
+  forward->rows_of_rank = ids.size(0) * tokens.length(ranks.cp_rank);
   forward->tokens = c10::str("input_ids ", ids.sizes());
   if (ranks.cp > 1) {
-    forward->tokens += ", of which this rank of cp has the positions " + std::to_string(begin) + " to " +
-                       std::to_string(end) + " (exclusive)";
+    std::vector<std::string> runs;
+    for (const Interval& run : tokens.of(ranks.cp_rank)) {
+      runs.push_back(std::to_string(run.begin) + " to " + std::to_string(run.begin + run.length) + " (exclusive)");
+    }
+    forward->tokens += ", of which this rank of cp has " +
+                       (runs.empty() ? std::string("none") : "the positions " + Join(runs, " and "));
   }
   if (mask) {
     const bool fits =
@@ -338,7 +344,10 @@ void RouterLosses::Begin(const at::Tensor& ids, const std::optional<at::Tensor>&
       throw PlanError({std::move(d)});
     }
     const at::NoGradGuard no_grad;
-    forward->weights = mask->to(ids.device()).expand_as(ids).slice(1, begin, end).ne(0).to(at::kDouble).reshape(-1);
+    const at::Tensor full = mask->to(ids.device()).expand_as(ids);
+    std::vector<at::Tensor> runs = {full.narrow(1, 0, 0)};
+    for (const Interval& run : tokens.of(ranks.cp_rank)) runs.push_back(full.narrow(1, run.begin, run.length));
+    forward->weights = at::cat(runs, 1).ne(0).to(at::kDouble).reshape(-1);
   }
   state_->newest = std::move(forward);
 }

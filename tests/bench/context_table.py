@@ -5,11 +5,12 @@ Llama.
     context_table.py [MOONSHARD] [RANKS]    default: build/moonshard and 8 ranks; needs no ranks, weights or package
 
 For each number of query and key heads and each length of the sequence, a row has the bytes that a rank sends for the
-activations of a layer in a step (forward and backward, bfloat16, one sequence), for cp with heads exchanged, cp with a ring,
-tp, and tp with sequence parallelism, and, except for the ring, the activations at the peak of a step of two layers. An
-all-gather or a reduce-scatter sends (n-1)/n of what it is counted for, an all-reduce twice that, an all-to-all (n-1)/n of a
-shard. The exchanges of a ring are counted as what the rank sends; of its ranks, the last but one sends the most. `fewer` is the
-kind of context parallelism that sends fewer bytes, which `suggest --mesh cp=N` writes into a plan.
+activations of a layer in a step (forward and backward, bfloat16, one sequence), for cp with heads exchanged, cp with a ring
+in zigzag and of plain chunks, tp, and tp with sequence parallelism, and, except for the rings, the activations at the peak
+of a step of two layers. An all-gather or a reduce-scatter sends (n-1)/n of what it is counted for, an all-reduce twice
+that, an all-to-all (n-1)/n of a shard. The exchanges of a ring are counted as what the rank sends, which is the same on
+every rank. `fewer` is the kind of context parallelism that sends fewer bytes, which `suggest --mesh cp=N` writes into a
+plan.
 """
 
 import json
@@ -25,12 +26,12 @@ LENGTHS = [4096, 32768, 131072]
 SENT = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2, "all_to_all": 1}
 
 
-RING = "context=ring"
+RINGS = {"context=ring", "context=plain_ring"}
 
 
-def explained(moonshard, folder, mesh, options, tokens, ranks):
+def explained(moonshard, folder, mesh, options, tokens):
     words = [moonshard, "explain", str(folder), "--mesh", mesh, "--tokens", f"1,{tokens}", "--json"]
-    words += ["--rank", str(ranks - 2)] if RING in options else ["--memory"]
+    words += [] if RINGS & set(options) else ["--memory"]
     for option in options:
         words += ["--option", option]
     # The first line names the plan that was chosen.
@@ -42,7 +43,7 @@ def sent(step, options, ranks):
     total = 0
     for kinds in step.get("totals", step)["collectives"].values():
         for kind, count in kinds.items():
-            part = 1 if kind == "all_to_all" and RING in options else (ranks - 1) / ranks
+            part = 1 if kind == "all_to_all" and RINGS & set(options) else (ranks - 1) / ranks
             total += SENT[kind] * count["bytes"] * part
     return total
 
@@ -52,7 +53,8 @@ def main():
     ranks = int(sys.argv[2]) if len(sys.argv) > 2 else 8
     ways = [
         ("cp", f"cp={ranks}", ["context=ulysses", "loss_parallel=true"]),
-        ("cp, ring", f"cp={ranks}", [RING, "loss_parallel=true"]),
+        ("cp, ring", f"cp={ranks}", ["context=ring", "loss_parallel=true"]),
+        ("cp, plain ring", f"cp={ranks}", ["context=plain_ring", "loss_parallel=true"]),
         ("tp", f"tp={ranks}", ["loss_parallel=true"]),
         ("tp, sequence", f"tp={ranks}", ["loss_parallel=true", "sequence_parallel=true"]),
     ]
@@ -69,7 +71,7 @@ def main():
                         shape = make_checkpoint.Shape(layers, 4096, 14336, heads, kv_heads, 32000, 500000.0, 1)
                         make_checkpoint.write(pathlib.Path(folder), shape, headers_only=True)
                         # What follows from the parameters does not depend on the tokens.
-                        steps = [explained(moonshard, folder, mesh, options, t, ranks) for t in (length, 2 * length)]
+                        steps = [explained(moonshard, folder, mesh, options, t) for t in (length, 2 * length)]
                     per_layer.append(sent(steps[1], options, ranks) - sent(steps[0], options, ranks))
                 by_way[name] = per_layer[1] - per_layer[0]
                 row += f"{by_way[name] / 2**20:>20.1f}"

@@ -1,6 +1,6 @@
-// Context parallelism (transformer.stream { context = "ulysses" } and "ring") on thread ranks: recorded checkpoints under their
-// shipped plans against what transformers computed, and in float64 against one rank: logits, loss, every gradient, and
-// the collectives that explain predicts. The lengths of the recorded inputs are ones that no axis divides, too.
+// Context parallelism (transformer.stream { context = "ulysses" }, "ring" and "plain_ring") on thread ranks: recorded
+// checkpoints under their shipped plans against what transformers computed, and in float64 against one rank: logits,
+// loss, every gradient, and the collectives that explain predicts. The lengths of the recorded inputs are ones that no axis divides, too.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -157,6 +157,10 @@ std::vector<ContextSetup> RecordedSetups() {
     out.push_back({checkpoint, "cp=8", false, "", 1, "ring"});
   }
   out.push_back({"llama_gqa", "cp=8,tp=2", true, "", 1, "ring"});
+  for (const char* checkpoint : {"llama_gqa", "mistral_window8", "gemma3_softcap", "mixtral"}) {
+    out.push_back({checkpoint, "cp=4", false, "", 1, "plain_ring"});
+    out.push_back({checkpoint, "cp=2,tp=2", true, "", 1, "plain_ring"});
+  }
   return out;
 }
 
@@ -188,7 +192,7 @@ TEST_CASE("context parallelism gives the numbers of transformers") {
           const at::Tensor loss = CausalLmLoss(logits, inputs.at("labels"));
           loss.backward();
           const bool experts = ReadConfig(folder).Find("num_experts_per_tok") != nullptr;
-          const bool windows = setup.context == "ring" && HasMixedWindows(ReadConfig(folder));
+          const bool windows = setup.context != "ulysses" && HasMixedWindows(ReadConfig(folder));
           ExpectAsPredicted(sharded, sharded.applied->counts(), inputs.at("input_ids"), experts, windows);
           const at::Tensor shown = mask ? mask->unsqueeze(-1) : at::ones({1});
           const double logits_error = std::max(RelativeError(logits.detach() * shown, expected.at("logits") * shown),
@@ -278,6 +282,8 @@ TEST_CASE("context parallelism in float64 gives the numbers of one rank") {
   setups.push_back({"mixtral", "cp=4", false, "", 1, "ring"});
   setups.push_back({"llama_gqa", "cp=8", false, recomputed, 2, "ring"});
   setups.push_back({"llama_gqa", "cp=2", false, R"(recompute { "model.layers.*.self_attn" })", 1, "ring"});
+  setups.push_back({"llama_gqa", "cp=4", false, "", 2, "plain_ring"});
+  setups.push_back({"qwen3_head_dim12", "cp=2,tp=2", true, recomputed, 1, "plain_ring"});
   std::map<std::string, Step> alone;
   for (const ContextSetup& setup : setups) {
     DYNAMIC_SECTION(setup.Name()) {
@@ -379,7 +385,7 @@ TEST_CASE("a row of several documents has the numbers of each document alone, on
 
 // Chunks of 1, 1, 1 and no token.
 TEST_CASE("fewer tokens than ranks of cp leave a rank without tokens") {
-  const std::string context = GENERATE("ulysses", "ring");
+  const std::string context = GENERATE("ulysses", "ring", "plain_ring");
   const at::Tensor ids = Ids(2, 3, 64);
   Step want;
   RunRanks("tp=1", [&](DeviceMesh& mesh) {
@@ -420,9 +426,13 @@ Step SquaresOf(ShardedModel& model, const at::Tensor& ids, const std::optional<a
 }
 
 TEST_CASE("a ring attends in sequences of every length, with and without padding") {
-  const auto [checkpoint, mesh_text] = GENERATE(table<std::string, std::string>(
-      {{"llama_gqa", "cp=4"}, {"mistral_window8", "cp=3"}, {"gemma3_softcap", "cp=2,tp=2"}, {"phi3_gqa", "cp=8"}}));
-  const ContextSetup setup{checkpoint, mesh_text, false, "", 1, "ring"};
+  const auto [checkpoint, mesh_text, context] =
+      GENERATE(table<std::string, std::string, std::string>({{"llama_gqa", "cp=4", "ring"},
+                                                             {"mistral_window8", "cp=3", "ring"},
+                                                             {"mistral_window8", "cp=3", "plain_ring"},
+                                                             {"gemma3_softcap", "cp=2,tp=2", "ring"},
+                                                             {"phi3_gqa", "cp=8", "ring"}}));
+  const ContextSetup setup{checkpoint, mesh_text, false, "", 1, context};
   constexpr int64_t kLongest = 17;
   std::vector<Step> want;
   const auto run = [&](ShardedModel& model, const std::function<void(Step)>& take) {

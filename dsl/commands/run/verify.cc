@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -51,15 +52,18 @@ struct VerifiedAxis {
   Layout declared;
   int64_t ranks = 1;
   int64_t rank = 0;
+  bool zigzag = false;  // the axis shards tokens in zigzag, also where no layout is declared
 };
 
-// The shard of dim `cut` of `full` along one axis, with the declared layout if that shards this dim, else as equal
-// shards of heads if `local` elements are such, else as torch.chunk shards.
+// The shard of dim `cut` of `full` along one axis, with the declared layout if that shards this dim, else in zigzag if
+// the axis shards tokens so, else as equal shards of heads if `local` elements are such, else as torch.chunk shards.
 at::Tensor ShardAlong(const at::Tensor& full, int64_t cut, int64_t local, const VerifiedAxis& axis) {
   Layout layout = Layout::Shard(static_cast<int>(cut));
   const int64_t size = full.size(cut);
   if (axis.declared.is_shard() && (axis.declared.dim + full.dim()) % full.dim() == cut) {
     layout = axis.declared;
+  } else if (axis.zigzag) {
+    layout.zigzag = true;
   } else if (local > 0 && size % local == 0 && axis.ranks % (size / local) == 0) {
     layout.heads = size / local;  // equal shards; of fewer heads than ranks, each on several
   }
@@ -134,9 +138,11 @@ at::Tensor ExpectedOutput(const at::Tensor& full, at::IntArrayRef shape, Verifie
   return shard.defined() ? shard.flatten(0, 1) : shard;
 }
 
-// [B * t, ...] of this rank's tokens -> [B * T, ...] of all tokens.
-at::Tensor OfAllTokens(AxisGroup& cp, const at::Tensor& own, const StepRows& rows, const CollectiveLabel& label) {
-  const int64_t block = (rows.tokens + cp.size() - 1) / cp.size();
+// [B * t, ...] of this rank's tokens -> [B * T, ...] of all tokens. `shards`: of the tokens over cp.
+at::Tensor OfAllTokens(AxisGroup& cp, const at::Tensor& own, const DimShards& shards, const StepRows& rows,
+                       const CollectiveLabel& label) {
+  int64_t block = 0;
+  for (int64_t rank = 0; rank < cp.size(); ++rank) block = std::max(block, shards.length(rank));
   const int64_t tokens = own.size(0) / rows.batch;
   std::vector<int64_t> shape = own.sizes().vec();
   shape[0] = tokens;
@@ -146,25 +152,32 @@ at::Tensor OfAllTokens(AxisGroup& cp, const at::Tensor& own, const StepRows& row
   const at::Tensor padded = at::zeros(padded_shape, own.options());
   padded.narrow(1, 0, tokens).copy_(own.reshape(shape));
   const at::Tensor all = cp.AllGather(padded, {Direction::kForward, &label, padded_shape});
-  return all.unflatten(0, {cp.size(), rows.batch})
-      .transpose(0, 1)
-      .flatten(1, 2)
-      .narrow(1, 0, rows.tokens)
-      .flatten(0, 1);
+  const at::Tensor by_rank = all.unflatten(0, {cp.size(), rows.batch});
+  shape[1] = rows.tokens;
+  const at::Tensor out = at::empty(shape, own.options());
+  for (int64_t rank = 0; rank < cp.size(); ++rank) {
+    int64_t first = 0;
+    for (const Interval& run : shards.of(rank)) {
+      out.narrow(1, run.begin, run.length).copy_(by_rank[rank].narrow(1, first, run.length));
+      first += run.length;
+    }
+  }
+  return out.flatten(0, 1);
 }
 
 // On cp a rank chooses experts for its own tokens, and the unsharded run for all.
 void GatherChoices(const AppliedPlan& applied, const StepRows& rows, std::vector<RoutingChoice>& choices) {
   if (applied.plan().mesh.size(MeshAxis::kCp) == 1 || !applied.has_group(MeshAxis::kCp) || rows.batch == 0) return;
   AxisGroup& cp = applied.group(MeshAxis::kCp);
-  const int64_t own = DimShards::Make(Layout::Shard(0), rows.tokens, cp.size()).ValueOrThrow().length(cp.rank());
+  const DimShards shards = DimShards::Make(applied.plan().own_tokens(), rows.tokens, cp.size()).ValueOrThrow();
+  const int64_t own = shards.length(cp.rank());
   for (RoutingChoice& choice : choices) {
     const CollectiveLabel label("verify the choices after '" + choice.after + "'");
     const bool of_tokens = choice.chosen.dim() == 2 && choice.chosen.size(0) == rows.batch * own;
     const std::vector<int64_t> all = cp.ExchangeNumbers(of_tokens ? 1 : 0, label);
     if (std::ranges::count(all, 1) < cp.size()) continue;
-    choice.scores = OfAllTokens(cp, choice.scores.detach(), rows, label);
-    choice.chosen = OfAllTokens(cp, choice.chosen, rows, label);
+    choice.scores = OfAllTokens(cp, choice.scores.detach(), shards, rows, label);
+    choice.chosen = OfAllTokens(cp, choice.chosen, shards, rows, label);
   }
 }
 
@@ -319,6 +332,8 @@ void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Output
       return out;
     };
     const VerifiedAxis tp = on(MeshAxis::kTp);
+    VerifiedAxis cp = on(MeshAxis::kCp);
+    cp.zigzag = plan.own_tokens().zigzag;
     const bool terms = tp.declared.kind == LayoutKind::kPartial && tp.ranks > 1;
     const at::Tensor own = terms ? SumOfTerms(applied, output, path) : output;
     const at::Tensor full = expected[i].second.to(output.device());
@@ -327,10 +342,10 @@ void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Output
     // rank through its tokens of them. So their sums are compared.
     if (routed && HasChosenRows(applied, output, full, rows, path)) {
       const at::Tensor sum = SumOfRows(applied, own, path);
-      comparison.Add(what, path, sum, ExpectedShard(full.to(at::kDouble).sum(0), sum.sizes(), tp, on(MeshAxis::kCp)));
+      comparison.Add(what, path, sum, ExpectedShard(full.to(at::kDouble).sum(0), sum.sizes(), tp, cp));
       continue;
     }
-    comparison.Add(what, path, own, ExpectedOutput(full, output.sizes(), tp, on(MeshAxis::kCp), rows));
+    comparison.Add(what, path, own, ExpectedOutput(full, output.sizes(), tp, cp, rows));
   }
 }
 

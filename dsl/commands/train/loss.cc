@@ -84,12 +84,11 @@ Result<Vocabulary> VocabularyOfLogits(const CausalLm& net, const AppliedPlan& mo
   return VocabularyOf(model, logits.layout, logits.vocabulary, net.head_path.empty() ? "logits" : net.head_path);
 }
 
-// The group of cp, if a rank has the logits of its own tokens alone: where the plan leaves them so, and where the loss
-// makes them of the hidden states.
-std::shared_ptr<AxisGroup> SequenceOf(const CausalLm& net, const AppliedPlan& model, int64_t chunk) {
-  if (!model.plan().context_parallel || (chunk == 0 && !LogitsOf(net, model.plan()).sequence.is_shard()))
-    return nullptr;
-  return AxisGroup::Make(model.mesh(), MeshAxis::kCp);
+// The ranks of cp, if a rank has the logits of its own tokens alone: where the plan leaves them so, and where the loss
+// makes them of the hidden states. Otherwise without a group.
+TokenShards SequenceOf(const CausalLm& net, const AppliedPlan& model, int64_t chunk) {
+  if (!model.plan().context_parallel || (chunk == 0 && !LogitsOf(net, model.plan()).sequence.is_shard())) return {};
+  return {AxisGroup::Make(model.mesh(), MeshAxis::kCp), model.plan().own_tokens()};
 }
 
 }  // namespace
@@ -169,8 +168,8 @@ at::Tensor BatchLoss::Loss(const Batch& batch, LossReduction reduction) const {
   }
   const auto cross_entropy = [&](const ShardedLogits& logits) {
     const at::Tensor targets = batch.OnHost("targets");
-    return sequence_ ? CrossEntropy(*vocabulary_, sequence_, logits, targets, {.reduction = reduction})
-                     : CrossEntropy(*vocabulary_, logits, targets, {.reduction = reduction});
+    return sequence_.group ? CrossEntropy(*vocabulary_, sequence_, logits, targets, {.reduction = reduction})
+                           : CrossEntropy(*vocabulary_, logits, targets, {.reduction = reduction});
   };
   const auto documents = batch.tensors.find("documents");
   const bool packed = documents != batch.tensors.end();
@@ -201,7 +200,7 @@ std::pair<double, int64_t> BatchLoss::Sum(const Batch& batch) const {
 CollectiveCounts BatchLoss::counts() const {
   std::vector<CollectiveCounts> parts;
   if (vocabulary_) parts.push_back(vocabulary_->group().counts());
-  if (sequence_) parts.push_back(sequence_->counts());
+  if (sequence_.group) parts.push_back(sequence_.group->counts());
   if (net_.routers) parts.push_back(net_.routers->counts());
   CollectiveCounts out;
   for (const CollectiveCounts& part : parts) {

@@ -48,13 +48,13 @@ class BatchLoss {
   CollectiveCounts counts() const;
   void ClearCounts() const {
     if (vocabulary_) vocabulary_->group().ClearCounts();
-    if (sequence_) sequence_->ClearCounts();
+    if (sequence_.group) sequence_.group->ClearCounts();
     if (net_.routers) net_.routers->ClearCounts();
   }
 
  private:
   BatchLoss(const CausalLm& net, std::optional<Vocabulary> vocabulary, HeadOptions head,
-            std::shared_ptr<Program> by_name = nullptr, std::shared_ptr<AxisGroup> sequence = nullptr)
+            std::shared_ptr<Program> by_name = nullptr, TokenShards sequence = {})
       : net_(net),
         vocabulary_(std::move(vocabulary)),
         head_(std::move(head)),
@@ -66,7 +66,7 @@ class BatchLoss {
   std::optional<Vocabulary> vocabulary_;  // none: the model's own loss
   HeadOptions head_;                      // with a chunk of 0 the model calls its head itself
   std::shared_ptr<Program> by_name_;      // of examples; else null
-  std::shared_ptr<AxisGroup> sequence_;   // of cp, if a rank has the logits of its own tokens alone; else null
+  TokenShards sequence_;                  // of cp, if a rank has the logits of its own tokens alone; else no group
 };
 
 }  // namespace moonshard

@@ -62,7 +62,8 @@ struct DeprecatedName {
 std::span<const BuiltinInfo> AllBuiltins();
 // Returns the builtin `name`; null if there is no such name.
 const BuiltinInfo* FindBuiltin(std::string_view name);
-// Returns the signature of the builtin: "shard(dim [, { heads = integer, owner = integer }]) -> layout".
+// Returns the signature of the builtin:
+// "shard(dim [, { heads = integer, owner = integer, zigzag = boolean }]) -> layout".
 std::string SignatureOf(const BuiltinInfo& builtin);
 // Returns the result type of a function, or the type of a value that is no function: "layout" for shard and for
 // replicate.

@@ -22,11 +22,21 @@ int Shard(lua_State* L) {
   const std::optional<int> dim = DimAt(L, 1);
   if (!dim) return BadArgument(L, "shard", "the tensor dim must be an integer from -16 to 15", 1);
   if (lua_isnoneornil(L, 2)) return PushLayout(L, Layout::Shard(*dim));
-  if (!IsTable(L, 2)) return BadArgument(L, "shard", "the second argument must be { heads = n } or { owner = r }", 2);
+  if (!IsTable(L, 2)) {
+    return BadArgument(L, "shard", "the second argument must be { heads = n }, { owner = r } or { zigzag = true }", 2);
+  }
   KeyReader keys(L, 2, "shard");
   const std::optional<int64_t> owner = keys.Integer("owner");
   const std::optional<int64_t> heads = keys.Integer("heads");
+  bool zigzag = false;
+  keys.Boolean("zigzag", zigzag);
   if (!keys.good()) return PushPoison(L);
+  if (zigzag && (owner || heads)) {
+    keys.Push("zigzag");
+    return BadArgument(L, "shard", "'zigzag' cannot be combined with 'heads' or 'owner'", -1);
+  }
+  if (zigzag) return PushLayout(L, Layout::Zigzag(*dim));
+  if (!owner && !heads && keys.Push("zigzag")) return PushLayout(L, Layout::Shard(*dim));
   if (!owner && !heads) return BadArgument(L, "shard", MustBe("shard", "heads"), 3);  // an empty table
   if (!owner) return PushLayout(L, Layout::Shard(*dim, *heads));
   if (!heads) return PushLayout(L, Layout::Owned(*dim, *owner));

@@ -164,7 +164,8 @@ AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_
     for (const DimShards::LocalPart& part : shards.value().PartsOf(rank)) type.parts.push_back(part.global.length);
   };
   if (layout.parts.empty()) {
-    if (full_size >= 0 || layout.is_plain_shard()) place(layout, full_size >= 0 ? full_size : type.length * ranks);
+    if (full_size >= 0 || layout.is_plain_shard() || layout.zigzag)
+      place(layout, full_size >= 0 ? full_size : type.length * ranks);
     return type;
   }
   Layout sized = layout.has_equal_parts() && full_size >= 0 ? layout.Sized(full_size) : layout;

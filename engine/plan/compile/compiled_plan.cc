@@ -113,6 +113,16 @@ bool CompiledPlan::attends_on_ring() const {
          std::ranges::any_of(layouts_of, [this](uint32_t index) { return layouts[index].ring.has_value(); });
 }
 
+Layout CompiledPlan::own_tokens() const {
+  const auto zigzag = [](const std::optional<Redistribution>& move) {
+    return move && (move->from[MeshAxis::kCp].zigzag || move->to[MeshAxis::kCp].zigzag);
+  };
+  const bool any = std::ranges::any_of(layouts_of, [&](uint32_t index) {
+    return std::ranges::any_of(layouts[index].inputs, zigzag) || std::ranges::any_of(layouts[index].outputs, zigzag);
+  });
+  return any ? Layout::Zigzag(1) : Layout::Shard(1);
+}
+
 bool CompiledPlan::Trains(const ModuleLayouts& of, const Parameter& parameter) const {
   if (parameter.is_buffer) return false;
   return plan->adapters.empty() || (of.factors && parameter.name == active_adapter());

@@ -145,6 +145,39 @@ void CheckFull(const CompiledPlan& plan, const ModuleLayouts& layouts, const std
   check(layouts.outputs, "output", false);
 }
 
+// Every module of a plan must have the same tokens on a rank of cp.
+void CheckOneOrder(const CompiledPlan& plan, Diagnostics& diagnostics) {
+  std::optional<size_t> first[2];  // the first module with shard(1), and the first one with shard(1,zigzag)
+  std::optional<Placement> of[2];
+  for (size_t m = 0; m < plan.layouts_of.size(); ++m) {
+    const ModuleLayouts& layouts = plan.LayoutsOf(m);
+    for (const auto* moves : {&layouts.inputs, &layouts.outputs}) {
+      for (const std::optional<Redistribution>& move : *moves) {
+        if (!move) continue;
+        for (const Placement* placement : {&move->from, &move->to}) {
+          const Layout& on_cp = (*placement)[MeshAxis::kCp];
+          const size_t kind = on_cp.zigzag ? 1 : 0;
+          if (!ShardsSequence(on_cp) || first[kind]) continue;
+          first[kind] = m;
+          of[kind] = *placement;
+        }
+      }
+    }
+  }
+  if (!first[0] || !first[1]) return;
+  const size_t last = *first[0] > *first[1] ? 0 : 1;
+  const std::string& path = plan.tree->modules()[*first[last]].path;
+  const std::string& other = plan.tree->modules()[*first[1 - last]].path;
+  Diagnostic d =
+      MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + path + "' has other tokens on a rank of cp than '" + other + "'",
+                     SourceOf(plan, plan.LayoutsOf(*first[last])));
+  d.path = path;
+  d.declared = of[last]->ToText() + " here, " + of[1 - last]->ToText() + " in '" + other + "'";
+  d.required = "shard(1), or shard(1, { zigzag = true }), on cp in all modules";
+  d.help = "transformer.tokens(stream, layout) has the layout that the context of the stream needs";
+  diagnostics.push_back(std::move(d));
+}
+
 bool AnyMove(const ModuleLayouts& layouts, const std::function<bool(const Layout& from, const Layout& to)>& is) {
   for (const auto* redistributions : {&layouts.inputs, &layouts.outputs}) {
     for (const std::optional<Redistribution>& move : *redistributions) {
@@ -268,6 +301,7 @@ void CompileContext(CompiledPlan& plan, Diagnostics& diagnostics) {
     if (!checked.insert(plan.layouts_of[m]).second) continue;
     CheckFull(plan, plan.LayoutsOf(m), plan.tree->modules()[m].path, diagnostics);
   }
+  CheckOneOrder(plan, diagnostics);
   for (ModuleLayouts& layouts : plan.layouts) {
     const ModuleTree::Signature& signature = plan.tree->signatures()[layouts.signature];
     for (size_t p = 0; p < layouts.params.size(); ++p) {

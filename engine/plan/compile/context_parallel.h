@@ -24,9 +24,10 @@ void FitContextHeads(const Landing& landing, const MeshShape& mesh, const char* 
 
 // Fills in plan.context_parallel: whether an input or output of a module has shards of the sequence on cp. In such a
 // plan every parameter that has no layout on cp becomes shared on cp. Call it when the layouts on tp are final, and
-// before CompileDataParallel. Error: kNotSupported for a module whose input is gathered on cp to replicate, or whose
+// before CompileDataParallel. Errors: kNotSupported for a module whose input is gathered on cp to replicate, or whose
 // replicated output is sharded on cp: the module would compute the same on every rank of cp, and the gradients of its
-// parameters would not be terms of a sum.
+// parameters would not be terms of a sum. kStyleDoesNotFit if some modules have their tokens on cp as shard(1) and
+// others as shard(1,zigzag): a rank would have different tokens in them.
 void CompileContext(CompiledPlan& plan, Diagnostics& diagnostics);
 
 // Checks that attention sees the tokens of all ranks of cp. Call it after CompileContext, on a plan without errors.

@@ -40,7 +40,10 @@ int64_t Product(const std::vector<int64_t>& shape) {
 }
 
 bool CutsSequence(const std::optional<Redistribution>& move, MeshAxis axis) {
-  return move && (move->from[axis] == Layout::Shard(1) || move->to[axis] == Layout::Shard(1));
+  const auto is_cut = [&](const Placement& placement) {
+    return placement[axis] == Layout::Shard(1) || placement[axis] == Layout::Zigzag(1);
+  };
+  return move && (is_cut(move->from) || is_cut(move->to));
 }
 
 // The size that `layout` leaves of a dim of `size` elements on the rank with this coordinate.
@@ -175,7 +178,7 @@ class Counter {
     const int64_t ranks = plan_.mesh.size(MeshAxis::kEp);
     int64_t sequence = tokens_.sequence;
     if (plan_.context_parallel) {
-      sequence = LocalSize(Layout::Shard(1), sequence, plan_.mesh.size(MeshAxis::kCp),
+      sequence = LocalSize(plan_.own_tokens(), sequence, plan_.mesh.size(MeshAxis::kCp),
                            plan_.mesh.Coordinate(rank_, MeshAxis::kCp));
     }
     const int64_t rows =
@@ -206,7 +209,8 @@ class Counter {
     const int64_t token_bytes = BytesOf(dtype, elements);
     const int64_t gradient_bytes = BytesOf(dtype == DType::kF64 ? dtype : DType::kF32, elements);
     const std::optional<int64_t> window = ring.window > 0 ? std::optional(ring.window) : std::nullopt;
-    const RingSteps steps(tokens_.sequence, window, plan_.mesh.size(MeshAxis::kCp));
+    const RingSteps steps(tokens_.sequence, window, plan_.mesh.size(MeshAxis::kCp),
+                          layouts.inputs.front()->from[MeshAxis::kCp].zigzag);
     const int64_t rank = plan_.mesh.Coordinate(rank_, MeshAxis::kCp);
     const auto add = [&](Direction direction, const CollectiveCount& count) {
       for (int64_t i = 0; i < count.count; ++i) {

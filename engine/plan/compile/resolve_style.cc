@@ -365,9 +365,10 @@ void ResolveRing(const Style& style, const Landing& landing, const MeshShape& me
   }
   if (mesh.size(MeshAxis::kCp) == 1) return;
   const std::optional<Redistribution> input = layouts.inputs.empty() ? std::nullopt : layouts.inputs.front();
-  if (!input || input->from[MeshAxis::kCp] != Layout::Shard(1)) {
+  const Layout on_cp = input ? input->from[MeshAxis::kCp] : Layout();
+  if (on_cp != Layout::Shard(1) && on_cp != Layout::Zigzag(1)) {
     return refuse("input 0: " + (input ? input->from.ToText() : "not declared"),
-                  "an input that arrives as on { cp = shard(1) }: the rank's own tokens");
+                  "an input of the rank's own tokens: shard(1), or shard(1, { zigzag = true }), on cp");
   }
   if (layouts.in_features < 0 || layouts.in_features % ring.heads != 0) {
     return refuse(std::to_string(ring.heads) + " heads, " +
@@ -402,6 +403,13 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
     if (layout.is_shared_last()) {
       Diagnostic d =
           At(landing, Finding::kNoSuchRedistribution, "a parameter cannot be shared only in its last features");
+      d.declared = parameter.name + " = " + layout.ToText();
+      d.required = "replicate, shared or shard(d)";
+      diagnostics.push_back(std::move(d));
+    }
+    if (layout.zigzag) {
+      Diagnostic d = At(landing, Finding::kNoSuchRedistribution,
+                        "a parameter cannot be sharded in zigzag, which is for the tokens of activations");
       d.declared = parameter.name + " = " + layout.ToText();
       d.required = "replicate, shared or shard(d)";
       diagnostics.push_back(std::move(d));

@@ -89,7 +89,9 @@ std::string ReturnCollectives(const ModuleStep& /*step*/, const ModuleSteps& /*s
 }
 
 std::string OnRing(const ModuleStep& /*step*/, const ModuleSteps& steps, const CompiledPlan& plan) {
-  return ": " + ToText(*plan.layouts[steps.layouts].ring) + " over cp";
+  const ModuleLayouts& layouts = plan.layouts[steps.layouts];
+  const bool zigzag = layouts.inputs.front()->from[MeshAxis::kCp].zigzag;
+  return ": " + ToText(*layouts.ring) + " over cp" + (zigzag ? ", zigzag" : "");
 }
 
 std::string RingCollectives(const ModuleStep& /*step*/, const ModuleSteps& /*steps*/, const CompiledPlan& plan) {

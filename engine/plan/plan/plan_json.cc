@@ -55,13 +55,14 @@ void Members(A& archive, Layout::Part& part) {
 
 template <class A>
 void Members(A& archive, Layout& layout) {
-  auto& [kind, dim, heads, parts, owner, last] = layout;
+  auto& [kind, dim, heads, parts, owner, last, zigzag] = layout;
   archive("kind", kind);
   archive("dim", dim);
   archive("heads", heads);
   archive("parts", parts);
   archive("owner", owner);
   archive("last", last);
+  archive("zigzag", zigzag);
   Require(archive, std::abs(int64_t{dim}) <= kMostPosition && heads >= 0 && owner >= -1 && last >= 0,
           "a number of the layout is out of range: dim from -1024 to 1024, heads and last from 0, owner from -1");
   const auto sized = std::ranges::count_if(parts, [](const Layout::Part& part) { return part.size > 0; });
@@ -70,6 +71,8 @@ void Members(A& archive, Layout& layout) {
           "'dim' and 'heads' must be 0, 'parts' empty and 'owner' -1 in a layout that is not a shard");
   Require(archive, owner == -1 || (heads == 0 && parts.empty()), "a layout with an owner has heads or parts");
   Require(archive, parts.empty() || heads == 0, "a layout has both heads and parts");
+  Require(archive, !zigzag || (kind == LayoutKind::kShard && heads == 0 && parts.empty() && owner == -1),
+          "a zigzag layout is not a shard, or has heads, parts or an owner");
   Require(archive, kind == LayoutKind::kShared || last == 0, "'last' must be 0 in a layout that is not shared");
 }
 

@@ -2,28 +2,38 @@
 
 #include <utility>
 
-#include "engine/layout/ring_steps.h"
+#include <ATen/Functions.h>
+
+#include "engine/layout/shards.h"
 #include "engine/runtime/intercept/region.h"
 
 namespace moonshard {
 
-AxisRing::AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path)
+AxisRing::AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag)
     : path_(path),
       axes_(group->axes()),
       rank_(group->rank()),
       ranks_(group->size()),
-      attention_(std::move(group), path) {}
+      zigzag_(zigzag),
+      attention_(std::move(group), path, zigzag) {}
 
-AttentionRing::Tokens AxisRing::OwnTokens(int64_t length) const {
-  const Interval own = RingSteps(length, std::nullopt, ranks_).Block(rank_);
-  return {own.begin, own.length};
+std::vector<AttentionRing::Tokens> AxisRing::OwnTokens(int64_t length) const {
+  const DimShards shards =
+      DimShards::Make(zigzag_ ? Layout::Zigzag(1) : Layout::Shard(1), length, ranks_).ValueOrThrow();
+  std::vector<Tokens> out;
+  for (const Interval& run : shards.of(rank_)) out.push_back({run.begin, run.length});
+  return out;
 }
 
 at::Tensor AxisRing::OwnShard(const at::Tensor& full, int64_t dim) const {
-  const Tokens own = OwnTokens(full.size(dim));
+  const std::vector<Tokens> own = OwnTokens(full.size(dim));
   Region region("slice of a ring's tokens", path_, axes_);
-  at::Tensor shard = full.narrow(dim, own.first, own.count);
-  region.DeclareSlice(full, shard, shard, Layout::Shard(static_cast<int>(dim)));
+  std::vector<at::Tensor> runs;
+  for (const auto& [first, count] : own) runs.push_back(full.narrow(dim, first, count));
+  if (runs.empty()) runs.push_back(full.narrow(dim, 0, 0));
+  at::Tensor shard = runs.size() == 1 ? runs.front() : at::cat(runs, dim);
+  const auto cut = static_cast<int>(dim);
+  region.DeclareSlice(full, runs, shard, zigzag_ ? Layout::Zigzag(cut) : Layout::Shard(cut));
   return shard;
 }
 

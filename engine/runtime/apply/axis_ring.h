@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -17,10 +18,11 @@ namespace moonshard {
 
 class AxisRing final : public AttentionRing {
  public:
-  // `group`: of the axis. `path`: of the module, for errors and as the label of the collectives.
-  AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path);
+  // `group`: of the axis. `path`: of the module, for errors and as the label of the collectives. `zigzag`: whether the
+  // tokens are shard(1,zigzag); otherwise they are shard(1).
+  AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag);
 
-  Tokens OwnTokens(int64_t length) const override;
+  std::vector<Tokens> OwnTokens(int64_t length) const override;
   at::Tensor OwnShard(const at::Tensor& full, int64_t dim) const override;
   at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t length,
                     const AttentionReach& reach) const override;
@@ -30,6 +32,7 @@ class AxisRing final : public AttentionRing {
   AxisSet axes_;
   int64_t rank_;
   int64_t ranks_;
+  bool zigzag_;
   RingAttention attention_;
 };
 

@@ -63,8 +63,8 @@ struct AttentionReach {
   at::Tensor documents = {};
 };
 
-// Attention of this rank's tokens over the tokens of all ranks of a mesh axis. The tokens of a sequence are sharded as
-// by shard(1): rank r has the r-th block of ceil(T / ranks) of T tokens; the last blocks may be shorter or empty.
+// Attention of this rank's tokens over the tokens of all ranks of a mesh axis. A rank has one chunk of the sequence
+// (shard(1)), or an early and a late one (shard(1,zigzag)); engine/layout/shards.h has their sizes.
 class AttentionRing {
  public:
   struct Tokens {
@@ -73,8 +73,8 @@ class AttentionRing {
   };
 
   virtual ~AttentionRing() = default;
-  // The tokens of this rank in a sequence of `length` tokens.
-  virtual Tokens OwnTokens(int64_t length) const = 0;
+  // The tokens of this rank in a sequence of `length` tokens: no, one or two runs, in the order of its tensors.
+  virtual std::vector<Tokens> OwnTokens(int64_t length) const = 0;
   // Returns the tokens of this rank along dim `dim` of `full`, which has all tokens and is the same on every rank:
   // rotary tables, positions. A view where possible. The layout checker takes the result for a shard; a slice that is
   // made otherwise it takes for a tensor that every rank has.

@@ -132,11 +132,13 @@ int64_t ExchangeSize(const RedistributionSpec& spec, int64_t dim, int64_t mine) 
     if (sizes[rank] == map->length(static_cast<int64_t>(rank))) continue;
     Diagnostic d = MakeDiagnostic(Finding::kCollectiveMismatch,
                                   "the shards of dim " + std::to_string(dim) + " on " + spec.group->name() +
-                                      " do not have the sizes that torch.chunk gives them");
+                                      " do not have the sizes that " +
+                                      (spec.from.zigzag ? spec.from.ToText() : "torch.chunk") + " gives them");
     d.path = spec.label.text();
     d.declared = "shards of sizes " + ShapeToString(sizes);
-    d.required = "shards of " + std::to_string(map->block()) +
-                 " elements (the last shards may be shorter) of a dim of " + std::to_string(full) + " elements";
+    d.required = "shards of " + std::to_string(map->block()) + " elements (the last " +
+                 (spec.from.zigzag ? "chunks" : "shards") + " may be shorter) of a dim of " + std::to_string(full) +
+                 " elements";
     throw PlanError({std::move(d)});
   }
   return full;

@@ -1,5 +1,6 @@
-// Notation: the rows of a rank are its queries, t of them for each of n heads; a block is the keys and values of one
-// rank. S = scale q k^T, P = softmax(S), O = P V, and L = log(sum(exp(S))) over all keys of a row.
+// Notation: the rows of a rank are its queries, t of them for each of n heads; a block is keys and values of one rank,
+// in one or two runs of neighbouring tokens. S = scale q k^T, P = softmax(S), O = P V, and L = log(sum(exp(S))) over
+// all keys of a row.
 //
 // Forward. With M_b the largest score of a row in block b, and L_b its log-sum-exp over that block,
 //
@@ -13,14 +14,18 @@
 //
 //   dV_b = P_b^T dO      dS_b = P_b * (dO V_b^T - rowsum(dO * O))      dQ += scale dS_b K_b      dK_b = scale dS_b^T Q
 //
-// need nothing of the other blocks. A rank thus computes the gradients of each block it meets and sends them to the
-// rank of the block: in step s every rank sends to rank - s and receives from rank + s. They are added in the order of
-// the steps, so sums are the same in every run. Sending them straight home has the traffic of one exchange a step, as
-// has an accumulator that travels with its block; but that would have to go around from the last rank to the first,
-// which causal attention needs for nothing else.
+// need nothing of the other blocks. A rank thus computes the gradients of each block it receives and sends them to the
+// rank of the block. They are added in the order of the steps, so sums are the same in every run.
 //
-// An exchange that passes blocks on starts before the compute of the step and ends after it; one that brings gradients
-// home ends after the compute of the next step. The order in which they start depends on the steps alone.
+// Blocks come straight from their rank and are not passed on from neighbour to neighbour: a rank would have to relay
+// the late chunks of other ranks to which none of its queries attends. For the same reason gradients go straight back
+// and are not summed in an accumulator that travels with its block.
+//
+// The exchange of the next block starts before the compute of a step and ends after it; one that brings gradients back
+// ends after the compute of the next step. The order in which they start depends on the steps alone.
+//
+// Each run of queries is computed with each run of keys of a block, unless all keys are later: a mask is then needed
+// within a run alone.
 //
 // Grouped heads: the rows of the n / m query heads of one key head are put behind each other, so that a block is
 // multiplied once for all of them and its gradients are sums over the group without more ado.
@@ -55,6 +60,7 @@ struct RingAttention::Spec {
   std::shared_ptr<AxisGroup> group;
   std::string path;
   CollectiveLabel label;
+  bool zigzag = false;
 };
 
 namespace {
@@ -72,6 +78,13 @@ constexpr int64_t kMostScores = int64_t{1} << 24;
 // The log-sum-exp of no score, and the score of a key that is not allowed.
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
+// Of the tensors [B, n, t, D].
+Layout LayoutOf(const RingSpec& spec) { return spec.zigzag ? Layout::Zigzag(kTokenDim) : Layout::Shard(kTokenDim); }
+
+at::Tensor Narrowed(const at::Tensor& tensor, const Interval& tokens) {
+  return tensor.narrow(kTokenDim, tokens.begin, tokens.length);
+}
+
 at::ScalarType Accumulated(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
 
 // What one call needs besides its tensors.
@@ -80,30 +93,30 @@ struct Call {
   RingAttentionOptions options;
 };
 
-// Keys and values, or the gradients of both, of the tokens of one rank: [B, m, t, D] and [B, m, t, Dv].
+// Keys and values, or the gradients of both, of tokens of one rank: [B, m, t, D] and [B, m, t, Dv].
 struct Block {
   at::Tensor keys;
   at::Tensor values;
 };
 
-// The queries of this rank against one block, tile by tile: some queries, with the keys to which any of them attends
-// by its position.
+// A run of queries of this rank against a run of keys, tile by tile: some queries, with the keys to which any of them
+// attends by its position.
 class Scores {
  public:
-  // `queries`: [B, n, t, D]. `first_query`, `first_key`: positions in the full sequence.
-  Scores(const RingAttentionOptions& options, const at::Tensor& queries, int64_t first_query, const Block& block,
+  // `queries`: [B, n, t, D]. `block`: accumulated. `first_query`, `first_key`: positions in the full sequence.
+  Scores(const RingAttentionOptions& options, at::Tensor queries, int64_t first_query, const Block& block,
          int64_t first_key)
       : options_(options),
         type_(Accumulated(queries.scalar_type())),
-        queries_(queries),
+        queries_(std::move(queries)),
         first_query_(first_query),
         first_key_(first_key),
         key_heads_(block.keys.size(1)),
-        keys_(block.keys.to(type_)),
-        values_(block.values.to(type_)) {}
+        keys_(block.keys),
+        values_(block.values) {}
 
   // Merges the block into `out` [B, n, t, Dv] and `log_sum` [B, n, t] of the blocks before it.
-  void Merge(at::Tensor& out, at::Tensor& log_sum) const {
+  void Merge(const at::Tensor& out, const at::Tensor& log_sum) const {
     ForEachTile([&](const Tile& tile) {
       at::Tensor scores = Of(tile, ScaledQueries(tile));
       const at::Tensor most = at::amax(scores, {-1}, /*keepdim=*/true);
@@ -122,25 +135,22 @@ class Scores {
     });
   }
 
-  // Adds to the gradient of the queries `of_queries` [B, n, t, D], and returns the gradients of the block. `gradient`
-  // [B, n, t, Dv]: of the result. `inner` [B, n, t, 1]: rowsum(dO * O). `log_sum` [B, n, t]: of all blocks.
-  Block Gradients(const at::Tensor& gradient, const at::Tensor& inner, const at::Tensor& log_sum,
-                  at::Tensor& of_queries) const {
-    Block out = {at::zeros_like(keys_, at::MemoryFormat::Contiguous),
-                 at::zeros_like(values_, at::MemoryFormat::Contiguous)};
+  // Adds to the gradient of the queries `of_queries` [B, n, t, D] and to the gradients of the block `of_block`.
+  // `gradient` [B, n, t, Dv]: of the result. `inner` [B, n, t, 1]: rowsum(dO * O). `log_sum` [B, n, t]: of all blocks.
+  void AddGradients(const at::Tensor& gradient, const at::Tensor& inner, const at::Tensor& log_sum,
+                    const at::Tensor& of_queries, const Block& of_block) const {
     ForEachTile([&](const Tile& tile) {
       const at::Tensor scaled = ScaledQueries(tile);
       const auto rows = [&](const at::Tensor& tensor) { return Grouped(Narrowed(tensor, tile.queries)); };
       const at::Tensor upstream = rows(gradient);
       const at::Tensor weights = Of(tile, scaled).sub_(Finite(rows(log_sum.unsqueeze(-1)))).exp_();
-      Narrowed(out.values, tile.keys).add_(at::matmul(weights.transpose(-2, -1), upstream));
+      Narrowed(of_block.values, tile.keys).add_(at::matmul(weights.transpose(-2, -1), upstream));
       const at::Tensor of_scores =
           at::matmul(upstream, Narrowed(values_, tile.keys).transpose(-2, -1)).sub_(rows(inner)).mul_(weights);
-      Narrowed(out.keys, tile.keys).add_(at::matmul(of_scores.transpose(-2, -1), scaled));
+      Narrowed(of_block.keys, tile.keys).add_(at::matmul(of_scores.transpose(-2, -1), scaled));
       Narrowed(of_queries, tile.queries)
           .add_(Ungrouped(at::matmul(of_scores, Narrowed(keys_, tile.keys)), tile), options_.scale);
     });
-    return out;
   }
 
  private:
@@ -163,10 +173,6 @@ class Scores {
       const int64_t to = std::min(keys, first + length);
       if (from < to) run({{begin, length}, {from, to - from}});
     }
-  }
-
-  static at::Tensor Narrowed(const at::Tensor& tensor, const Interval& tokens) {
-    return tensor.narrow(kTokenDim, tokens.begin, tokens.length);
   }
 
   // [B, n, t, X] -> [B, m, n / m * t, X], and back.
@@ -225,7 +231,7 @@ class Scores {
 
   const RingAttentionOptions& options_;
   at::ScalarType type_;
-  const at::Tensor& queries_;
+  at::Tensor queries_;
   int64_t first_query_;
   int64_t first_key_;
   int64_t key_heads_;
@@ -233,83 +239,149 @@ class Scores {
   at::Tensor values_;
 };
 
-// The exchanges of one pass over the blocks. `like`: keys and values of this rank.
+// A run of tokens in the full sequence, and where a rank's tensors have it.
+struct Run {
+  Interval global;
+  Interval local;
+};
+
+// The runs of the tokens of a rank.
+std::vector<Run> RunsOf(const RingSteps& steps, int64_t rank) {
+  std::vector<Run> out;
+  int64_t begin = 0;
+  for (const Interval& interval : steps.TokensOf(rank)) {
+    out.push_back({interval, {begin, interval.length}});
+    begin += interval.length;
+  }
+  return out;
+}
+
+// The exchanges of one pass over the blocks. `own`: keys and values of this rank.
 class Exchanges {
  public:
-  Exchanges(const RingSpec& spec, const RingSteps& steps, Direction direction, const Block& like)
-      : group_(*spec.group), spec_(spec), steps_(steps), direction_(direction) {
-    const at::Tensor& k = like.keys;
-    token_ = {k.size(0) * k.size(1) * k.size(-1), k.size(0) * k.size(1) * like.values.size(-1)};
-    shape_ = {k.size(0), k.size(1), steps.length(), k.size(-1), like.values.size(-1)};
-    key_shape_ = k.sizes().vec();
-    value_shape_ = like.values.sizes().vec();
+  Exchanges(const RingSpec& spec, const RingSteps& steps, Direction direction, const Block& own)
+      : group_(*spec.group), spec_(spec), steps_(steps), direction_(direction), own_(own) {
+    const at::Tensor& k = own.keys;
+    token_ = {k.size(0) * k.size(1) * k.size(-1), k.size(0) * k.size(1) * own.values.size(-1)};
+    shape_ = {k.size(0), k.size(1), steps.length(), k.size(-1), own.values.size(-1)};
     const int64_t tokens = k.size(kTokenDim);
-    if (tokens != steps.Block(group_.rank()).length) mismatched_size_ = tokens;
+    if (tokens != TokenCount(steps.TokensOf(group_.rank()))) mismatched_size_ = tokens;
   }
 
-  // Starts the exchange before step `step`: `held`, the packed block of step - 1, goes to the next rank.
-  PendingCollective StartPassOn(const at::Tensor& held, int64_t step) const {
-    const int64_t rank = group_.rank();
-    return Start(held, steps_.Attends(rank + 1, step), rank + 1, steps_.Attends(rank, step), rank - 1,
-                 steps_.Block(rank - step).length);
+  // Starts the exchange of the keys and values of step `step`, each from the rank that has them. A shard of another
+  // size sends nothing: the exchange throws.
+  PendingCollective StartKeys(int64_t step) const {
+    const int64_t target = steps_.Target(group_.rank(), step);
+    std::vector<Block> blocks;
+    if (mismatched_size_ < 0) blocks = OwnBlocks(own_, steps_.KeysOf(target, step));
+    return Start(blocks, own_.keys.options(), target, steps_.Source(group_.rank(), step), Received(step));
   }
-  // Starts the exchange after step `step`: `gradients`, packed, of the block of that step go to its rank.
-  PendingCollective StartSendHome(const at::Tensor& gradients, int64_t step) const {
-    const int64_t rank = group_.rank();
-    return Start(gradients, steps_.Attends(rank, step), rank - step, steps_.Attends(rank + step, step), rank + step,
-                 steps_.Block(rank).length);
+  // The keys and values that the exchange of step `step` received, by the runs of KeysOf.
+  std::vector<Block> FinishKeys(PendingCollective pending, int64_t step) const {
+    return Unpack(group_.Finish(std::move(pending)), Received(step));
   }
-  at::Tensor Finish(PendingCollective pending) const { return group_.Finish(std::move(pending)); }
 
-  // One tensor for both, which is one message.
-  static at::Tensor Pack(const Block& block) { return at::cat({block.keys.reshape(-1), block.values.reshape(-1)}); }
-  // `tokens`: of the block.
-  Block Unpack(const at::Tensor& packed, int64_t tokens) const {
-    const int64_t keys = tokens * token_.first;
-    std::vector<int64_t> key_shape = key_shape_, value_shape = value_shape_;
-    key_shape[kTokenDim] = value_shape[kTokenDim] = tokens;
-    return {packed.narrow(0, 0, keys).view(key_shape), packed.narrow(0, keys, packed.numel() - keys).view(value_shape)};
+  // Starts the exchange that brings `gradients`, of the keys and values of step `step`, to the rank that has them.
+  PendingCollective StartGradients(const std::vector<Block>& gradients, int64_t step) const {
+    const at::TensorOptions options = own_.keys.options().dtype(Accumulated(own_.keys.scalar_type()));
+    return Start(gradients, options, steps_.Source(group_.rank(), step), steps_.Target(group_.rank(), step),
+                 Sent(step));
+  }
+  // Adds the gradients that the exchange of step `step` received to `sums`, of the keys and values of this rank.
+  void FinishGradients(PendingCollective pending, int64_t step, const Block& sums) const {
+    const std::vector<Block> received = Unpack(group_.Finish(std::move(pending)), Sent(step));
+    const std::vector<Block> own = OwnBlocks(sums, Sent(step));
+    for (size_t i = 0; i < own.size(); ++i) {
+      own[i].keys.add_(received[i].keys);
+      own[i].values.add_(received[i].values);
+    }
+  }
+
+  // The parts of `block`, which is of all tokens of this rank, that are `tokens`.
+  std::vector<Block> OwnBlocks(const Block& block, const std::vector<Interval>& tokens) const {
+    std::vector<Block> out;
+    for (const Interval& interval : tokens) {
+      for (const Run& run : RunsOf(steps_, group_.rank())) {
+        const int64_t ahead = interval.begin - run.global.begin;
+        if (ahead < 0 || ahead >= run.global.length) continue;
+        const Interval local = {run.local.begin + ahead, interval.length};
+        out.push_back({Narrowed(block.keys, local), Narrowed(block.values, local)});
+      }
+    }
+    return out;
   }
 
  private:
-  PendingCollective Start(const at::Tensor& packed, bool sends, int64_t to, bool receives, int64_t from,
-                          int64_t tokens) const {
+  // The tokens of other ranks that this rank receives in a step, and those of its own that it sends.
+  std::vector<Interval> Received(int64_t step) const { return steps_.KeysOf(group_.rank(), step); }
+  std::vector<Interval> Sent(int64_t step) const { return steps_.KeysOf(steps_.Target(group_.rank(), step), step); }
+
+  // One message for all: the keys of the first run, its values, the keys of the next run.
+  PendingCollective Start(const std::vector<Block>& blocks, const at::TensorOptions& options, int64_t to, int64_t from,
+                          const std::vector<Interval>& received) const {
+    std::vector<at::Tensor> parts = {at::empty({0}, options)};
+    for (const Block& block : blocks) {
+      parts.push_back(block.keys.reshape(-1));
+      parts.push_back(block.values.reshape(-1));
+    }
+    const at::Tensor rows = at::cat(parts);
     std::vector<int64_t> send(static_cast<size_t>(group_.size()), 0);
     std::vector<int64_t> receive = send;
-    const at::Tensor rows = sends ? packed : packed.narrow(0, 0, 0);
-    if (sends) send[static_cast<size_t>(to)] = rows.numel();
-    if (receives) receive[static_cast<size_t>(from)] = tokens * (token_.first + token_.second);
+    send[static_cast<size_t>(to)] = rows.numel();
+    receive[static_cast<size_t>(from)] = TokenCount(received) * (token_.first + token_.second);
     const int64_t bytes = rows.numel() * rows.element_size();
     return group_.StartAllToAllUneven(rows, std::move(send), std::move(receive),
                                       {direction_, &spec_.label, shape_, bytes, mismatched_size_});
+  }
+
+  std::vector<Block> Unpack(const at::Tensor& rows, const std::vector<Interval>& tokens) const {
+    std::vector<Block> out;
+    int64_t begin = 0;
+    const auto next = [&](const at::Tensor& like, int64_t token, int64_t count) {
+      std::vector<int64_t> shape = like.sizes().vec();
+      shape[kTokenDim] = count;
+      at::Tensor part = rows.narrow(0, begin, token * count).view(shape);
+      begin += token * count;
+      return part;
+    };
+    for (const Interval& interval : tokens) {
+      at::Tensor keys = next(own_.keys, token_.first, interval.length);
+      at::Tensor values = next(own_.values, token_.second, interval.length);
+      out.push_back({std::move(keys), std::move(values)});
+    }
+    return out;
   }
 
   AxisGroup& group_;
   const RingSpec& spec_;
   const RingSteps& steps_;
   Direction direction_;
+  const Block& own_;
   std::pair<int64_t, int64_t> token_;  // elements of the keys and of the values of one token
-  std::vector<int64_t> shape_, key_shape_, value_shape_;
+  std::vector<int64_t> shape_;
   int64_t mismatched_size_ = -1;
 };
 
-// Calls `run` with each block that this rank attends to, in the order of the steps, and `after` at the end of every
-// step, on every rank, before the exchange that brings the next block ends.
+// Calls `run` with the keys and values, accumulated, of each run of tokens to which queries of this rank attend, in the
+// order of the steps; `first_key`: its first position. Calls `after` at the end of every step, on every rank, before
+// the exchange that brings the next block ends.
 void ForEachBlock(const RingSpec& spec, const Call& call, const Exchanges& exchanges, const Block& own,
-                  const std::function<void(const Block&, int64_t first_key)>& run,
+                  const std::function<void(int64_t step, const Block&, int64_t first_key)>& run,
                   const std::function<void(int64_t step)>& after = {}) {
   const int64_t rank = spec.group->rank();
   const int64_t last = call.steps.count();
-  at::Tensor held = last > 0 ? Exchanges::Pack(own) : at::Tensor();
+  const at::ScalarType type = Accumulated(own.keys.scalar_type());
+  std::vector<Block> held;
   for (int64_t step = 0; step <= last; ++step) {
     PendingCollective next;
-    if (step < last) next = exchanges.StartPassOn(held, step + 1);
-    if (call.steps.Attends(rank, step)) {
-      const Interval block = call.steps.Block(rank - step);
-      run(step == 0 ? own : exchanges.Unpack(held, block.length), block.begin);
+    if (step < last) next = exchanges.StartKeys(step + 1);
+    const std::vector<Interval> keys = call.steps.KeysOf(rank, step);
+    if (step == 0) held = exchanges.OwnBlocks(own, keys);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      run(step, {held[i].keys.to(type), held[i].values.to(type)}, keys[i].begin);
     }
     if (after) after(step);
-    if (step < last) held = exchanges.Finish(std::move(next));
+    if (step < last) held = exchanges.FinishKeys(std::move(next), step + 1);
   }
 }
 
@@ -323,10 +395,12 @@ Merged Forward(const RingSpec& spec, const Call& call, const at::Tensor& q, cons
   std::vector<int64_t> shape = q.sizes().vec();
   shape.back() = own.values.size(-1);
   Merged merged = {at::zeros(shape, options), at::full(q.sizes().slice(0, 3), kNone, options)};
-  const int64_t first = call.steps.Block(spec.group->rank()).begin;
   const Exchanges exchanges(spec, call.steps, Direction::kForward, own);
-  ForEachBlock(spec, call, exchanges, own, [&](const Block& block, int64_t first_key) {
-    Scores(call.options, q, first, block, first_key).Merge(merged.out, merged.log_sum);
+  ForEachBlock(spec, call, exchanges, own, [&](int64_t /*step*/, const Block& block, int64_t first_key) {
+    for (const auto& [global, local] : RunsOf(call.steps, spec.group->rank())) {
+      Scores(call.options, Narrowed(q, local), global.begin, block, first_key)
+          .Merge(Narrowed(merged.out, local), Narrowed(merged.log_sum, local));
+    }
   });
   return merged;
 }
@@ -344,36 +418,31 @@ Gradients Backward(const RingSpec& spec, const Call& call, const at::Tensor& q, 
   const at::TensorOptions options = q.options().dtype(type);
   Gradients sums = {at::zeros(q.sizes(), options),
                     {at::zeros(own.keys.sizes(), options), at::zeros(own.values.sizes(), options)}};
-  const int64_t first = call.steps.Block(spec.group->rank()).begin;
   const Exchanges exchanges(spec, call.steps, Direction::kBackward, own);
-  const auto add = [&](const Block& block) {
-    sums.block.keys += block.keys;
-    sums.block.values += block.values;
-  };
+  std::vector<Block> own_sums = exchanges.OwnBlocks(sums.block, call.steps.KeysOf(spec.group->rank(), 0));
+  std::vector<Block> computed;  // gradients of the blocks of the step
   PendingCollective to_home;
-  const auto finish = [&] {
-    if (!to_home.started()) return;
-    const at::Tensor received = exchanges.Finish(std::exchange(to_home, {}));
-    if (received.numel() > 0) add(exchanges.Unpack(received, own.keys.size(kTokenDim)));
+  const auto finish = [&](int64_t step) {
+    if (to_home.started()) exchanges.FinishGradients(std::exchange(to_home, {}), step, sums.block);
   };
-  at::Tensor computed = at::empty({0}, options);  // packed gradients of the block of the step, if there are any
   ForEachBlock(
       spec, call, exchanges, own,
-      [&](const Block& block, int64_t first_key) {
-        Block of_block =
-            Scores(call.options, q, first, block, first_key).Gradients(gradient, inner, log_sum, sums.queries);
-        if (first_key == first) {
-          sums.block = std::move(of_block);
-        } else {
-          computed = Exchanges::Pack(of_block);
+      [&](int64_t step, const Block& block, int64_t first_key) {
+        computed.push_back(step == 0 ? own_sums[computed.size()]
+                                     : Block{at::zeros_like(block.keys, at::MemoryFormat::Contiguous),
+                                             at::zeros_like(block.values, at::MemoryFormat::Contiguous)});
+        for (const auto& [global, local] : RunsOf(call.steps, spec.group->rank())) {
+          Scores(call.options, Narrowed(q, local), global.begin, block, first_key)
+              .AddGradients(Narrowed(gradient, local), Narrowed(inner, local), Narrowed(log_sum, local),
+                            Narrowed(sums.queries, local), computed.back());
         }
       },
       [&](int64_t step) {
-        if (step == 0) return;
-        finish();
-        to_home = exchanges.StartSendHome(computed, step);
+        finish(step - 1);
+        if (step > 0) to_home = exchanges.StartGradients(computed, step);
+        computed.clear();
       });
-  finish();
+  finish(call.steps.count());
   return sums;
 }
 
@@ -409,7 +478,7 @@ class RingAttentionBackward final : public autograd::Node {
     const at::Tensor q = inputs_[0].unpack();
     const Block own = {inputs_[1].unpack(), inputs_[2].unpack()};
     const at::Tensor out = out_.unpack(shared_from_this());
-    const Layout layout = Layout::Shard(kTokenDim);
+    const Layout layout = LayoutOf(*spec_);
     at::Tensor of_queries;
     Block of_own;
     {
@@ -495,7 +564,7 @@ void CheckCall(const RingSpec& spec, const RingSteps& steps, const at::Tensor& q
                                 "padding Bool and documents Long [B or 1, " +
                                     std::to_string(length) + "] and a window of at least 1")});
   }
-  const int64_t tokens = steps.Block(spec.group->rank()).length;
+  const int64_t tokens = TokenCount(steps.TokensOf(spec.group->rank()));
   if (q.size(kTokenDim) == tokens || steps.count() > 0) return;
   throw PlanError(
       {BadTensors(spec, std::move(declared),
@@ -504,8 +573,9 @@ void CheckCall(const RingSpec& spec, const RingSteps& steps, const at::Tensor& q
 
 }  // namespace
 
-RingAttention::RingAttention(std::shared_ptr<AxisGroup> group, const std::string& path)
-    : spec_(std::make_shared<const RingSpec>(RingSpec{std::move(group), path, CollectiveLabel(path + " " + kName)})) {}
+RingAttention::RingAttention(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag)
+    : spec_(std::make_shared<const RingSpec>(
+          RingSpec{std::move(group), path, CollectiveLabel(path + " " + kName), zigzag})) {}
 
 at::Tensor RingAttention::operator()(const at::Tensor& given_q, const at::Tensor& given_k, const at::Tensor& given_v,
                                      int64_t length, const RingAttentionOptions& options) const {
@@ -518,13 +588,13 @@ at::Tensor RingAttention::operator()(const at::Tensor& given_q, const at::Tensor
   };
   const at::Tensor q = as_autocast(given_q);
   const Block own = {as_autocast(given_k), as_autocast(given_v)};
-  Call call = {RingSteps(length, options.window, spec.group->size()), options};
+  Call call = {RingSteps(length, options.window, spec.group->size(), spec.zigzag), options};
   CheckCall(spec, call.steps, q, own.keys, own.values, options);
   if (options.padding.defined()) call.options.padding = options.padding.to(q.device());
   if (options.documents.defined()) call.options.documents = options.documents.to(q.device());
   const bool recorded =
       at::GradMode::is_enabled() && (q.requires_grad() || own.keys.requires_grad() || own.values.requires_grad());
-  const Layout layout = Layout::Shard(kTokenDim);
+  const Layout layout = LayoutOf(spec);
   Region region(kName, spec.label.text(), spec.group->axes());
   for (const at::Tensor* input : {&q, &own.keys, &own.values}) region.DeclareInput(*input, layout);
   at::Tensor out;

@@ -1,18 +1,20 @@
 // RingAttention: causal attention over a sequence that is sharded along its tokens. Each rank keeps its queries, and
-// the blocks of keys and values pass from rank to rank, one step at a time, while the rank computes with the block it
-// has (Liu et al. 2023, arXiv:2310.01889). The results of the blocks are merged by their log-sum-exp (Dao et al. 2022,
-// arXiv:2205.14135), so no rank holds all keys or a matrix of T x T scores.
+// receives the keys and values of the other ranks, those of one rank at a time, while it computes with those it has
+// (Liu et al. 2023, arXiv:2310.01889). The results of the blocks are merged by their log-sum-exp (Dao et al. 2022,
+// arXiv:2205.14135), so no rank holds all keys or a matrix of T x T scores. With an early and a late chunk of the
+// sequence on each rank (zigzag, as Megatron-LM and Zhu's ring-flash-attention have it) all ranks compute the same
+// number of scores; with plain chunks the last rank computes n blocks of them and the first one.
 //
-//   forward    steps.count() exchanges of keys and values
-//   backward   the same exchanges, and steps.count() exchanges of their gradients, each straight to the rank that has
-//              the keys
+//   forward    steps.count() exchanges of keys and values, each straight from the rank that has them
+//   backward   the same exchanges, and steps.count() exchanges of their gradients, straight back to that rank
 //
-// RingSteps (ring_steps.h) has the steps, and the counts and bytes of the all-to-alls. They depend on the sizes alone,
-// never on values, padding or documents, and every rank runs all of them, also a rank without tokens. Keys and values
-// are exchanged with their own heads (m, not n). Their gradients are exchanged and summed in float32, or float64.
+// RingSteps (ring_steps.h) has the steps, and the counts and bytes of the all-to-alls: only keys to which some query of
+// the receiver attends are sent, so a usual ring, which passes all blocks on, sends at least as much. They depend on
+// the sizes alone, never on values, padding or documents, and every rank runs all of them, also a rank without tokens.
+// Keys and values are exchanged with their own heads (m, not n). Their gradients are exchanged and summed in float32,
+// or float64.
 //
-// The work is not balanced: the queries of the last rank attend to every block, those of rank 0 to one. It is done by
-// matrix products in tiles of scores, on every device: no fused attention kernel is used.
+// The work is done by matrix products in tiles of scores, on every device: no fused attention kernel is used.
 // Stage before: collective (AxisGroup). Stage after: apply, which gives it to the attention modules.
 #pragma once
 
@@ -38,16 +40,17 @@ struct RingAttentionOptions {
 
 class RingAttention {
  public:
-  // `group`: of cp. `path`: of the module, for errors and as the label of the collectives.
-  RingAttention(std::shared_ptr<AxisGroup> group, const std::string& path);
+  // `group`: of cp. `path`: of the module, for errors and as the label of the collectives. `zigzag`: whether the tokens
+  // of the sequence are shard(d,zigzag) over the group; otherwise they are shard(d).
+  RingAttention(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag);
 
   // Returns softmax(scale q k^T) v [B, n, t, Dv] of this rank's queries over the keys of all ranks, causal, within the
   // window and the document and without padding, in the dtype of q. Scores, merged results and gradients are computed
   // in float32, or in float64 for float64. Query head h uses key head h / (n / m). The result of a query without any
   // key is zero, and so is its share of the gradients.
   //
-  // q [B, n, t, D], k [B, m, t, D], v [B, m, t, Dv] of one dtype, m divides n: this rank's tokens, t = its plain shard
-  // of `length` tokens over the group (RingSteps::Block), which may be 0, as may B. `length`, the window, B, m, D and
+  // q [B, n, t, D], k [B, m, t, D], v [B, m, t, Dv] of one dtype, m divides n: this rank's tokens, t = its shard of
+  // `length` tokens over the group (RingSteps::TokensOf), which may be 0, as may B. `length`, the window, B, m, D and
   // Dv are the same on every rank, and the three tensors need a gradient on every rank or on none. Under autocast, the
   // tensors are cast as those of at::scaled_dot_product_attention. Differentiable once; the backward runs all its
   // collectives whichever of the three tensors need a gradient.

@@ -2,18 +2,19 @@
 // the identity, since every rank starts its backward from the same value. The number of tokens that count must be that
 // of all ranks: the mean of a rank's own tokens would weigh tokens by how many of their neighbours are ignored, and is
 // not a number on a rank all of whose targets are ignored. Targets are shifted by their caller in the full sequence, so
-// that the last token of a chunk has the first token of the next chunk as its target.
+// that the last token of a chunk has the first token of the next chunk as its target, whichever rank has that chunk.
 #include "engine/train/loss/sequence_loss.h"
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <ATen/ATen.h>
 
 #include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
+#include "engine/layout/shards.h"
 #include "engine/runtime/redistribute/redistribute.h"
 
 namespace moonshard {
@@ -42,8 +43,9 @@ std::string SignatureOf(const at::Tensor& targets, const std::string& tokens) {
 
 }  // namespace
 
-at::Tensor CrossEntropy(const Vocabulary& vocabulary, const std::shared_ptr<AxisGroup>& sequence,
-                        const ShardedLogits& logits, const at::Tensor& targets, const CrossEntropyOptions& options) {
+at::Tensor CrossEntropy(const Vocabulary& vocabulary, const TokenShards& shards, const ShardedLogits& logits,
+                        const at::Tensor& targets, const CrossEntropyOptions& options) {
+  const std::shared_ptr<AxisGroup>& sequence = shards.group;
   if (options.reduction == LossReduction::kNone) {
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the losses of single tokens are not gathered over ranks");
     d.path = vocabulary.label().text();
@@ -52,12 +54,13 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const std::shared_ptr<Axis
     throw PlanError({std::move(d)});
   }
   const bool shaped = targets.defined() && targets.dim() == 2 && logits.tokens_shape().size() == 2;
-  int64_t begin = 0;
+  std::vector<at::Tensor> of_runs;
   int64_t length = 0;
   if (shaped) {
-    const int64_t chunk = (targets.size(1) + sequence->size() - 1) / sequence->size();
-    begin = std::min(targets.size(1), chunk * sequence->rank());
-    length = std::min(targets.size(1), begin + chunk) - begin;
+    of_runs = {targets.narrow(1, 0, 0)};
+    const DimShards tokens = DimShards::Make(shards.layout, targets.size(1), sequence->size()).ValueOrThrow();
+    for (const Interval& run : tokens.of(sequence->rank())) of_runs.push_back(targets.narrow(1, run.begin, run.length));
+    length = tokens.length(sequence->rank());
   }
   const bool fits = shaped && logits.tokens_shape()[0] == targets.size(0) && logits.tokens_shape()[1] == length;
   const CollectiveLabel label("the targets of '" + vocabulary.label().text() + "'");
@@ -73,7 +76,7 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const std::shared_ptr<Axis
   }
   CrossEntropyOptions own = options;
   own.reduction = LossReduction::kSum;
-  const at::Tensor term = CrossEntropy(vocabulary, logits, targets.narrow(1, begin, length).contiguous(), own);
+  const at::Tensor term = CrossEntropy(vocabulary, logits, at::cat(of_runs, 1), own);
   const TensorRedistribution sum =
       TensorRedistribution::Make(Layout::Partial(), Layout::Replicate(), sequence, {-1, -1, label.text(), 1})
           .ValueOrThrow();

@@ -98,6 +98,30 @@ TEST_CASE("a plain shard is torch.chunk") {
   }
 }
 
+TEST_CASE("a zigzag shard is an early and a late chunk") {
+  const DimShards shards = DimShards::Make(Layout::Zigzag(1), 16, 4).ValueOrThrow();
+  CHECK(shards.of(0) == Intervals{{0, 2}, {14, 2}});
+  CHECK(shards.of(2) == Intervals{{4, 2}, {10, 2}});
+  CHECK(shards.of(3) == Intervals{{6, 4}});  // neighbours
+  CHECK_FALSE(shards.is_plain());
+  CHECK(DimShards::Make(Layout::Zigzag(1), 16, 1).ValueOrThrow().is_plain());
+  CHECK_FALSE(Layout::Zigzag(1).is_plain_shard());
+  for (int64_t size = 0; size <= 40; ++size) {
+    for (int64_t ranks = 1; ranks <= 12; ++ranks) {
+      const DimShards all = DimShards::Make(Layout::Zigzag(0), size, ranks).ValueOrThrow();
+      CAPTURE(size, ranks);
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        std::vector<int64_t> want = TorchChunk(size, 2 * ranks, rank);
+        const std::vector<int64_t> late = TorchChunk(size, 2 * ranks, 2 * ranks - 1 - rank);
+        want.insert(want.end(), late.begin(), late.end());
+        REQUIRE(IndicesOf(all.of(rank)) == want);
+      }
+      REQUIRE(HeldBy(all) == std::vector<int64_t>(static_cast<size_t>(size), 1));
+      CheckParts(all);
+    }
+  }
+}
+
 TEST_CASE("heads are never cut, and fewer than ranks are replicated") {
   for (int64_t heads = 1; heads <= 12; ++heads) {
     for (int64_t ranks = 1; ranks <= 12; ++ranks) {

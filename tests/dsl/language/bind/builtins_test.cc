@@ -67,7 +67,8 @@ TEST_CASE("every name and key has one line of explanation, and the signature nam
     CHECK(std::string(key.doc).size() > 5);
     CHECK(!std::string(key.example).empty());
   }
-  CHECK(SignatureOf(*FindBuiltin("shard")) == "shard(dim [, { heads = integer, owner = integer }]) -> layout");
+  CHECK(SignatureOf(*FindBuiltin("shard")) ==
+        "shard(dim [, { heads = integer, owner = integer, zigzag = boolean }]) -> layout");
   CHECK(SignatureOf(*FindBuiltin("string.find")) ==
         "string.find(text, pattern [, start [, plain]]) -> integer?, integer?");
   CHECK(SignatureOf(*FindBuiltin("colwise")) ==

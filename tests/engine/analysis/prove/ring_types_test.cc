@@ -140,7 +140,7 @@ struct HostAttentionImpl : torch::nn::Module {
   at::Tensor Positions(int64_t length) const {
     const at::Tensor all = at::arange(1, length + 1, at::kFloat).view({1, 1, length, 1});
     if (ring == nullptr) return all;
-    const AttentionRing::Tokens own = ring->OwnTokens(length);
+    const AttentionRing::Tokens own = ring->OwnTokens(length).front();
     const auto declared = [&](int64_t first, int64_t count) {
       Region region("positions", "", MeshAxis::kCp);
       at::Tensor slice = all.narrow(2, first, count);

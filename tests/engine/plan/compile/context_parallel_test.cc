@@ -24,15 +24,15 @@ Placement On(Layout cp, Layout tp = Layout::Replicate()) {
   return out;
 }
 
-// An embedding whose ids are sliced, a projection of 8 heads of 4 features that are exchanged for tokens, or with `ring`
-// are those of a ring, the projection back, and a head whose output is full on every rank.
-CompiledPlan CompileAttention(const std::string& mesh, std::optional<Ring> ring = std::nullopt,
-                              bool recomputed = false) {
+// An embedding whose ids are sliced, a projection of 8 heads of 4 features that are exchanged for tokens, or with
+// `ring` are those of a ring, the projection back, and a head whose output is full on every rank. `sequence`: the
+// layout of the tokens on cp.
+CompiledPlan CompileAttention(const std::string& mesh, std::optional<Ring> ring = std::nullopt, bool recomputed = false,
+                              const Layout& sequence = Layout::Shard(1)) {
   const auto tree = std::make_shared<const ModuleTree>(
       TreeFromText("(root) Model\nembed Embedding weight:float32[64, 16]\nattn Attention\nattn.q_proj Linear "
                    "weight:float32[32, 16]\n"
                    "attn.o_proj Linear weight:float32[16, 32]\nhead Linear weight:float32[64, 16]\n"));
-  const Layout sequence = Layout::Shard(1);
   const Layout last = Layout::Shard(-1);
   const Layout heads = Layout::Shard(-1, 8);
   auto plan = std::make_shared<Plan>();
@@ -240,8 +240,8 @@ TEST_CASE("collectives on chunks of the sequence are counted by the tokens of th
   CHECK(FewestTokens(plan).sequence == 2);
 }
 
-// Blocks of 3, 3 and 1 of 7 tokens. Rank 1 sends its keys to rank 2, after it those of rank 0, and the gradients of the
-// latter back; rank 2 sends the gradients of 3 and 3 tokens.
+// Blocks of 3, 3 and 1 of 7 tokens. Rank 0 sends its keys to ranks 1 and 2, rank 1 to rank 2; the gradients go back. In
+// zigzag the chunks are 2, 2, 2, 1, 0 and 0: ranks 0 and 1 have chunks 0 and 1, rank 2 has chunks 2 and 3.
 TEST_CASE("a ring is priced by the keys and gradients that a rank sends") {
   const auto bytes = [](const CompiledPlan& plan, int64_t rank, Direction direction) {
     CollectiveCount out;
@@ -267,7 +267,7 @@ TEST_CASE("a ring is priced by the keys and gradients that a rank sends") {
     const int64_t token = row.heads * kToken;
     for (int64_t rank = 0; rank < plan.mesh.world_size(); ++rank) {
       const auto on_cp = static_cast<size_t>(plan.mesh.Coordinate(rank, MeshAxis::kCp));
-      const int64_t keys = std::vector<int64_t>{3, 6, 0}[on_cp];
+      const int64_t keys = std::vector<int64_t>{6, 3, 0}[on_cp];
       const int64_t gradients = std::vector<int64_t>{0, 3, 6}[on_cp];
       CHECK(bytes(plan, rank, Direction::kForward) == CollectiveCount{2, keys * token});
       CHECK(bytes(plan, rank, Direction::kBackward) == CollectiveCount{4, (keys + gradients) * token});
@@ -275,11 +275,42 @@ TEST_CASE("a ring is priced by the keys and gradients that a rank sends") {
   }
   // The attention is in the enclosing module, which runs twice where it is recomputed.
   CHECK(bytes(CompileAttention("cp=3", Ring{8, 8, 0}, true), 1, Direction::kForward) ==
-        CollectiveCount{4, 12 * 8 * kToken});
+        CollectiveCount{4, 6 * 8 * kToken});
   CHECK(bytes(CompileAttention("cp=3", Ring{8, 8, 0}, true), 1, Direction::kBackward) ==
-        CollectiveCount{4, 9 * 8 * kToken});
+        CollectiveCount{4, 6 * 8 * kToken});
   // A window of 4 positions does not reach beyond the block before.
   CHECK(bytes(CompileAttention("cp=3", Ring{8, 8, 4}), 1, Direction::kForward) == CollectiveCount{1, 3 * 8 * kToken});
+  const CompiledPlan zigzag = CompileAttention("cp=3", Ring{8, 8, 0}, false, Layout::Zigzag(1));
+  CHECK(zigzag.own_tokens() == Layout::Zigzag(1));
+  CHECK(FewestTokens(zigzag).sequence == 3);
+  CHECK(CompileAttention("cp=3", Ring{8, 8, 0}).own_tokens() == Layout::Shard(1));
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    const int64_t keys = std::vector<int64_t>{4, 2, 0}[static_cast<size_t>(rank)];
+    const int64_t gradients = std::vector<int64_t>{0, 2, 4}[static_cast<size_t>(rank)];
+    CHECK(bytes(zigzag, rank, Direction::kForward) == CollectiveCount{2, keys * 8 * kToken});
+    CHECK(bytes(zigzag, rank, Direction::kBackward) == CollectiveCount{4, (keys + gradients) * 8 * kToken});
+  }
+}
+
+TEST_CASE("the modules of a plan must have the same tokens on a rank of cp") {
+  using Catch::Contains;
+  const std::string errors = ErrorsOfAttention("cp=2", Ring{.heads = 8, .kv_heads = 8}, [](Plan& plan) {
+    Style& style = std::ranges::find(plan.rules, "attn.o_proj", &Rule::pattern)->style;
+    for (Placement* placement :
+         {&style.inputs[0]->from, &style.inputs[0]->to, &style.outputs[0]->from, &style.outputs[0]->to}) {
+      (*placement)[MeshAxis::kCp] = Layout::Zigzag(1);
+    }
+  });
+  CHECK_THAT(errors, Contains("'attn.o_proj' has other tokens on a rank of cp than 'embed'") &&
+                         Contains("{cp: shard(1,zigzag), tp: shard(-1)} here") && Contains("cp: shard(1)"));
+}
+
+TEST_CASE("a parameter cannot be sharded in zigzag") {
+  const std::string errors = ErrorsOfAttention("cp=2", Ring{.heads = 8, .kv_heads = 8}, [](Plan& plan) {
+    plan.rules.back().style.params["weight"] = Placement(Layout::Zigzag(0));
+  });
+  CHECK_THAT(errors,
+             Catch::Contains("a parameter cannot be sharded in zigzag") && Catch::Contains("weight = shard(0,zigzag)"));
 }
 
 TEST_CASE("a ring is a step of the output projection, on the group of cp") {
@@ -298,6 +329,8 @@ TEST_CASE("a ring is a step of the output projection, on the group of cp") {
   };
   CHECK(has_cp(plan));
   CHECK(plan.CanonicalText().find("ring=[heads 8, kv_heads 2, window 16]") != std::string::npos);
+  CHECK(steps(CompileAttention("cp=4", Ring{8, 2, 16}, false, Layout::Zigzag(1))).front() ==
+        "ring attention: heads 8, kv_heads 2, window 16 over cp, zigzag");
   const CompiledPlan without = CompileAttention("tp=4", Ring{8, 2, 16});
   CHECK_FALSE(without.attends_on_ring());
   CHECK(std::ranges::none_of(steps(without), [](const std::string& text) { return text.starts_with("ring"); }));

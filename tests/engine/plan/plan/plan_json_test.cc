@@ -23,7 +23,7 @@ Plan FullPlan() {
   style.vectors = {{"bias", Layout::Partial()}};
   style.kinds = {{"Linear", {{"weight", Layout::Shared()}}}};
   style.inputs = {std::nullopt, Redistribution{Layout::Replicate(), Layout::SharedLast(64)}};
-  style.outputs = {Redistribution{Layout::Partial(), Layout::Shard(1)}};
+  style.outputs = {Redistribution{Layout::Partial(), Layout::Shard(1)}, Redistribution{Placement(), Layout::Zigzag(1)}};
   style.after = {"bias"};
   style.lookup = Lookup::kMasked;
   style.route = Route{true, 2, 1};
@@ -160,6 +160,7 @@ TEST_CASE("what is no plan is refused with the member's name") {
   CHECK(said("\"lookup\":1", "\"lookup\":true") ==
         "not a plan: rules: style: lookup: found boolean, expected an integer");
   CHECK(said("\"owner\":3", "\"owner\":-3").find("a number of the layout is out of range") != std::string::npos);
+  CHECK(said("\"zigzag\":false", "\"zigzag\":true").find("a zigzag layout is not a shard") != std::string::npos);
   CHECK(said("\"size\":64", "\"size\":0").find("only some parts have a size") != std::string::npos);
   CHECK(said("\"ids\":2", "\"ids\":1")
             .find("the positions of ids and weights in the route must be different numbers from 0 to 1023") !=

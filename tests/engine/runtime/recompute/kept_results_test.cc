@@ -193,7 +193,7 @@ TEST_CASE("recomputed ring attention exchanges its keys again, with any choice o
   const auto full = [](int64_t seed) { return Numbers(seed, {1, 2, 6, 4}).detach(); };
   RunRanks("cp=2", [&](DeviceMesh& mesh) {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
-    const RingAttention attend(group, "attention");
+    const RingAttention attend(group, "attention", false);
     const auto inside = [&](std::vector<at::Tensor> in) {
       return std::vector<at::Tensor>{attend(in[0], in[1], in[2], 6, {.scale = 1})};
     };

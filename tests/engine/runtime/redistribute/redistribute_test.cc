@@ -49,6 +49,8 @@ std::vector<Form> FormsOn(int64_t ranks) {
   for (int64_t size : {1, 2, 3, 5, 6, 8}) {
     forms.push_back({Layout::Shard(1), size, true});
     forms.push_back({Layout::Shard(-2), size, false});
+    forms.push_back({Layout::Zigzag(1), size, true});
+    forms.push_back({Layout::Zigzag(-2), size, false});
   }
   forms.push_back({Layout::Shard(1, ranks), 3 * ranks, true});
   forms.push_back({Layout::Shard(1, 2 * ranks), 4 * ranks, false});

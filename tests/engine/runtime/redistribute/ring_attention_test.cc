@@ -41,6 +41,7 @@ struct Sequence {
   at::Tensor padding;
   double scale = 0.6;
   at::ScalarType dtype = at::kDouble;
+  bool zigzag = false;
   std::string name;
   at::Tensor q, k, v, upstream;
   at::Tensor documents = {};
@@ -60,7 +61,8 @@ void Fill(Sequence& s, uint64_t seed) {
   s.name = "T=" + std::to_string(s.length) + ", heads " + std::to_string(s.heads) + "/" + std::to_string(s.key_heads) +
            ", features " + std::to_string(s.features) + "/" + std::to_string(s.value_features) + ", window " +
            (s.window ? std::to_string(*s.window) : "none") + (s.padding.defined() ? ", padded" : "") +
-           (s.documents.defined() ? ", of documents" : "") + ", seed " + std::to_string(seed);
+           (s.documents.defined() ? ", of documents" : "") + (s.zigzag ? ", zigzag" : "") + ", seed " +
+           std::to_string(seed);
 }
 
 // The padding of a batch of two: `left` positions before the tokens of the first sequence and `right` after those of
@@ -81,7 +83,7 @@ at::Tensor DocumentsOf(int64_t length, bool same) {
 
 // Lengths from 1 to 17 with every kind of window, and in turn each kind of padding and of documents, heads of several
 // groups, and other features of values than of keys.
-std::vector<Sequence> Sequences() {
+std::vector<Sequence> Sequences(bool zigzag) {
   std::vector<Sequence> out;
   uint64_t seed = 0;
   for (int64_t length = 1; length <= 17; ++length) {
@@ -89,6 +91,7 @@ std::vector<Sequence> Sequences() {
     for (const std::optional<int64_t>& window : windows) {
       ++seed;
       Sequence s;
+      s.zigzag = zigzag;
       s.length = length;
       s.window = window;
       if (seed % 3 > 0) {
@@ -145,16 +148,22 @@ struct Local {
   at::Tensor q, k, v, upstream;
 };
 
-at::Tensor OfBlock(const at::Tensor& full, const Interval& block) { return full.narrow(2, block.begin, block.length); }
+using Tokens = std::vector<Interval>;
 
-Interval BlockOf(const Sequence& s, const AxisGroup& group) {
-  return RingSteps(s.length, s.window, group.size()).Block(group.rank());
+at::Tensor OfTokens(const at::Tensor& full, const Tokens& tokens) {
+  std::vector<at::Tensor> runs = {full.narrow(2, 0, 0)};
+  for (const Interval& run : tokens) runs.push_back(full.narrow(2, run.begin, run.length));
+  return at::cat(runs, 2);
+}
+
+Tokens TokensOf(const Sequence& s, const AxisGroup& group) {
+  return RingSteps(s.length, s.window, group.size(), s.zigzag).TokensOf(group.rank());
 }
 
 Local LocalOf(const Sequence& s, const AxisGroup& group) {
-  const Interval block = BlockOf(s, group);
-  return {RingLeaf(OfBlock(s.q, block)), RingLeaf(OfBlock(s.k, block)), RingLeaf(OfBlock(s.v, block)),
-          OfBlock(s.upstream, block)};
+  const Tokens tokens = TokensOf(s, group);
+  return {RingLeaf(OfTokens(s.q, tokens)), RingLeaf(OfTokens(s.k, tokens)), RingLeaf(OfTokens(s.v, tokens)),
+          OfTokens(s.upstream, tokens)};
 }
 
 void ExpectNear(const at::Tensor& got, const at::Tensor& want, const std::string& what, double most = 1e-12) {
@@ -168,15 +177,15 @@ void ExpectNear(const at::Tensor& got, const at::Tensor& want, const std::string
 
 void ExpectAsAlone(const Sequence& s, const Attended& alone, const std::shared_ptr<AxisGroup>& group,
                    double most = 1e-12) {
-  const Interval block = BlockOf(s, *group);
+  const Tokens tokens = TokensOf(s, *group);
   const Local local = LocalOf(s, *group);
-  const RingAttention attend(group, "attention");
+  const RingAttention attend(group, "attention", s.zigzag);
   const at::Tensor out = attend(local.q, local.k, local.v, s.length, s.options());
-  ExpectNear(out.detach(), OfBlock(alone.out, block), s.name + ": the result", most);
+  ExpectNear(out.detach(), OfTokens(alone.out, tokens), s.name + ": the result", most);
   torch::autograd::backward({out}, {local.upstream});
-  ExpectNear(local.q.grad(), OfBlock(alone.of_q, block), s.name + ": the gradient of the queries", most);
-  ExpectNear(local.k.grad(), OfBlock(alone.of_k, block), s.name + ": the gradient of the keys", most);
-  ExpectNear(local.v.grad(), OfBlock(alone.of_v, block), s.name + ": the gradient of the values", most);
+  ExpectNear(local.q.grad(), OfTokens(alone.of_q, tokens), s.name + ": the gradient of the queries", most);
+  ExpectNear(local.k.grad(), OfTokens(alone.of_k, tokens), s.name + ": the gradient of the keys", most);
+  ExpectNear(local.v.grad(), OfTokens(alone.of_v, tokens), s.name + ": the gradient of the values", most);
 }
 
 void ExpectAllAsAlone(const std::vector<Sequence>& sequences, int64_t ranks, double most = 1e-12) {
@@ -189,13 +198,14 @@ void ExpectAllAsAlone(const std::vector<Sequence>& sequences, int64_t ranks, dou
 }
 
 TEST_CASE("ring attention computes what attention over the full sequence computes") {
-  const std::vector<Sequence> sequences = Sequences();
+  const std::vector<Sequence> sequences = Sequences(GENERATE(false, true));
   for (const int64_t ranks : {1, 2, 3, 4}) ExpectAllAsAlone(sequences, ranks);
 }
 
 TEST_CASE("ring attention on eight ranks, some of them without tokens") {
+  const bool zigzag = GENERATE(false, true);
   std::vector<Sequence> sequences;
-  for (Sequence& s : Sequences()) {
+  for (Sequence& s : Sequences(zigzag)) {
     if (s.length == 3 || s.length == 9 || s.length == 17) sequences.push_back(std::move(s));
   }
   ExpectAllAsAlone(sequences, 8);
@@ -222,7 +232,8 @@ TEST_CASE("ring attention over an empty batch gives empty results, and runs its 
     RunRanks("cp=3", [&](DeviceMesh& mesh) {
       const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
       const Local local = LocalOf(s, *group);
-      const at::Tensor out = RingAttention(group, "attention")(local.q, local.k, local.v, s.length, s.options());
+      const at::Tensor out =
+          RingAttention(group, "attention", s.zigzag)(local.q, local.k, local.v, s.length, s.options());
       Expect(out.sizes() == local.upstream.sizes(), "the result");
       torch::autograd::backward({out}, {local.upstream});
       for (const at::Tensor* leaf : {&local.q, &local.k, &local.v}) {
@@ -236,7 +247,7 @@ TEST_CASE("ring attention over an empty batch gives empty results, and runs its 
 // One call with its backward, and another one without gradients: what ran on this rank.
 CollectiveCounts CountsOf(const Sequence& s, const std::shared_ptr<AxisGroup>& group, bool backward) {
   const Local local = LocalOf(s, *group);
-  const RingAttention attend(group, "attention");
+  const RingAttention attend(group, "attention", s.zigzag);
   group->ClearCounts();
   const at::AutoGradMode mode(backward);
   const at::Tensor out = attend(local.q, local.k, local.v, s.length, s.options());
@@ -245,15 +256,16 @@ CollectiveCounts CountsOf(const Sequence& s, const std::shared_ptr<AxisGroup>& g
 }
 
 TEST_CASE("ring attention runs the collectives and bytes that RingSteps predicts") {
+  const bool zigzag = GENERATE(false, true);
   std::vector<Sequence> sequences;
-  for (Sequence& s : Sequences()) {
+  for (Sequence& s : Sequences(zigzag)) {
     if (s.length % 4 == 1) sequences.push_back(std::move(s));
   }
   for (const int64_t ranks : {1, 2, 3, 4}) {
     RunRanks("cp=" + std::to_string(ranks), [&](DeviceMesh& mesh) {
       const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
       for (const Sequence& s : sequences) {
-        const RingSteps steps(s.length, s.window, ranks);
+        const RingSteps steps(s.length, s.window, ranks, s.zigzag);
         const int64_t elements = s.batch * s.key_heads * (s.features + s.value_features);
         const CollectiveCount forward = RingForward(steps, group->rank(), elements * 8);
         CollectiveCounts predicted;
@@ -267,7 +279,7 @@ TEST_CASE("ring attention runs the collectives and bytes that RingSteps predicts
   }
 }
 
-// Ten tokens on four ranks are 3, 3, 3 and 1: each rank but the last sends its own block and those before it.
+// Ten tokens on four ranks are 3, 3, 3 and 1: each rank sends its own block to those behind it.
 TEST_CASE("the bytes of ring attention in bfloat16") {
   RunRanks("cp=4", [](DeviceMesh& mesh) {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
@@ -277,10 +289,10 @@ TEST_CASE("the bytes of ring attention in bfloat16") {
     Fill(s, 1);
     const CollectiveCounts counts = CountsOf(s, group, true);
     constexpr int64_t kToken = 2 * 2 * (3 + 3);  // elements of the keys and values of one token
-    const int64_t passed[] = {3, 6, 9, 0};
+    const int64_t sent[] = {9, 6, 3, 0};
     const int64_t home[] = {0, 3, 6, 9};
     const auto r = static_cast<size_t>(mesh.rank());
-    const int64_t keys = passed[r] * kToken * 2;
+    const int64_t keys = sent[r] * kToken * 2;
     Expect(counts.of(Direction::kForward, CollectiveKind::kAllToAll) == CollectiveCount{3, keys}, "the forward");
     Expect(
         counts.of(Direction::kBackward, CollectiveKind::kAllToAll) == CollectiveCount{6, keys + home[r] * kToken * 4},
@@ -313,13 +325,14 @@ TEST_CASE("ring attention in float32 and bfloat16 accumulates in float32") {
       for (size_t i = 0; i < sequences.size(); ++i) {
         const Sequence& s = sequences[i];
         const Local local = LocalOf(s, *group);
-        const at::Tensor out = RingAttention(group, "attention")(local.q, local.k, local.v, s.length, s.options());
+        const at::Tensor out =
+            RingAttention(group, "attention", s.zigzag)(local.q, local.k, local.v, s.length, s.options());
         torch::autograd::backward({out}, {local.upstream});
         // `least`: the absolute error for a result near 0. The gradients of queries and keys have the rounding of the
         // result, with which the backward works.
         const auto expect = [&](const at::Tensor& got, const at::Tensor& want, const char* what, double least) {
           Expect(got.scalar_type() == dtype, std::string(what) + " has another dtype");
-          const at::Tensor part = OfBlock(want, BlockOf(s, *group));
+          const at::Tensor part = OfTokens(want, TokensOf(s, *group));
           const at::Tensor beyond = (got.to(at::kDouble) - part).abs() - (most * part.abs() + least);
           Expect(beyond.max().item<double>() <= 0, std::string(what) + ": beyond the rounding of one result");
         };
@@ -347,7 +360,7 @@ TEST_CASE("ring attention that runs twice gives the same result and one gradient
   RunRanks("cp=3", [&](DeviceMesh& mesh) {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
     const Local local = LocalOf(s, *group);
-    const RingAttention attend(group, "attention");
+    const RingAttention attend(group, "attention", s.zigzag);
     at::Tensor first;
     {
       const at::NoGradGuard no_grad;
@@ -357,7 +370,7 @@ TEST_CASE("ring attention that runs twice gives the same result and one gradient
     const at::Tensor second = attend(local.q, local.k, local.v, s.length, s.options());
     ExpectEqual(second.detach(), first, "the second run");
     torch::autograd::backward({second}, {local.upstream});
-    ExpectNear(local.k.grad(), OfBlock(alone.of_k, BlockOf(s, *group)), "the gradient of the keys");
+    ExpectNear(local.k.grad(), OfTokens(alone.of_k, TokensOf(s, *group)), "the gradient of the keys");
   });
 }
 
@@ -366,8 +379,8 @@ TEST_CASE("the backward of ring attention runs all collectives whichever tensors
   const Attended alone = AttendAlone(s);
   RunRanks("cp=3", [&](DeviceMesh& mesh) {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
-    const Interval block = BlockOf(s, *group);
-    const RingAttention attend(group, "attention");
+    const Tokens tokens = TokensOf(s, *group);
+    const RingAttention attend(group, "attention", s.zigzag);
     for (int64_t wanted = 0; wanted < 8; ++wanted) {
       // Another choice on every rank, but none on all or on no rank.
       const int64_t here = wanted == 0 ? 0 : (wanted + group->rank() - 1) % 7 + 1;
@@ -383,7 +396,7 @@ TEST_CASE("the backward of ring attention runs all collectives whichever tensors
       Expect(group->counts().of(Direction::kBackward, CollectiveKind::kAllToAll).count == 4, "all collectives");
       for (size_t i = 0; i < 3; ++i) {
         Expect(inputs[i].grad().defined() == inputs[i].requires_grad(), "a gradient where it is needed");
-        if (inputs[i].grad().defined()) ExpectNear(inputs[i].grad(), OfBlock(wants[i], block), "the gradient");
+        if (inputs[i].grad().defined()) ExpectNear(inputs[i].grad(), OfTokens(wants[i], tokens), "the gradient");
       }
     }
   });
@@ -397,11 +410,12 @@ TEST_CASE("a rank without a gradient of the result takes part in the backward of
   RunRanks("cp=3", [&](DeviceMesh& mesh) {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
     const Local local = LocalOf(s, *group);
-    const at::Tensor out = RingAttention(group, "attention")(local.q, local.k, local.v, s.length, s.options());
+    const at::Tensor out =
+        RingAttention(group, "attention", s.zigzag)(local.q, local.k, local.v, s.length, s.options());
     const at::NoGradGuard no_grad;
     const torch::autograd::variable_list gradients =
         (*out.grad_fn())({mesh.rank() == 0 ? at::Tensor() : local.upstream});
-    const at::Tensor of_k = OfBlock(alone.of_k, BlockOf(s, *group));
+    const at::Tensor of_k = OfTokens(alone.of_k, TokensOf(s, *group));
     Expect(of_k.abs().max().item<double>() > 0.01, "a gradient of the keys of every rank");
     ExpectNear(gradients[1], of_k, "the gradient of the keys");
   });
@@ -411,8 +425,10 @@ TEST_CASE("a rank without a gradient of the result takes part in the backward of
 // so that the last queries attend to no key of the block before theirs.
 TEST_CASE("ring attention of many tokens is computed in tiles") {
   for (const std::optional<int64_t> window : {std::optional<int64_t>(), std::optional<int64_t>(150)}) {
-    for (const bool padded : {false, true}) {
+    for (const int kind : {0, 1, 2, 3}) {
+      const bool padded = kind % 2 == 1;
       Sequence s;
+      s.zigzag = kind >= 2;
       s.length = 800;
       s.heads = 2;
       s.key_heads = 1;
@@ -431,7 +447,7 @@ TEST_CASE("ring attention under autocast computes in the lower type, as attentio
     const Local local = LocalOf(s, *group);
     const auto as_float = [](const at::Tensor& tensor) { return RingLeaf(tensor.detach().to(at::kFloat)); };
     const at::Tensor q = as_float(local.q), k = as_float(local.k), v = as_float(local.v);
-    const RingAttention attend(group, "attention");
+    const RingAttention attend(group, "attention", s.zigzag);
     const auto as_bfloat16 = [](const at::Tensor& tensor) { return tensor.detach().to(at::kBFloat16); };
     const at::Tensor want = attend(as_bfloat16(q), as_bfloat16(k), as_bfloat16(v), s.length, s.options());
     at::Tensor out;
@@ -477,13 +493,36 @@ TEST_CASE("a tile of ring attention computes the scores of the keys in reach") {
     ScoreCounter counter;
     {
       const OperatorScope scope(counter);
-      RingAttention(group, "attention")(x, x, x, kLength, {.scale = 1, .window = window});
+      RingAttention(group, "attention", false)(x, x, x, kLength, {.scale = 1, .window = window});
     }
     int64_t in_reach = 0;
     for (int64_t first = 0; first < kLength; first += 128) {
       in_reach += 128 * (window ? 128 + std::min<int64_t>(first, 99) : 128 + first);
     }
     CHECK(counter.scores == in_reach);
+  }
+}
+
+// Every rank has the diagonals of two chunks, and two pairs of chunks in each other step. Of plain chunks, the last
+// rank has all blocks.
+TEST_CASE("the ranks of a zigzag ring compute equally many scores") {
+  constexpr int64_t kRanks = 4, kChunk = 32;
+  constexpr int64_t kLength = 2 * kRanks * kChunk;
+  for (const bool zigzag : {false, true}) {
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse("cp=4").ValueOrThrow(), rank, at::kCPU);
+      const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
+      const at::Tensor x = at::ones({1, 1, 2 * kChunk, 1});
+      ScoreCounter counter;
+      {
+        const OperatorScope scope(counter);
+        RingAttention(group, "attention", zigzag)(x, x, x, kLength, {.scale = 1});
+      }
+      // Chunks with themselves, and with earlier ones. The two chunks of the last rank are neighbours, and are computed
+      // as one block, with the scores above its diagonal.
+      const int64_t pairs = zigzag ? 2 + 2 * (kRanks - 1) + 1 + (rank + 1 == kRanks ? 1 : 0) : 4 * (rank + 1);
+      CHECK(counter.scores == pairs * kChunk * kChunk);
+    }
   }
 }
 
@@ -519,7 +558,7 @@ TEST_CASE("the exchange of ring attention overlaps with the compute of a block")
     if (mesh.rank() == 0) {
       Expect(until.wait_for(std::chrono::seconds(20)) == std::future_status::ready, "rank 1 waits for its next block");
     }
-    RingAttention(group, "attention")(local.q, local.k, local.v, s.length, s.options());
+    RingAttention(group, "attention", s.zigzag)(local.q, local.k, local.v, s.length, s.options());
   });
 }
 
@@ -538,11 +577,13 @@ class Declared final : public OperatorHandler {
 };
 
 TEST_CASE("ring attention declares its layouts, and runs on the meta device without peers") {
+  const bool zigzag = GENERATE(false, true);
   for (const at::Device device : {at::Device(at::kMeta), at::Device(at::kCPU)}) {
     for (int64_t rank = 0; rank < 3; ++rank) {
       const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse("cp=3").ValueOrThrow(), rank, device);
       const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
-      const int64_t tokens = rank == 2 ? 1 : 2;
+      const RingSteps steps(5, 4, 3, zigzag);
+      const int64_t tokens = TokenCount(steps.TokensOf(rank));
       const auto leaf = [&](int64_t heads, int64_t features) {
         return at::ones({2, heads, tokens, features}, at::TensorOptions(device).dtype(at::kFloat)).requires_grad_();
       };
@@ -551,35 +592,38 @@ TEST_CASE("ring attention declares its layouts, and runs on the meta device with
       Declared declared;
       {
         const OperatorScope scope(declared);
-        const at::Tensor out = RingAttention(group, "layers.0.attention")(q, k, v, 5, options);
+        const at::Tensor out = RingAttention(group, "layers.0.attention", zigzag)(q, k, v, 5, options);
         CHECK(out.sizes() == at::IntArrayRef({2, 4, tokens, 5}));
         out.sum().backward();
       }
       const std::string t = std::to_string(tokens);
-      const std::string takes = "ring attention at layers.0.attention ring attention takes shard(2)\n";
-      CHECK(declared.text == takes + takes + takes + "makes [2, 4, " + t + ", 5] shard(2)\n" +  // the forward
-                                 takes + takes + takes + takes + "makes [2, 4, " + t + ", 3] shard(2)\n" + takes +
-                                 "makes [2, 2, " + t + ", 3] shard(2)\n" + takes + "makes [2, 2, " + t +
-                                 ", 5] shard(2)\n");
+      const std::string layout = zigzag ? "shard(2,zigzag)\n" : "shard(2)\n";
+      const std::string takes = "ring attention at layers.0.attention ring attention takes " + layout;
+      const auto makes = [&](const std::string& heads, const std::string& features) {
+        return "makes [2, " + heads + ", " + t + ", " + features + "] " + layout;
+      };
+      CHECK(declared.text == takes + takes + takes + makes("4", "5") +  // the forward
+                                 takes + takes + takes + takes + makes("4", "3") + takes + makes("2", "3") + takes +
+                                 makes("2", "5"));
       CHECK(k.grad().sizes() == k.sizes());
       CHECK(v.grad().sizes() == v.sizes());
-      const RingSteps steps(5, 4, 3);
       CollectiveCounts predicted;
       predicted.of(Direction::kForward, CollectiveKind::kAllToAll) = RingForward(steps, rank, 2 * 2 * 8 * 4);
       predicted.of(Direction::kBackward, CollectiveKind::kAllToAll) =
           RingBackward(steps, rank, 2 * 2 * 8 * 4, 2 * 2 * 8 * 4);
       CHECK(group->counts() == predicted);
-      CHECK(mesh.recorded().size() == 6);
+      CHECK(static_cast<int64_t>(mesh.recorded().size()) == 3 * steps.count());
     }
   }
 }
 
 TEST_CASE("a shard of another size is an error on every rank of ring attention") {
-  const std::vector<RankFailure> failures = RunRanksFailing("cp=3", [](DeviceMesh& mesh) {
+  const bool zigzag = GENERATE(false, true);
+  const std::vector<RankFailure> failures = RunRanksFailing("cp=3", [&](DeviceMesh& mesh) {
     const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
     const int64_t tokens = mesh.rank() == 1 ? 3 : 2;
     const at::Tensor x = at::ones({1, 2, tokens, 4});
-    RingAttention(group, "layer.attention")(x, x, x, 6, {.scale = 1});
+    RingAttention(group, "layer.attention", zigzag)(x, x, x, 6, {.scale = 1});
   });
   REQUIRE(failures.size() == 3);
   for (const RankFailure& failure : failures) {
@@ -596,7 +640,7 @@ TEST_CASE("sizes that differ between the ranks are an error on every rank of rin
       const bool other = mesh.rank() == 1;
       const at::Tensor x =
           at::ones({1, 2, 2, other && what == 0 ? 5 : 4}, other && what == 1 ? at::kDouble : at::kFloat);
-      RingAttention(group, "layer.attention")(x, x, x, other && what == 2 ? 3 : 4, {.scale = 1});
+      RingAttention(group, "layer.attention", false)(x, x, x, other && what == 2 ? 3 : 4, {.scale = 1});
     });
     REQUIRE(failures.size() == 2);
     for (const RankFailure& failure : failures) CHECK_THAT(failure.text, Catch::Contains("call different collectives"));
@@ -630,7 +674,7 @@ TEST_CASE("tensors that do not fit together are an error of ring attention") {
   const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
   for (const Row& row : rows) {
     INFO(row.says);
-    CHECK_THROWS_WITH(RingAttention(group, "layer.attention")(row.q, row.k, row.v, 3, row.options),
+    CHECK_THROWS_WITH(RingAttention(group, "layer.attention", false)(row.q, row.k, row.v, 3, row.options),
                       Catch::Contains("the attention of 'layer.attention' over") && Catch::Contains(row.says));
   }
 }
@@ -639,7 +683,7 @@ TEST_CASE("ring attention cannot be differentiated twice, also where the given g
   const DeviceMesh mesh = DeviceMesh::Recording(MeshShape{});
   const auto group = AxisGroup::Make(mesh, MeshAxis::kCp);
   const at::Tensor x = RingLeaf(at::ones({1, 1, 2, 3}));
-  const at::Tensor out = RingAttention(group, "attention")(x, x, x, 2, {.scale = 1});
+  const at::Tensor out = RingAttention(group, "attention", false)(x, x, x, 2, {.scale = 1});
   CHECK_THROWS_WITH(torch::autograd::grad({out.sum()}, {x}, {}, true, /*create_graph=*/true),
                     Catch::Contains("ring attention cannot be differentiated twice"));
 }
@@ -650,7 +694,7 @@ TEST_CASE("an input or a result that changed before the backward of ring attenti
   for (const bool result : {true, false}) {
     const at::Tensor x = RingLeaf(at::ones({1, 1, 2, 3}));
     const at::Tensor q = x * 2;
-    const at::Tensor out = RingAttention(group, "attention")(q, x, x, 2, {.scale = 1});
+    const at::Tensor out = RingAttention(group, "attention", false)(q, x, x, 2, {.scale = 1});
     const at::Tensor loss = out.sum();
     {
       const at::NoGradGuard no_grad;

@@ -88,10 +88,11 @@ TEST_CASE("a planned head with a loss trains as the whole model does") {
 }
 
 // The input is sliced over cp in front of the body, and the head leaves the logits of a rank's own tokens.
-Plan ContextPlan() {
-  const auto on = [](Layout tp) {
+// `tokens`: their layout on cp.
+Plan ContextPlan(const Layout& tokens) {
+  const auto on = [&](Layout tp) {
     Placement out = Placement(std::move(tp));
-    out[MeshAxis::kCp] = Layout::Shard(1);
+    out[MeshAxis::kCp] = tokens;
     return out;
   };
   Plan plan = HeadPlan();
@@ -109,8 +110,10 @@ Plan ContextPlan() {
 TEST_CASE("a planned head with the loss of its own tokens trains as the whole model does") {
   constexpr int64_t kSize = 7;
   for (const char* mesh_text : {"cp=2", "cp=2,tp=2"}) {
-    for (const bool chunked : {false, true}) {
-      RunRanks(mesh_text, [chunked](DeviceMesh& mesh) {
+    for (const int kind : {0, 1, 2, 3}) {
+      const bool chunked = kind % 2 == 1;
+      const Layout tokens = kind < 2 ? Layout::Shard(1) : Layout::Zigzag(1);
+      RunRanks(mesh_text, [chunked, tokens](DeviceMesh& mesh) {
         const at::Tensor x = Numbers({2, 5, kPlannedHidden}, 1, 9);
         at::Tensor targets = SomeTargets({2, 5}, kSize);
         targets.narrow(1, 0, 3).fill_(-100);  // all of the first rank's
@@ -120,7 +123,8 @@ TEST_CASE("a planned head with the loss of its own tokens trains as the whole mo
 
         const Vocabulary vocabulary = VocabularyOn(mesh, kSize);
         const auto sequence = AxisGroup::Make(mesh, MeshAxis::kCp);
-        auto model = Parallelize(MakeModel(kSize), ContextPlan(), mesh);
+        auto model = Parallelize(MakeModel(kSize), ContextPlan(tokens), mesh);
+        Expect(model.applied().plan().own_tokens() == tokens, "the layout of a rank's own tokens");
         const auto logits = [&]() -> ShardedLogits {
           if (!chunked) return model.forward(x);
           HeadOptions options;
@@ -128,7 +132,7 @@ TEST_CASE("a planned head with the loss of its own tokens trains as the whole mo
           options.hidden = Layout::Replicate();
           return ShardedLogits::OfHead(vocabulary, model->Hidden(x), model->head->weight, {}, options);
         };
-        const at::Tensor got = CrossEntropy(vocabulary, sequence, logits(), targets);
+        const at::Tensor got = CrossEntropy(vocabulary, {sequence, tokens}, logits(), targets);
         got.backward();
         ExpectNear(got, want, 1e-12, "loss");
         ExpectNear(model->head->weight.grad(), ShardOf(full->head->weight.grad(), 0, vocabulary), 1e-12, "head");

@@ -23,13 +23,16 @@ using test::VocabularyOn;
 
 constexpr int64_t kTokens = 7;  // that 2 and 3 do not divide
 
-std::shared_ptr<AxisGroup> SequenceOn(const DeviceMesh& mesh) { return AxisGroup::Make(mesh, MeshAxis::kCp); }
+TokenShards SequenceOn(const DeviceMesh& mesh, const Layout& layout = Layout::Shard(1)) {
+  return {AxisGroup::Make(mesh, MeshAxis::kCp), layout};
+}
 
-// The tokens of this rank, by torch.chunk's rule.
-at::Tensor OwnTokens(const at::Tensor& full, const AxisGroup& sequence) {
-  const int64_t block = (full.size(1) + sequence.size() - 1) / sequence.size();
-  const int64_t begin = std::min(full.size(1), sequence.rank() * block);
-  return full.narrow(1, begin, std::min(block, full.size(1) - begin)).clone();
+// The tokens of this rank.
+at::Tensor OwnTokens(const at::Tensor& full, const TokenShards& sequence) {
+  const DimShards shards = DimShards::Make(sequence.layout, full.size(1), sequence.group->size()).ValueOrThrow();
+  std::vector<at::Tensor> runs = {full.narrow(1, 0, 0)};
+  for (const Interval& run : shards.of(sequence.group->rank())) runs.push_back(full.narrow(1, run.begin, run.length));
+  return at::cat(runs, 1);
 }
 
 TEST_CASE("the loss of tokens in shards is that of all tokens") {
@@ -41,11 +44,12 @@ TEST_CASE("the loss of tokens in shards is that of all tokens") {
   const Row rows[] = {{"cp=2", LossReduction::kMean, 1},      {"cp=2", LossReduction::kSum, 0},
                       {"cp=3", LossReduction::kMean, 5},      {"cp=2,tp=2", LossReduction::kMean, 2},
                       {"cp=4,tp=2", LossReduction::kMean, 3}, {"tp=2", LossReduction::kMean, 1}};
+  const Layout layout = GENERATE(Layout::Shard(1), Layout::Zigzag(1));
   for (const Row& row : rows) {
-    INFO(row.mesh << " " << row.ignored << " ignored");
+    INFO(row.mesh << " " << row.ignored << " ignored, " << layout.ToText());
     RunRanks(row.mesh, [&](DeviceMesh& mesh) {
       const Vocabulary vocabulary = VocabularyOn(mesh, 11);
-      const auto sequence = SequenceOn(mesh);
+      const TokenShards sequence = SequenceOn(mesh, layout);
       const at::Tensor all = Numbers({2, kTokens, 11}, 3, 1).requires_grad_();
       at::Tensor targets = SomeTargets({2, kTokens}, 11);
       targets.narrow(1, 0, row.ignored).fill_(-100);
@@ -54,15 +58,15 @@ TEST_CASE("the loss of tokens in shards is that of all tokens") {
           all.flatten(0, 1), targets.flatten(), {},
           row.reduction == LossReduction::kMean ? at::Reduction::Mean : at::Reduction::Sum, -100, 0.1);
       (want * 3).backward();
-      const at::Tensor own = OwnTokens(ShardOf(all, -1, vocabulary), *sequence).requires_grad_();
+      const at::Tensor own = OwnTokens(ShardOf(all, -1, vocabulary), sequence).requires_grad_();
       const at::Tensor got = CrossEntropy(vocabulary, sequence, own, targets, options);
       (got * 3).backward();
       ExpectNear(got, want, 1e-12, "the loss");
-      ExpectNear(own.grad(), OwnTokens(ShardOf(all.grad(), -1, vocabulary), *sequence), 1e-12, "the gradient");
+      ExpectNear(own.grad(), OwnTokens(ShardOf(all.grad(), -1, vocabulary), sequence), 1e-12, "the gradient");
       const auto all_reduces = [&](Direction direction) {
-        return sequence->counts().of(direction, CollectiveKind::kAllReduce).count;
+        return sequence.group->counts().of(direction, CollectiveKind::kAllReduce).count;
       };
-      Expect(all_reduces(Direction::kForward) == (sequence->size() > 1 ? 1 : 0), "one sum forward");
+      Expect(all_reduces(Direction::kForward) == (sequence.group->size() > 1 ? 1 : 0), "one sum forward");
       Expect(all_reduces(Direction::kBackward) == 0, "none backward");
     });
   }
@@ -71,8 +75,8 @@ TEST_CASE("the loss of tokens in shards is that of all tokens") {
 TEST_CASE("a mean over no token has no gradient") {
   RunRanks("cp=2", [](DeviceMesh& mesh) {
     const Vocabulary vocabulary = VocabularyOn(mesh, 5);
-    const auto sequence = SequenceOn(mesh);
-    const at::Tensor own = OwnTokens(Numbers({1, kTokens, 5}, 3, 1), *sequence).requires_grad_();
+    const TokenShards sequence = SequenceOn(mesh);
+    const at::Tensor own = OwnTokens(Numbers({1, kTokens, 5}, 3, 1), sequence).requires_grad_();
     const at::Tensor got = CrossEntropy(vocabulary, sequence, own, at::full({1, kTokens}, -100, at::kLong));
     got.backward();
     Expect(got.isnan().item<bool>(), "not a number");
@@ -91,8 +95,8 @@ std::string FailuresOf(const std::string& mesh, const std::function<void(DeviceM
 TEST_CASE("targets and logits that do not fit are found on every rank") {
   const auto loss = [](DeviceMesh& mesh, const at::Tensor& targets, const at::Tensor& logits,
                        LossReduction reduction = LossReduction::kMean) {
-    const auto sequence = SequenceOn(mesh);
-    CrossEntropy(VocabularyOn(mesh, 5), sequence, OwnTokens(logits, *sequence), targets, {.reduction = reduction});
+    const TokenShards sequence = SequenceOn(mesh);
+    CrossEntropy(VocabularyOn(mesh, 5), sequence, OwnTokens(logits, sequence), targets, {.reduction = reduction});
   };
   const at::Tensor logits = Numbers({1, kTokens, 5}, 3, 1);
   const at::Tensor targets = SomeTargets({1, kTokens}, 5);
