@@ -9,8 +9,8 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/nn/module.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "dsl/language/eval/load_plan.h"
 #include "engine/models/moe.h"
@@ -48,7 +48,8 @@ return plan {
   ddp { bucket = false },
   experts.block("mlp", stream, { parallel = ")" +
          parallel + "\", count = " + std::to_string(sizes.experts) +
-         ", per_token = " + std::to_string(sizes.per_token) + ", features = " + std::to_string(sizes.hidden) + " }),\n}";
+         ", per_token = " + std::to_string(sizes.per_token) + ", features = " + std::to_string(sizes.hidden) +
+         " }),\n}";
 }
 
 Net MakeNet(const Sizes& sizes) {
@@ -120,12 +121,13 @@ void Bench(const Sizes& sizes, int pairs) {
     const int64_t reduced = BytesOf(owned.applied());
     const PairTimes times = TimePairs([&] { step(exchanged, own); }, [&] { step(owned, whole); }, pairs, 3);
     if (exchanging.rank() != 0) return;
-    std::printf("%lld tokens, hidden %lld, %lld of %lld experts of %lld%s: exchange %.2f ms, %lld bytes, "
-                "owned %.2f ms, %lld bytes, ratio %.3f\n",
-                static_cast<long long>(sizes.tokens), static_cast<long long>(sizes.hidden),
-                static_cast<long long>(sizes.per_token), static_cast<long long>(sizes.experts),
-                static_cast<long long>(sizes.intermediate), sizes.skewed ? ", skewed" : "", times.a_ms,
-                static_cast<long long>(sent), times.b_ms, static_cast<long long>(reduced), times.ratio);
+    std::printf(
+        "%lld tokens, hidden %lld, %lld of %lld experts of %lld%s: exchange %.2f ms, %lld bytes, "
+        "owned %.2f ms, %lld bytes, ratio %.3f\n",
+        static_cast<long long>(sizes.tokens), static_cast<long long>(sizes.hidden),
+        static_cast<long long>(sizes.per_token), static_cast<long long>(sizes.experts),
+        static_cast<long long>(sizes.intermediate), sizes.skewed ? ", skewed" : "", times.a_ms,
+        static_cast<long long>(sent), times.b_ms, static_cast<long long>(reduced), times.ratio);
   });
 }
 
@@ -137,8 +139,8 @@ int main(int argc, char** argv) {
   const moonshard::bench::Arguments arguments(argc, argv);
   const int pairs = arguments.Times(0, 30);
   using moonshard::bench::Sizes;
-  const std::vector<Sizes> usual = {{1024, 256, 512, 8, 2}, {4096, 256, 512, 8, 2}, {1024, 256, 128, 64, 6},
-                                    {1024, 256, 512, 8, 2, true}};
+  const std::vector<Sizes> usual = {
+      {1024, 256, 512, 8, 2}, {4096, 256, 512, 8, 2}, {1024, 256, 128, 64, 6}, {1024, 256, 512, 8, 2, true}};
   const std::vector<Sizes> small = {{16, 8, 8, 4, 2}, {16, 8, 8, 4, 2, true}};
   for (const Sizes& sizes : arguments.short_round() ? small : usual) moonshard::bench::Bench(sizes, pairs);
   return 0;
