@@ -14,6 +14,7 @@
 #include "engine/graph/added_after.h"
 #include "engine/graph/call_tree.h"
 #include "engine/graph/data_sizes.h"
+#include "engine/graph/followed_axis.h"
 #include "engine/graph/node_uses.h"
 #include "engine/graph/plain_loss.h"
 #include "engine/graph/size_rules/dims.h"
@@ -49,10 +50,11 @@ bool IsCountable(const std::vector<int64_t>& sizes) {
 
 class Walk {
  public:
-  // The sizes on the rank with tp coordinate `rank`.
-  Walk(const ExportedProgram& steps, const CompiledPlan& plan, int64_t rank = 0)
+  // The sizes on the rank with coordinate `rank` on the axis.
+  Walk(const ExportedProgram& steps, const CompiledPlan& plan, MeshAxis axis, int64_t rank = 0)
       : steps_(steps),
         plan_(plan),
+        axis_(axis),
         calls_(program::FindCalls(steps)),
         rank_(rank),
         late_(AddedAfterOf(steps, plan)),
@@ -61,7 +63,8 @@ class Walk {
     numbers_.resize(steps.values.size());
     seen_.resize(steps.values.size());
     for (const RecordedCall& call : steps.calls) recorded_.emplace(std::pair(call.module, call.occurrence), &call);
-    ranks_ = plan.mesh.size(MeshAxis::kTp);
+    ranks_ = plan.mesh.size(axis);
+    out_.axis = axis;
     routes_ = std::ranges::any_of(plan.layouts, [](const ModuleLayouts& one) { return one.route.has_value(); });
     base_.resize(steps.values.size(), kNoBase);
     made_.resize(steps.values.size());
@@ -80,7 +83,7 @@ class Walk {
       if (declared == nullptr || value < 0) continue;
       const ShardOrigin origin{ShardOrigin::Kind::kInput, static_cast<uint32_t>(plan_.tree->Find("")), i, 0};
       const std::vector<int64_t>& sizes = steps_.values[static_cast<size_t>(value)].sizes;
-      std::optional<LocalTensor> made = Under(sizes, declared->to[MeshAxis::kTp], origin);
+      std::optional<LocalTensor> made = Under(sizes, declared->to[axis_], origin);
       tensors_[static_cast<size_t>(value)] = made ? *std::move(made) : LocalTensor();
     }
     CheckGuards();
@@ -94,7 +97,7 @@ class Walk {
       const ProgramArgument& output = steps_.graph.outputs[i];
       if (output.kind != ProgramArgument::Kind::kValue || root < 0 || !tensors_[output.value].known) continue;
       if (const Redistribution* declared = OfRoot(i, /*input=*/false)) {
-        const Layout& from = declared->from[MeshAxis::kTp];
+        const Layout& from = declared->from[axis_];
         const ShardOrigin origin{ShardOrigin::Kind::kOutput, static_cast<uint32_t>(root), i, 0};
         const std::optional<LocalTensor> made = Under(steps_.values[output.value].sizes, from, origin);
         if (made) Compare(tensors_[output.value], *made, from, i, static_cast<uint32_t>(root), /*input=*/false);
@@ -119,7 +122,7 @@ class Walk {
       const ProgramArgument& output = steps_.graph.outputs[i];
       const bool tensor = output.kind == ProgramArgument::Kind::kValue && tensors_[output.value].known;
       if (const Redistribution* declared = OfRoot(i, /*input=*/false)) {
-        out.emplace_back(declared->to[MeshAxis::kTp]);
+        out.emplace_back(declared->to[axis_]);
       } else {
         out.push_back(tensor ? LayoutOf(tensors_[output.value], steps_.values[output.value].varies) : std::nullopt);
       }
@@ -180,9 +183,9 @@ class Walk {
 
   Layout LayoutAt(const ShardOrigin& origin) const {
     const ModuleLayouts& layouts = plan_.LayoutsOf(origin.module);
-    if (origin.kind == ShardOrigin::Kind::kParameter) return layouts.params[origin.index][MeshAxis::kTp];
+    if (origin.kind == ShardOrigin::Kind::kParameter) return FollowedParameter(layouts, origin.index, axis_);
     const auto& moves = origin.kind == ShardOrigin::Kind::kInput ? layouts.inputs : layouts.outputs;
-    return moves[origin.index]->to[MeshAxis::kTp];
+    return moves[origin.index]->to[axis_];
   }
 
   // Whether the layout shards the dim into these sizes and parts.
@@ -261,7 +264,7 @@ class Walk {
     if (tensor.kind == ProgramTensor::Kind::kConstant || !plan_.tree->FindParameter(tensor.name, &ref)) return;
     const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
     if (ref.param >= layouts.params.size()) return;
-    const Layout& layout = layouts.params[ref.param][MeshAxis::kTp];
+    const Layout layout = FollowedParameter(layouts, ref.param, axis_);
     std::optional<LocalTensor> local =
         Under(tensor.shape, layout, {ShardOrigin::Kind::kParameter, ref.module, ref.param, 0});
     seen_[value] = plan_.StepsOf(ref.module).reports_full_shapes;
@@ -393,13 +396,13 @@ class Walk {
     LocalTensor& tensor = tensors_[place.value];
     const std::vector<int64_t>& sizes = steps_.values[place.value].sizes;
     const ShardOrigin origin{input ? ShardOrigin::Kind::kInput : ShardOrigin::Kind::kOutput, module, place.position, 0};
-    const Layout& from = redistribution.from[MeshAxis::kTp];
+    const Layout& from = redistribution.from[axis_];
     if (tensor.known) {
       if (const std::optional<LocalTensor> declared = Under(sizes, from, origin)) {
         Compare(tensor, *declared, from, place.position, module, input);
       }
     }
-    std::optional<LocalTensor> made = Under(sizes, redistribution.to[MeshAxis::kTp], origin);
+    std::optional<LocalTensor> made = Under(sizes, redistribution.to[axis_], origin);
     if (!made) {
       tensor = {};
     } else if (!tensor.known) {
@@ -854,6 +857,7 @@ class Walk {
 
   const ExportedProgram& steps_;
   const CompiledPlan& plan_;
+  const MeshAxis axis_;
   CallTree calls_;
   int64_t ranks_ = 1;
   int64_t rank_ = 0;
@@ -874,29 +878,30 @@ class Walk {
 
 }  // namespace
 
-SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan) {
+SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan, MeshAxis axis) {
   const graph::DataSized sized(program);
   const ExportedProgram& steps = sized.program();
-  Walk walk(steps, plan);
+  Walk walk(steps, plan, axis);
   walk.Run();
   if (!walk.is_uneven()) return std::move(walk).conflicts();
-  Walk last(steps, plan, walk.last_rank());
+  Walk last(steps, plan, axis, walk.last_rank());
   last.Run();
   SizeConflicts out = std::move(walk).conflicts();
   if (out.sizes.empty() && out.boundaries.empty() && out.guards.empty()) out = std::move(last).conflicts();
   return out;
 }
 
-std::vector<LocalValue> FindLocalValues(const ExportedProgram& program, const CompiledPlan& plan) {
+std::vector<LocalValue> FindLocalValues(const ExportedProgram& program, const CompiledPlan& plan, MeshAxis axis) {
   const graph::DataSized sized(program);
-  Walk walk(sized.program(), plan);
+  Walk walk(sized.program(), plan, axis);
   walk.Run();
   return walk.made();
 }
 
-std::vector<std::optional<Layout>> OutputLayouts(const ExportedProgram& program, const CompiledPlan& plan) {
+std::vector<std::optional<Layout>> OutputLayouts(const ExportedProgram& program, const CompiledPlan& plan,
+                                                 MeshAxis axis) {
   const graph::DataSized sized(program);
-  Walk walk(sized.program(), plan);
+  Walk walk(sized.program(), plan, axis);
   walk.Run();
   std::vector<std::optional<Layout>> out = walk.OutputLayouts();
   const auto agree_with = [&](const std::vector<std::optional<Layout>>& other) {
@@ -905,11 +910,11 @@ std::vector<std::optional<Layout>> OutputLayouts(const ExportedProgram& program,
     }
   };
   if (walk.is_uneven()) {
-    Walk last(sized.program(), plan, walk.last_rank());
+    Walk last(sized.program(), plan, axis, walk.last_rank());
     last.Run();
     agree_with(last.OutputLayouts());
   }
-  for (const auto& other : program.others) agree_with(OutputLayouts(*other, plan));
+  for (const auto& other : program.others) agree_with(OutputLayouts(*other, plan, axis));
   return out;
 }
 

@@ -117,6 +117,7 @@ struct GuardConflict {
 };
 
 struct SizeConflicts {
+  MeshAxis axis = MeshAxis::kTp;             // along which the tensors are sharded
   std::vector<GuardConflict> guards;         // in the order of the program
   std::vector<SizeConflict> sizes;           // in the order of the graph
   std::vector<BoundaryConflict> boundaries;  // in the order of the graph
@@ -128,10 +129,11 @@ struct SizeConflicts {
   bool plain_loss = true;  // the nodes that only the output "loss" depends on are of a plain loss (plain_loss.h)
 };
 
-// Returns the conflicts on the first rank of tp, or, if it has none and shards are uneven, on the last rank, which has
-// the shortest shards. `plan` must be compiled for the module tree of `program`. A conflict that follows from another
-// conflict is not reported.
-SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan);
+// Returns the conflicts on the first rank of `axis` (followed_axis.h), or, if it has none and shards are uneven, on the
+// last rank, which has the shortest shards. `plan` must be compiled for the module tree of `program`. A conflict that
+// follows from another conflict is not reported.
+SizeConflicts FindSizeConflicts(const ExportedProgram& program, const CompiledPlan& plan,
+                                MeshAxis axis = MeshAxis::kTp);
 
 // What the rules tell of a tensor of the graph, as the operator that computes it makes it.
 struct LocalValue {
@@ -142,11 +144,13 @@ struct LocalValue {
 
 // Returns for each value of the program what FindSizeConflicts finds of it on the first rank; unknown if shards are
 // uneven, for inputs and parameters, and for numbers.
-std::vector<LocalValue> FindLocalValues(const ExportedProgram& program, const CompiledPlan& plan);
+std::vector<LocalValue> FindLocalValues(const ExportedProgram& program, const CompiledPlan& plan,
+                                        MeshAxis axis = MeshAxis::kTp);
 
-// Returns the layout along tp in which each output of the program leaves, from the same propagation. nullopt: the
+// Returns the layout along `axis` in which each output of the program leaves, from the same propagation. nullopt: the
 // output is no tensor, its sizes are unknown, more than one of its dims is sharded, or the archives of the program
 // differ.
-std::vector<std::optional<Layout>> OutputLayouts(const ExportedProgram& program, const CompiledPlan& plan);
+std::vector<std::optional<Layout>> OutputLayouts(const ExportedProgram& program, const CompiledPlan& plan,
+                                                 MeshAxis axis = MeshAxis::kTp);
 
 }  // namespace moonshard

@@ -10,6 +10,7 @@
 #include "engine/core/base/text.h"
 #include "engine/graph/call_tree.h"
 #include "engine/graph/data_flow_of.h"
+#include "engine/graph/followed_axis.h"
 #include "engine/graph/size_rules/local_number.h"
 
 namespace moonshard {
@@ -79,15 +80,15 @@ class Reporter {
     switch (origin.kind) {
       case ShardOrigin::Kind::kParameter:
         what = Quote(plan_.tree->PathOf({origin.module, origin.index})) + " is " +
-               layouts.params[origin.index][MeshAxis::kTp].ToString();
+               FollowedParameter(layouts, origin.index, conflicts_.axis).ToString();
         break;
       case ShardOrigin::Kind::kInput:
         what = "input " + std::to_string(origin.index) + " of " + Quote(PathOf(origin.module)) + " is used as " +
-               layouts.inputs[origin.index]->to[MeshAxis::kTp].ToString();
+               layouts.inputs[origin.index]->to[conflicts_.axis].ToString();
         break;
       case ShardOrigin::Kind::kOutput:
         what = "output " + std::to_string(origin.index) + " of " + Quote(PathOf(origin.module)) + " leaves as " +
-               layouts.outputs[origin.index]->to[MeshAxis::kTp].ToString();
+               layouts.outputs[origin.index]->to[conflicts_.axis].ToString();
         break;
     }
     const std::string line = LineOf(&origin).ToString();
@@ -219,7 +220,7 @@ class Reporter {
     const std::string place = (one.input ? "input " : "output ") + std::to_string(one.position) + " of " +
                               (PathOf(one.module).empty() ? "the model" : Quote(PathOf(one.module)));
     const auto& redistribution = one.input ? layouts.inputs[one.position] : layouts.outputs[one.position];
-    const std::string layout = redistribution->from[MeshAxis::kTp].ToString();
+    const std::string layout = redistribution->from[conflicts_.axis].ToString();
     const std::string is = place + (one.input ? " arrives" : " is computed");
     const std::string differs = ", but is declared to be " + layout;
     const std::string size = Size(one.local, one.full) + " on a rank";
@@ -499,16 +500,36 @@ void AddAdapters(const ExportedProgram& program, const CompiledPlan& plan, Diagn
   }
 }
 
-// The operators between the modules have sizes of the sequence in them, which cp would shard, and those of the experts
-// sizes of the batch, which is another one behind an exchange of tokens.
-void AddUnsupportedAxis(const CompiledPlan& plan, MeshAxis axis, Diagnostics& found) {
-  const bool context = axis == MeshAxis::kCp;
+// The operators of the experts have sizes of the batch in them, which is another one behind an exchange of tokens.
+void AddExchange(const CompiledPlan& plan, Diagnostics& found) {
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported, "the tokens of an exported program cannot be sent to experts on ep");
+  d.declared = "ep=" + std::to_string(plan.mesh.size(MeshAxis::kEp)) + " and a plan with parallel = \"exchange\"";
+  d.required = "a model in C++, or a mesh without ep";
+  found.push_back(std::move(d));
+}
+
+// The first module that declares ring attention; -1: none.
+int64_t RingOf(const CompiledPlan& plan) {
+  const auto found = std::ranges::find_if(plan.layouts, [](const ModuleLayouts& one) { return one.ring.has_value(); });
+  return found == plan.layouts.end() ? -1 : found - plan.layouts.begin();
+}
+
+// A ring computes attention in place of the model's operators, and the heads of a layout on cp are those that tp leaves.
+void AddUnsupportedContext(const CompiledPlan& plan, int64_t ring, Diagnostics& found) {
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                context ? "an exported program cannot be run with its sequence sharded on cp"
-                                        : "the tokens of an exported program cannot be sent to experts on ep");
-  d.declared = std::string(ToString(axis)) + "=" + std::to_string(plan.mesh.size(axis)) +
-               (context ? " and a plan that shards the sequence on cp" : " and a plan with parallel = \"exchange\"");
-  d.required = std::string("a model in C++, or a mesh without ") + ToString(axis);
+                                ring >= 0 ? "the attention of an exported program cannot be computed as a ring"
+                                          : "an exported program cannot be sharded on cp and tp at once");
+  d.declared = "cp=" + std::to_string(plan.mesh.size(MeshAxis::kCp));
+  if (ring >= 0) {
+    d.path = plan.tree->modules()[static_cast<size_t>(ring)].path;
+    d.where = SourceOf(plan, plan.layouts[static_cast<size_t>(ring)]);
+    d.declared += " and a ring";
+    d.required = "context = \"ulysses\", or a model in C++";
+  } else {
+    d.declared += ",tp=" + std::to_string(plan.mesh.size(MeshAxis::kTp)) + " and a plan that shards the sequence on cp";
+    d.required = "a mesh with one of the two, or a model in C++";
+  }
   found.push_back(std::move(d));
 }
 
@@ -517,16 +538,17 @@ std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan,
                        Diagnostics& found) {
   if (!plan.adapted.empty()) AddAdapters(program, plan, found);
   AddUnitsInBranches(program, plan, found);
-  if (plan.context_parallel) {
-    AddUnsupportedAxis(plan, MeshAxis::kCp, found);
-    return "not run: the plan shards the sequence on cp";
-  }
   if (plan.exchanges_tokens()) {
-    AddUnsupportedAxis(plan, MeshAxis::kEp, found);
+    AddExchange(plan, found);
     return "not run: the plan sends tokens to experts on ep";
   }
-  if (plan.mesh.size(MeshAxis::kTp) == 1) return "not run: tp has one rank";
-  const SizeConflicts conflicts = FindSizeConflicts(program, plan);
+  if (plan.context_parallel && (RingOf(plan) >= 0 || plan.mesh.size(MeshAxis::kTp) > 1)) {
+    AddUnsupportedContext(plan, RingOf(plan), found);
+    return "not run: the plan shards the sequence on cp";
+  }
+  const std::optional<MeshAxis> axis = FollowedAxis(plan);
+  if (!axis) return "not run: tp has one rank";
+  const SizeConflicts conflicts = FindSizeConflicts(program, plan, *axis);
   for (Diagnostic& one : ToDiagnostics(conflicts, program, plan, loss)) found.push_back(std::move(one));
   AddRepeatedArguments(program, plan, found);
   AddTornCalls(program, plan, found);
@@ -535,7 +557,7 @@ std::string CheckGraph(const ExportedProgram& program, const CompiledPlan& plan,
     return Summary(conflicts.nodes, conflicts.unknown);
   }
   const bool with_loss = loss == LossBy::kProgram || !conflicts.plain_loss || !IsCausalLm(program);
-  ProgramTrials made = trials(program, plan, with_loss);
+  ProgramTrials made = trials(program, plan, *axis, with_loss);
   for (Diagnostic& one : made.errors) found.push_back(std::move(one));
   // What a rule leaves unknown on purpose (the look-ups of a rank's experts) is not reported.
   std::erase_if(made.unknown, [&](const auto& one) {
@@ -561,7 +583,7 @@ void AddProgramKnowledge(ModuleTree& tree, std::shared_ptr<const ExportedProgram
                    for (const auto& other : program->others) {
                      Diagnostics more;
                      const std::string of_other = CheckGraph(*other, plan, loss, trials, more);
-                     if (plan.mesh.size(MeshAxis::kTp) > 1) made += "; " + of_other;
+                     if (FollowedAxis(plan)) made += "; " + of_other;
                      for (Diagnostic& one : more) {
                        const auto same = [&](const Diagnostic& known) {
                          return known.path == one.path && known.message == one.message;

@@ -52,7 +52,7 @@ enum class LossBy : uint8_t {
 // What running the operators of a program on made-up tensors shows (engine/models/program/trial).
 struct ProgramTrials {
   Diagnostics errors;
-  // By output of the program: its layout along tp; nullopt: no tensor, unknown, or no layout declares these elements.
+  // By output of the program: its layout along the axis; nullopt: no tensor, unknown, or no layout declares these elements.
   std::vector<std::optional<Layout>> outputs;
   std::map<std::string, int64_t> unknown;  // operators with unknown results: name, number of nodes
   int64_t nodes = 0;                       // number of operators of the graph
@@ -61,8 +61,9 @@ struct ProgramTrials {
   // Paths of the parameters of which neither a rule nor a trial tells what the backward makes on each rank, sorted.
   std::vector<std::string> unknown_gradients;
 };
-// `with_loss`: also the operators that only the output "loss" depends on.
-using TrialsOf = std::function<ProgramTrials(const ExportedProgram& program, const CompiledPlan& plan, bool with_loss)>;
+// Along a followed axis (followed_axis.h). `with_loss`: also the operators that only the output "loss" depends on.
+using TrialsOf = std::function<ProgramTrials(const ExportedProgram& program, const CompiledPlan& plan, MeshAxis axis,
+                                             bool with_loss)>;
 
 // Adds the data flow of the graph (ModuleTree::flow) and the pass "sizes" (ModuleTree::checks) to the tree of a
 // program. Every plan that is resolved for the tree is then compared with the graph. `trials`: runs the operators if

@@ -16,7 +16,12 @@ Logits LogitsOf(const ExportedProgram& program, const CompiledPlan& plan) {
   const auto index = static_cast<size_t>(output - program.outputs.begin());
   const ProgramArgument& logits = program.graph.outputs[index];
   Check(logits.kind == ProgramArgument::Kind::kValue, "logits that are no value");
-  return {OutputLayouts(program, plan)[index].value_or(Layout::Replicate()), program.values[logits.value].sizes.back()};
+  Logits out;
+  out.layout = OutputLayouts(program, plan)[index].value_or(Layout::Replicate());
+  out.vocabulary = program.values[logits.value].sizes.back();
+  if (plan.context_parallel)
+    out.sequence = OutputLayouts(program, plan, MeshAxis::kCp)[index].value_or(Layout::Replicate());
+  return out;
 }
 
 Logits LogitsOf(const CausalLm& model, const CompiledPlan& plan) {

@@ -1,11 +1,13 @@
 // One rank of a training step of a small Llama (forward, loss, backward, AdamW), driven line by line by train_step.py,
 // which has PyTorch make the same step in turn. For each line on stdin: a step, its milliseconds on stdout.
-//   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set; bench_train_step MESH HIDDEN [PLAN]     MESH: dp=2, tp=2
-#include <chrono>
+//   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set; bench_train_step MESH HIDDEN [PLAN [TOKENS CONTEXT]]
+// MESH: dp=2, tp=2, cp=2; a batch is 2 rows of 128 tokens, or one row of TOKENS; CONTEXT: the option of the plan
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include <ATen/Parallel.h>
 #include <torch/nn/module.h>
@@ -23,7 +25,8 @@ namespace {
 
 constexpr int64_t kVocabulary = 4096;
 
-int Run(const std::string& mesh_text, int64_t hidden, const std::string& plan) {
+int Run(const std::string& mesh_text, int64_t hidden, const std::string& plan, int64_t tokens,
+        const std::string& context) {
   at::set_num_threads(1);
   const JsonValue config = JsonValue::Object{{"architectures", JsonValue::Array{"LlamaForCausalLM"}},
                                              {"model_type", "llama"},
@@ -34,7 +37,7 @@ int Run(const std::string& mesh_text, int64_t hidden, const std::string& plan) {
                                              {"num_key_value_heads", 4},
                                              {"vocab_size", kVocabulary},
                                              {"rms_norm_eps", 1e-6},
-                                             {"max_position_embeddings", 2048},
+                                             {"max_position_embeddings", std::max<int64_t>(2048, tokens)},
                                              {"hidden_act", "silu"}};
   DeviceMesh mesh = DeviceMesh::FromEnvironment(MeshShape::Parse(mesh_text).ValueOrThrow());
   torch::manual_seed(0);
@@ -46,13 +49,15 @@ int Run(const std::string& mesh_text, int64_t hidden, const std::string& plan) {
   PlanInputs inputs;
   inputs.config = config;
   inputs.mesh = mesh.shape();
+  if (!context.empty()) inputs.options["context"] = context;
   const auto applied = ParallelizeModule(*model.module, LoadPlanFile(plan, inputs).ValueOrThrow(), mesh);
   std::vector<at::Tensor> parameters;
   for (const LiveParameter& p : applied->parameters()) {
     if (!p.is_buffer) parameters.push_back(p.tensor);
   }
   torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(1e-4));
-  const at::Tensor ids = torch::arange(2 * 128).remainder(kVocabulary).view({2, 128});
+  const int64_t rows = tokens > 0 ? 1 : 2;
+  const at::Tensor ids = torch::arange(tokens > 0 ? tokens : rows * 128).remainder(kVocabulary).view({rows, -1});
   std::string line;
   while (std::getline(std::cin, line)) {
     const double ms = MillisecondsOf([&] {
@@ -70,9 +75,12 @@ int Run(const std::string& mesh_text, int64_t hidden, const std::string& plan) {
 }  // namespace moonshard::bench
 
 int main(int argc, char** argv) {
-  if (argc != 3 && argc != 4) {
-    std::printf("bench_train_step MESH HIDDEN [PLAN]: a rank of tests/bench/train_step.py; nothing measured\n");
+  if (argc < 3 || argc > 6) {
+    std::printf(
+        "bench_train_step MESH HIDDEN [PLAN [TOKENS CONTEXT]]: a rank of tests/bench/train_step.py; "
+        "nothing measured\n");
     return argc == 1 ? 0 : 2;
   }
-  return moonshard::bench::Run(argv[1], std::atoll(argv[2]), argc == 4 ? argv[3] : "llama");
+  return moonshard::bench::Run(argv[1], std::atoll(argv[2]), argc > 3 ? argv[3] : "llama",
+                               argc > 4 ? std::atoll(argv[4]) : 0, argc > 5 ? argv[5] : "");
 }

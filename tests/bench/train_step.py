@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A training step of a small Llama on 2 ranks over Gloo: ours and PyTorch's in turn, in one run; prints JSON.
 
-    train_step.py BUILD/bench/bench_train_step [--hidden 512] [--steps 20] [--only fsdp|tp|overlap]
+    train_step.py BUILD/bench/bench_train_step [--hidden 512] [--steps 20] [--only fsdp|tp|overlap|ulysses|ring]
 
 PyTorch: fully_shard of each layer and the root, or parallelize_module as its tutorial has it; transformers' Llama, the
 same sizes, batch and AdamW. One thread a rank. All ranks of both are alive throughout; in each round one of them steps
@@ -9,6 +9,7 @@ while the other waits, and which goes first alternates. `ratio` is the median ov
 the slower of its two ranks. Needs torch and transformers.
 
 `--only overlap` needs neither: ddp in buckets that are summed beside the backward (a), against one sum when it has ended (b).
+`--only ulysses` and `--only ring`, too: one row of `--tokens` over cp=2 (a), against one rank of one thread (b).
 """
 
 import argparse
@@ -69,16 +70,17 @@ def torch_rank(mode, hidden):
 
 
 class Ranks:
-    """Two processes that make a step for each line they get."""
+    """Processes that make a step for each line they get."""
 
-    def __init__(self, command):
+    def __init__(self, command, count=2):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.ranks = []
-        for rank in range(2):
-            env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
-                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")  # fmt: skip
+        for rank in range(count):
+            env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count),
+                       LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                       OMP_NUM_THREADS="1")  # fmt: skip
             self.ranks.append(
                 subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
             )
@@ -107,17 +109,21 @@ def main():
     parser.add_argument("bench")
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--only", choices=("fsdp", "tp", "overlap"))
+    parser.add_argument("--only", choices=("fsdp", "tp", "overlap", "ulysses", "ring"))
+    parser.add_argument("--tokens", type=int, default=2048, help="of ulysses and ring")
     parser.add_argument("--bucket", type=int, default=25, help="MiB, of overlap")
     parser.add_argument("--torch-rank", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.torch_rank:
         return torch_rank(args.torch_rank, args.hidden)
     folder = tempfile.mkdtemp()
-    names = [("ours_ms", "torch_ms"), ("buckets_ms", "at_end_ms")]
+    names = {"overlap": ("buckets_ms", "at_end_ms"), "ulysses": ("cp_ms", "alone_ms"), "ring": ("cp_ms", "alone_ms")}
     for mode in [args.only] if args.only else ["fsdp", "tp"]:
         if mode == "overlap":
             ours, theirs = (ddp(args, folder, bucket) for bucket in (args.bucket, "false"))
+        elif mode in ("ulysses", "ring"):
+            step = [str(args.hidden), "llama", str(args.tokens)]
+            ours, theirs = Ranks([args.bench, "cp=2", *step, mode]), Ranks([args.bench, "tp=1", *step, ""], 1)
         else:
             ours = Ranks([args.bench, ("dp" if mode == "fsdp" else "tp") + "=2", str(args.hidden)])
             theirs = Ranks([sys.executable, __file__, "-", "--torch-rank", mode, "--hidden", str(args.hidden)])
@@ -132,7 +138,7 @@ def main():
         result = dict(
             mode=mode, ranks=2, hidden=args.hidden,
             **{
-                names[mode == "overlap"][side]: round(statistics.median(pair[side] for pair in pairs), 2)
+                names.get(mode, ("ours_ms", "torch_ms"))[side]: round(statistics.median(pair[side] for pair in pairs), 2)
                 for side in (0, 1)
             },
             ratio=round(statistics.median(a / b for a, b in pairs), 3),

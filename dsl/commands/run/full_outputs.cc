@@ -44,19 +44,22 @@ FullOutputs::FullOutputs(const ShardedModel& model) {
     if (logits.sequence.is_shard()) add("logits", AxisGroup::Make(applied.mesh(), MeshAxis::kCp), logits.sequence, -1);
     return;
   }
-  if (!group_) return;
   const ExportedProgram& exported = program->exported();
-  const std::vector<std::optional<Layout>> layouts = program->OutputLayouts(plan);
-  for (size_t i = 0; i < layouts.size(); ++i) {
-    if (!layouts[i]) continue;
-    // A dim whose size depends on the inputs is measured when it is gathered.
-    int64_t size = -1;
-    const std::vector<SizeExpression>& shape = exported.outputs[i].shape;
-    if (layouts[i]->is_shard() && static_cast<size_t>(layouts[i]->dim) < shape.size()) {
-      const SizeExpression& full = shape[static_cast<size_t>(layouts[i]->dim)];
-      if (full.op == SizeExpression::Op::kNumber) size = full.number;
+  for (const MeshAxis axis : {MeshAxis::kTp, MeshAxis::kCp}) {
+    if (plan.mesh.size(axis) == 1) continue;
+    const auto group = axis == MeshAxis::kTp ? group_ : AxisGroup::Make(applied.mesh(), axis);
+    const std::vector<std::optional<Layout>> layouts = program->OutputLayouts(plan, axis);
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      if (!layouts[i]) continue;
+      // A dim whose size depends on the inputs is measured when it is gathered.
+      int64_t size = -1;
+      const std::vector<SizeExpression>& shape = exported.outputs[i].shape;
+      if (layouts[i]->is_shard() && static_cast<size_t>(layouts[i]->dim) < shape.size()) {
+        const SizeExpression& full = shape[static_cast<size_t>(layouts[i]->dim)];
+        if (full.op == SizeExpression::Op::kNumber) size = full.number;
+      }
+      add(exported.outputs[i].name, group, *layouts[i], size);
     }
-    add(exported.outputs[i].name, group_, *layouts[i], size);
   }
 }
 

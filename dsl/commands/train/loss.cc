@@ -109,7 +109,8 @@ Result<BatchLoss> BatchLoss::OfModel(const CausalLm& net, const AppliedPlan& mod
     d.required = "a program that was exported with its labels, as in --inputs input_ids labels; or --loss next-tokens";
     return d;
   }
-  const Layout layout = LogitsOf(net, model.plan()).layout;
+  const Logits logits = LogitsOf(net, model.plan());
+  const Layout& layout = logits.sequence.is_shard() ? logits.sequence : logits.layout;
   if (layout != Layout::Replicate()) {
     d.message = "the model's own loss cannot be computed from logits that leave as " + layout.ToText();
     d.required = "a plan that gathers the logits: output = replicate at the head; or --loss next-tokens";
@@ -129,9 +130,10 @@ Result<BatchLoss> BatchLoss::OfExamples(const CausalLm& net, const AppliedPlan& 
   }
   const auto logits = std::ranges::find(outputs, "logits", &ProgramOutput::name);
   if (logits != outputs.end()) {
-    const std::optional<Layout> layout =
-        program->OutputLayouts(model.plan())[static_cast<size_t>(logits - outputs.begin())];
-    if (layout && *layout != Layout::Replicate()) {
+    for (const MeshAxis axis : {MeshAxis::kTp, MeshAxis::kCp}) {
+      const std::optional<Layout> layout =
+          program->OutputLayouts(model.plan(), axis)[static_cast<size_t>(logits - outputs.begin())];
+      if (!layout || *layout == Layout::Replicate()) continue;
       return BadLoss("the model's own loss cannot be computed from logits that leave as " + layout->ToText(),
                      "a plan that gathers the logits: output = replicate at the head");
     }

@@ -308,11 +308,11 @@ Result<std::shared_ptr<Program>> Program::FromArchive(const ProgramArchive& arch
 
 WeightRecipes Program::recipes() const { return RecipesOf(*exported_); }
 
-std::vector<std::optional<Layout>> Program::OutputLayouts(const CompiledPlan& plan) const {
-  std::vector<std::optional<Layout>> out = moonshard::OutputLayouts(*exported_, plan);
+std::vector<std::optional<Layout>> Program::OutputLayouts(const CompiledPlan& plan, MeshAxis axis) const {
+  std::vector<std::optional<Layout>> out = moonshard::OutputLayouts(*exported_, plan, axis);
   const bool known = std::ranges::all_of(out, [](const auto& one) { return one.has_value(); });
-  if (known || !exported_->others.empty() || plan.mesh.size(MeshAxis::kTp) == 1) return out;
-  const std::vector<std::optional<Layout>> tried = TryOperators(*exported_, plan, /*with_loss=*/true).outputs;
+  if (known || !exported_->others.empty() || plan.mesh.size(axis) == 1) return out;
+  const std::vector<std::optional<Layout>> tried = TryOperators(*exported_, plan, axis, /*with_loss=*/true).outputs;
   for (size_t i = 0; i < out.size() && i < tried.size(); ++i) {
     if (!out[i]) out[i] = tried[i];
   }

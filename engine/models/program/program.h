@@ -111,9 +111,9 @@ class Program : public ProgramModule {
   // Returns how parameters are computed from the tensors of a checkpoint with other names or shapes
   // (NameRules::recipes).
   WeightRecipes recipes() const;
-  // Returns the layout along tp in which each output leaves under a plan that was compiled for this program; nullopt
-  // where neither the rules (engine/graph/local_sizes.h) nor a trial (trial/trial.h) tell it.
-  std::vector<std::optional<Layout>> OutputLayouts(const CompiledPlan& plan) const;
+  // Returns the layout along `axis`, tp or cp, in which each output leaves under a plan that was compiled for this
+  // program; nullopt where neither the rules (engine/graph/local_sizes.h) nor a trial (trial/trial.h) tell it.
+  std::vector<std::optional<Layout>> OutputLayouts(const CompiledPlan& plan, MeshAxis axis = MeshAxis::kTp) const;
   void AddKnowledge(ModuleTree& tree) const override;
   // Returns one line about the compiled graph, for reports and tests: the numbers of nodes, modules and distinct calls,
   // and the names of torn modules (CallTree::torn).

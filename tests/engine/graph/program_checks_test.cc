@@ -4,6 +4,9 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
 
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/resolve_model/resolve_model.h"
@@ -16,9 +19,10 @@ const std::string kParityTests = SourcePath("tests/parity/");
 
 // The program's tree under a plan of these rules, on two ranks.
 Resolution ResolveRules(const std::string& program, const std::string& rules, bool with_model = false,
-                        const std::string& mesh = "tp=2") {
+                        const std::string& mesh = "tp=2", std::map<std::string, std::string> plan_options = {}) {
   ModelOptions options;
   options.mesh = mesh;
+  options.options = std::move(plan_options);
   options.model = kParityTests + (with_model ? "programs/" + program : program + ".pt2");
   if (with_model) options.program = options.model + "/program.pt2";
   const ModelFolder folder = OpenModelFolder(options, true).ValueOrThrow();
@@ -231,20 +235,42 @@ TEST_CASE("each other use of an adapted weight in a program is named") {
   }
 }
 
-TEST_CASE("the sequence of a program cannot be sharded on cp") {
-  for (const char* mesh : {"cp=2", "cp=2,tp=2"}) {
-    const Resolution resolution = ResolveRules("fixed_sizes/none", R"(
-      at("out", prepare_output { { on { cp = shard(1) }, replicate } }),
-      default(replicated()),
-    )",
-                                               false, mesh);
+// Along cp the parameters are full, whatever fsdp does with them.
+TEST_CASE("the sizes of a program are followed along cp") {
+  for (const char* mesh : {"cp=2", "cp=4", "dp_shard=2,cp=2"}) {
+    DYNAMIC_SECTION(mesh) {
+      const Resolution right = ResolveRules("llama", R"(extends "llama")", true, mesh, {{"context", "ulysses"}});
+      INFO(ToText(right.diagnostics));
+      CHECK(right.compiled);
+      // The values are not exchanged: attention would have all queries and keys, and the values of own tokens.
+      const Resolution wrong = ResolveRules("llama", R"(
+        extends "llama",
+        at("model.layers.*.self_attn.v_proj", style {
+          inputs = { { on { cp = shard(1) }, on { cp = shard(1) } } },
+          outputs = { { on { cp = shard(1), tp = shard(-1) }, on { cp = shard(1), tp = shard(-1) } } },
+          params = { weight = shard(0) },
+        }))",
+                                            true, mesh, {{"context", "ulysses"}});
+      INFO(ToText(wrong.diagnostics));
+      CHECK_FALSE(wrong.compiled);
+      REQUIRE_FALSE(wrong.diagnostics.empty());
+      CHECK_THAT(wrong.diagnostics.front().message, Catch::Contains("of 'model.layers.0.self_attn' is not valid"));
+    }
+  }
+}
+
+TEST_CASE("a ring, and cp and tp at once, are refused for a program") {
+  const auto message = [](const std::string& mesh, const std::string& context) {
+    const Resolution resolution = ResolveRules("llama", R"(extends "llama")", true, mesh, {{"context", context}});
     INFO(ToText(resolution.diagnostics));
     CHECK_FALSE(resolution.compiled);
     REQUIRE_FALSE(resolution.diagnostics.empty());
     const Diagnostic& found = resolution.diagnostics.back();
     CHECK(found.finding == Finding::kNotSupported);
-    CHECK(found.message == "an exported program cannot be run with its sequence sharded on cp");
-  }
+    return found.message;
+  };
+  CHECK(message("cp=2", "ring") == "the attention of an exported program cannot be computed as a ring");
+  CHECK(message("cp=2,tp=2", "ulysses") == "an exported program cannot be sharded on cp and tp at once");
 }
 
 // In whole models: one fault in one rule, one finding for all layers.

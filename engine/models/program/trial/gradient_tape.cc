@@ -7,6 +7,7 @@
 
 #include "engine/core/base/text.h"
 #include "engine/graph/added_after.h"
+#include "engine/graph/followed_axis.h"
 #include "engine/graph/node_uses.h"
 #include "engine/layout/dtype.h"
 
@@ -46,8 +47,8 @@ std::string TextOf(GradientKind kind) {
 
 }  // namespace
 
-GradientTape::GradientTape(const ExportedProgram& program, const CompiledPlan& plan)
-    : program_(program), plan_(plan), late_(AddedAfterOf(program, plan)) {
+GradientTape::GradientTape(const ExportedProgram& program, const CompiledPlan& plan, MeshAxis axis)
+    : program_(program), plan_(plan), axis_(axis), late_(AddedAfterOf(program, plan)) {
   needs_.resize(program.values.size());
   for (const ProgramTensor& tensor : program.tensors) {
     if (tensor.value >= 0) needs_[static_cast<size_t>(tensor.value)] = tensor.requires_grad;
@@ -290,10 +291,10 @@ void GradientTape::RunEnter(const Event& event) {
     if (inside == GradientKind::kNone || !needs_[crossing.value]) continue;
     GradientKind outside = GradientKind::kUnknown;
     if (crossing.declared != nullptr && !crossing.routed) {
-      const Layout& to = crossing.declared->to[MeshAxis::kTp];
+      const Layout& to = crossing.declared->to[axis_];
       CheckBoundary(crossing, to, crossing.inside, inside, event.module, /*input=*/true);
-      outside = KindUnder(crossing.declared->from[MeshAxis::kTp], crossing.outside).value_or(GradientKind::kUnknown);
-      if (crossing.declared->from[MeshAxis::kTp] == to) outside = inside;
+      outside = KindUnder(crossing.declared->from[axis_], crossing.outside).value_or(GradientKind::kUnknown);
+      if (crossing.declared->from[axis_] == to) outside = inside;
     }
     Add(crossing.value, outside);
   }
@@ -306,10 +307,10 @@ void GradientTape::RunResult(const Event& event) {
   if (crossing.position == 0) AddLate(event.module, outside, crossing);
   GradientKind inside = GradientKind::kUnknown;
   if (crossing.declared != nullptr && !crossing.routed) {
-    const Layout& to = crossing.declared->to[MeshAxis::kTp];
+    const Layout& to = crossing.declared->to[axis_];
     CheckBoundary(crossing, to, crossing.outside, outside, event.module, /*input=*/false);
-    inside = KindUnder(crossing.declared->from[MeshAxis::kTp], crossing.inside).value_or(GradientKind::kUnknown);
-    if (crossing.declared->from[MeshAxis::kTp] == to) inside = outside;
+    inside = KindUnder(crossing.declared->from[axis_], crossing.inside).value_or(GradientKind::kUnknown);
+    if (crossing.declared->from[axis_] == to) inside = outside;
   }
   kinds_[crossing.value] = inside;
 }
@@ -333,7 +334,7 @@ void GradientTape::AddLate(uint32_t module, GradientKind result, const Crossing&
 void GradientTape::CheckBoundary(const Crossing& crossing, const Layout& layout, const Spread& spread, GradientKind is,
                                  uint32_t module, bool input) {
   const std::optional<GradientKind> wanted = KindUnder(layout, spread);
-  const bool moves = crossing.declared->from[MeshAxis::kTp] != crossing.declared->to[MeshAxis::kTp];
+  const bool moves = crossing.declared->from[axis_] != crossing.declared->to[axis_];
   if (!wanted || !moves || is == GradientKind::kUnknown || is == *wanted) return;
   if (is == GradientKind::kNone) return;
   // Of a shard without replicas, both are the same.
@@ -362,10 +363,10 @@ void GradientTape::CheckParameters() {
     if (!plan_.tree->FindParameter(tensor.name, &ref)) continue;
     const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
     const GradientKind is = kinds_[static_cast<size_t>(tensor.value)];
-    const Layout& layout = layouts.params[ref.param][MeshAxis::kTp];
+    const Layout layout = FollowedParameter(layouts, ref.param, axis_);
     if (is == GradientKind::kUnknown && plan_.Trains(ref)) unknown_parameters_.push_back(plan_.tree->PathOf(ref));
     if (is == GradientKind::kNone || is == GradientKind::kUnknown) continue;
-    const std::optional<Spread> spread = SpreadUnder(layout, tensor.shape, plan_.mesh.size(MeshAxis::kTp));
+    const std::optional<Spread> spread = SpreadUnder(layout, tensor.shape, plan_.mesh.size(axis_));
     if (!spread) continue;
     // The terms of ranks that have the same shard are summed.
     const bool repeated = layout.is_shard() && (spread->has_replicas() || !spread->is_shard());
@@ -412,7 +413,7 @@ Diagnostics GradientTape::Check(const std::vector<Spread>& spreads) {
     const ModuleLayouts* layouts = root < 0 ? nullptr : &plan_.LayoutsOf(static_cast<size_t>(root));
     GradientKind kind = spread.known() && !spread.has_replicas() ? GradientKind::kFull : GradientKind::kUnknown;
     if (layouts != nullptr && i < layouts->outputs.size() && layouts->outputs[i]) {
-      kind = KindUnder(layouts->outputs[i]->from[MeshAxis::kTp], spread).value_or(GradientKind::kUnknown);
+      kind = KindUnder(layouts->outputs[i]->from[axis_], spread).value_or(GradientKind::kUnknown);
     }
     Add(output.value, kind);
   }

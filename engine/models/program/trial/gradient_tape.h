@@ -47,7 +47,7 @@ class GradientTape {
     std::vector<uint32_t> others;
   };
 
-  GradientTape(const ExportedProgram& program, const CompiledPlan& plan);
+  GradientTape(const ExportedProgram& program, const CompiledPlan& plan, MeshAxis axis);
 
   // Forwards, in the order of the program.
   void SetRecording(bool records) { records_ = records; }
@@ -105,6 +105,7 @@ class GradientTape {
 
   const ExportedProgram& program_;
   const CompiledPlan& plan_;
+  const MeshAxis axis_;
   AddedAfter late_;
   bool records_ = true;
   std::vector<Event> events_;

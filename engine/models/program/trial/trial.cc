@@ -17,6 +17,7 @@
 #include "engine/graph/added_after.h"
 #include "engine/graph/call_tree.h"
 #include "engine/graph/data_sizes.h"
+#include "engine/graph/followed_axis.h"
 #include "engine/graph/local_sizes.h"
 #include "engine/graph/node_uses.h"
 #include "engine/models/program/compile_program.h"
@@ -51,17 +52,18 @@ int64_t ElementsOf(const std::vector<int64_t>& sizes) {
 
 class Walk {
  public:
-  Walk(const ExportedProgram& program, const CompiledPlan& plan, bool with_loss)
+  Walk(const ExportedProgram& program, const CompiledPlan& plan, MeshAxis axis, bool with_loss)
       : program_(program),
         plan_(plan),
         calls_(program::FindCalls(program)),
         late_(AddedAfterOf(program, plan)),
-        ruled_(FindLocalValues(program, plan)),
-        layouts_(OutputLayouts(program, plan)),
+        ruled_(FindLocalValues(program, plan, axis)),
+        layouts_(OutputLayouts(program, plan, axis)),
         uses_(NodeUsesOf(program)),
         with_loss_(with_loss),
-        ranks_(plan.mesh.size(MeshAxis::kTp)),
-        tape_(program, plan) {
+        axis_(axis),
+        ranks_(plan.mesh.size(axis_)),
+        tape_(program, plan, axis) {
     spreads_.resize(program.values.size());
     numbers_.resize(program.values.size());
     memory_.resize(program.values.size());
@@ -92,7 +94,7 @@ class Walk {
     for (uint32_t i = 0; root >= 0 && i < program_.inputs.size(); ++i) {
       const Redistribution* declared = Declared(static_cast<uint32_t>(root), i, /*input=*/true);
       if (declared == nullptr || program_.inputs[i].value < 0) continue;
-      SetUnder(static_cast<uint32_t>(program_.inputs[i].value), declared->to, static_cast<int32_t>(root));
+      SetUnder(static_cast<uint32_t>(program_.inputs[i].value), declared->to[axis_], static_cast<int32_t>(root));
     }
     RunItems(calls_.calls.front());
     if (root >= 0) CheckOutputs(static_cast<uint32_t>(root));
@@ -118,8 +120,8 @@ class Walk {
   const std::vector<int64_t>& SizesOf(uint32_t value) const { return program_.values[value].sizes; }
   bool IsTensor(uint32_t value) const { return program_.values[value].kind == ProgramValue::Kind::kTensor; }
 
-  void SetUnder(uint32_t value, const Placement& placement, int32_t origin) {
-    std::optional<Spread> made = trial::SpreadUnder(placement[MeshAxis::kTp], SizesOf(value), ranks_);
+  void SetUnder(uint32_t value, const Layout& layout, int32_t origin) {
+    std::optional<Spread> made = trial::SpreadUnder(layout, SizesOf(value), ranks_);
     spreads_[value] = made ? *std::move(made) : Spread();
     spreads_[value].origin = origin;
   }
@@ -132,7 +134,7 @@ class Walk {
     if (tensor.kind == ProgramTensor::Kind::kConstant || !plan_.tree->FindParameter(tensor.name, &ref)) return;
     const ModuleLayouts& layouts = plan_.LayoutsOf(ref.module);
     if (ref.param >= layouts.params.size()) return;
-    SetUnder(value, layouts.params[ref.param], static_cast<int32_t>(ref.module));
+    SetUnder(value, FollowedParameter(layouts, ref.param, axis_), static_cast<int32_t>(ref.module));
     const auto looks_up = [&](const ParamRef& one) { return plan_.LayoutsOf(one.module).lookup == Lookup::kMasked; };
     bool table = looks_up(ref);
     for (const std::vector<ParamRef>& same : plan_.tree->ties()) {
@@ -194,7 +196,7 @@ class Walk {
         memory_[place.value] = inside;
       }
       crossings.push_back({place.value, place.position, declared, routed, before, spreads_[place.value]});
-      const bool moves = declared != nullptr && declared->from[MeshAxis::kTp] != declared->to[MeshAxis::kTp];
+      const bool moves = declared != nullptr && declared->from[axis_] != declared->to[axis_];
       if (moves && !replaced) lent_.push_back({memory_[place.value], at, place.position});
     }
     tape_.EnterCall(at, crossings);
@@ -230,17 +232,17 @@ class Walk {
                     bool input) {
     const Spread& is = spreads_[place.value];
     CompareWith(is, redistribution.from, place.value, place.position, module, input);
-    const Layout& to = redistribution.to[MeshAxis::kTp];
-    const Layout& from = redistribution.from[MeshAxis::kTp];
+    const Layout& to = redistribution.to[axis_];
+    const Layout& from = redistribution.from[axis_];
     const auto moves = [](const Layout& one) { return one.is_shard() || one.kind == LayoutKind::kPartial; };
     const bool replaced = from != to && (moves(from) || moves(to));
-    if (replaced || !is.known()) SetUnder(place.value, redistribution.to, static_cast<int32_t>(module));
+    if (replaced || !is.known()) SetUnder(place.value, redistribution.to[axis_], static_cast<int32_t>(module));
     return replaced;
   }
 
   void CompareWith(const Spread& is, const Placement& declared, uint32_t value, uint32_t position, uint32_t module,
                    bool input) {
-    const Layout& layout = declared[MeshAxis::kTp];
+    const Layout& layout = declared[axis_];
     const std::optional<Spread> wanted = trial::SpreadUnder(layout, SizesOf(value), ranks_);
     if (!is.known() || !wanted || (is.zero && !is.is_shard() && !wanted->is_shard()) || is.Same(*wanted)) return;
     if (is.is_full() && wanted->is_full()) return;
@@ -956,6 +958,7 @@ class Walk {
   std::vector<std::optional<Layout>> layouts_;  // by output of the program
   std::vector<NodeUse> uses_;
   bool with_loss_ = true;
+  MeshAxis axis_ = MeshAxis::kTp;
   int64_t ranks_ = 1;
   std::map<std::pair<std::string, int32_t>, const RecordedCall*> recorded_;
   std::vector<Spread> spreads_;      // by value
@@ -979,10 +982,10 @@ class Walk {
 
 }  // namespace
 
-ProgramTrials TryOperators(const ExportedProgram& program, const CompiledPlan& plan, bool with_loss) {
+ProgramTrials TryOperators(const ExportedProgram& program, const CompiledPlan& plan, MeshAxis axis, bool with_loss) {
   const c10::AutoGradMode no_gradients(false);
   const graph::DataSized sized(program);
-  return Walk(sized.program(), plan, with_loss).Run();
+  return Walk(sized.program(), plan, axis, with_loss).Run();
 }
 
 }  // namespace moonshard
