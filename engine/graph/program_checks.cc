@@ -515,7 +515,8 @@ int64_t RingOf(const CompiledPlan& plan) {
   return found == plan.layouts.end() ? -1 : found - plan.layouts.begin();
 }
 
-// A ring computes attention in place of the model's operators, and the heads of a layout on cp are those that tp leaves.
+// A ring computes attention in place of the model's operators, and the heads of a layout on cp are those that tp
+// leaves.
 void AddUnsupportedContext(const CompiledPlan& plan, int64_t ring, Diagnostics& found) {
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
                                 ring >= 0 ? "the attention of an exported program cannot be computed as a ring"

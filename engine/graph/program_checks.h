@@ -52,7 +52,8 @@ enum class LossBy : uint8_t {
 // What running the operators of a program on made-up tensors shows (engine/models/program/trial).
 struct ProgramTrials {
   Diagnostics errors;
-  // By output of the program: its layout along the axis; nullopt: no tensor, unknown, or no layout declares these elements.
+  // By output of the program: its layout along the axis; nullopt: no tensor, unknown, or no layout declares these
+  // elements.
   std::vector<std::optional<Layout>> outputs;
   std::map<std::string, int64_t> unknown;  // operators with unknown results: name, number of nodes
   int64_t nodes = 0;                       // number of operators of the graph
