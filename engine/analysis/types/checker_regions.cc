@@ -36,8 +36,8 @@ std::shared_ptr<const std::string> OriginOf(const RegionInfo& region) {
   return std::make_shared<const std::string>(std::move(origin));
 }
 
-// Whether a region leaves a shard where it was: `made`, of type `after`, is the same shard of a dim, plain or in zigzag,
-// as its input.
+// Whether a region leaves a shard where it was: `made`, of type `after`, is the same shard of a dim, plain or in
+// zigzag, as its input.
 // The local size alone does not tell which elements that is: rank 0 of 13 on two ranks has 7, as it has of 14.
 bool KeepsShard(const Layout& layout, const std::vector<int64_t>& sizes, const AxisType& before, const AxisType& after,
                 const at::Tensor& made) {
