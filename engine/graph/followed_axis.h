@@ -1,6 +1,6 @@
 // The mesh axis along which the sizes of an exported program are followed under a plan: tp, or cp if the plan shards
-// the sequence on it. Both at once are refused (program_checks.h): the heads of a layout on cp are those that tp leaves,
-// so that neither axis can be followed without the other.
+// the sequence on it. Both at once are refused (program_checks.h): the heads of a layout on cp are those that tp
+// leaves, so that neither axis can be followed without the other.
 #pragma once
 
 #include <cstddef>

@@ -41,10 +41,9 @@ inline constexpr int64_t kProductsOfAnElement = 256;
 }  // namespace trial
 
 // Tries the operators of `program`, whose module tree `plan` was compiled for, with tensors sharded along `axis`. The
-// other archives of the program are not tried. Operators on equal operands of equal layouts, as in equal layers, are run
-// once. Requires that
-// FindSizeConflicts found nothing. Deterministic; uses one thread of LibTorch's generators of its own. `with_loss`:
-// also the operators that only the output "loss" depends on.
+// other archives of the program are not tried. Operators on equal operands of equal layouts, as in equal layers, are
+// run once. Requires that FindSizeConflicts found nothing. Deterministic; uses one thread of LibTorch's generators of
+// its own. `with_loss`: also the operators that only the output "loss" depends on.
 ProgramTrials TryOperators(const ExportedProgram& program, const CompiledPlan& plan, MeshAxis axis, bool with_loss);
 
 }  // namespace moonshard
