@@ -6,6 +6,7 @@
 // where replicate and shared change their meaning: a shared tensor's gradient is partial until its region has summed
 // it.
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 
 #include "engine/analysis/types/nested_shards.h"
 #include "engine/analysis/types/operator_checker.h"
+#include "engine/analysis/types/rules/repeated_heads.h"
 #include "engine/core/base/text.h"
 #include "engine/layout/shards.h"
 
@@ -397,6 +399,55 @@ void OperatorChecker::RegionSlice(const RegionInfo& region, const at::Tensor& fu
     here = AxisType::Of(TypeKind::kFaulty);
   }
   SetType(shard, std::move(type));
+}
+
+// As the rule of scaled_dot_product_attention (rules/attention.cc) has it: heads do not mix, so that a shard of them
+// passes, if a rank has the keys of its queries; of a partial tensor there is no softmax, and the backward is linear in
+// the gradient alone.
+void OperatorChecker::RegionAttention(const RegionInfo& region, const std::array<at::Tensor, 3>& heads,
+                                      const at::Tensor& gradient) {
+  constexpr int64_t kHeads = 1;
+  const std::vector<size_t> axes = AxesOf(region);
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes.empty() || std::ranges::count(axes, i) > 0 || IsDataAxis(axes_[i].axis)) continue;
+    const AxisType queries = Get(heads[0])[i];
+    // Which heads a gradient has follows from the result, whose gradient it is, where its map is not known.
+    const auto fits = [&](const AxisType& type, const AxisType& as, bool of_gradient) {
+      if (queries.is_replicate()) return type.is_replicate();
+      const bool shards = queries.is_shard() && queries.dim == kHeads && queries.lead == 1 && type.is_shard() &&
+                          type.dim == kHeads && type.lead == 1;
+      if (of_gradient && as.map == nullptr) return shards;
+      return shards && queries.map != nullptr && as.map != nullptr && *as.map == *queries.map;
+    };
+    bool known = queries.is_known();
+    bool together = true;
+    for (const at::Tensor& tensor : heads) {
+      const AxisType type = Get(tensor)[i];
+      known = known && type.is_known();
+      together = together && fits(type, RepeatedFor(queries, type), false);
+    }
+    if (gradient.defined()) {
+      const AxisType type = Get(gradient)[i];
+      known = known && type.is_known();
+      together = together && (fits(type, type, true) || (queries.is_replicate() && type.is_partial()));
+    }
+    if (!known || together) continue;
+    NoteUnproven(std::string(region.name) + ": on " + ToString(axes_[i].axis) +
+                 " the heads of queries, keys, values and the gradient are not known to be the same: " +
+                 queries.ToString() + ", " + Get(heads[1])[i].ToString() + ", " + Get(heads[2])[i].ToString() +
+                 (gradient.defined() ? ", " + Get(gradient)[i].ToString() : ""));
+  }
+}
+
+void OperatorChecker::RegionGradientOf(const RegionInfo& region, const at::Tensor& gradient, const at::Tensor& of,
+                                       const at::Tensor& result) {
+  const std::vector<size_t> axes = AxesOf(region);
+  TensorType type = Get(result);
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes.empty() || std::ranges::count(axes, i) > 0 || IsDataAxis(axes_[i].axis)) continue;
+    if (!Get(of)[i].is_shard()) type[i] = Get(gradient)[i];
+  }
+  SetType(result, std::move(type));
 }
 
 // A sum over the ranks makes terms whole. Of a shard it stays a shard: several ranks hold that shard (key and value

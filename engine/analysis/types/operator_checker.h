@@ -14,6 +14,7 @@
 // Stage before: rule_table.h; intercept (OperatorScope). Stage after: prove.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -121,6 +122,10 @@ class OperatorChecker final : public OperatorHandler {
   void RegionGradientOutput(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
                             const Layout& layout) override;
   // Reports a fault if `parts` are not the views of `full` at the indices that `layout` gives to this rank.
+  void RegionAttention(const RegionInfo& region, const std::array<at::Tensor, 3>& heads,
+                       const at::Tensor& gradient) override;
+  void RegionGradientOf(const RegionInfo& region, const at::Tensor& gradient, const at::Tensor& of,
+                        const at::Tensor& result) override;
   void RegionSlice(const RegionInfo& region, const at::Tensor& full, at::TensorList parts, const at::Tensor& shard,
                    const Layout& layout) override;
   void RegionSum(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) override;

@@ -8,6 +8,7 @@
 // Stage after: recompute, types, footprint.
 #pragma once
 
+#include <array>
 #include <memory>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -47,6 +48,10 @@ class OperatorHandler {
                                     const at::Tensor& /*sum*/, const Layout& /*layout*/) {}
   virtual void RegionSlice(const RegionInfo& /*region*/, const at::Tensor& /*full*/, at::TensorList /*parts*/,
                            const at::Tensor& /*shard*/, const Layout& /*layout*/) {}
+  virtual void RegionAttention(const RegionInfo& /*region*/, const std::array<at::Tensor, 3>& /*heads*/,
+                               const at::Tensor& /*gradient*/) {}
+  virtual void RegionGradientOf(const RegionInfo& /*region*/, const at::Tensor& /*gradient*/, const at::Tensor& /*of*/,
+                                const at::Tensor& /*result*/) {}
   virtual void RegionSum(const RegionInfo& /*region*/, const at::Tensor& /*terms*/, const at::Tensor& /*sum*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, const at::Tensor& /*table*/) {}
   virtual void OwnRows(const at::Tensor& /*ids*/, MeshAxis /*axis*/) {}

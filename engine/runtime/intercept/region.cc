@@ -36,6 +36,17 @@ void Region::DeclareSlice(const at::Tensor& full, at::TensorList parts, const at
   ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionSlice(info_, full, parts, shard, layout); });
 }
 
+void Region::DeclareAttention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                              const at::Tensor& gradient) {
+  ForEachHandler(innermost_, [&](OperatorHandler& handler) {
+    handler.RegionAttention(info_, {queries, keys, values}, gradient);
+  });
+}
+
+void Region::DeclareGradientOf(const at::Tensor& gradient, const at::Tensor& of, const at::Tensor& result) {
+  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionGradientOf(info_, gradient, of, result); });
+}
+
 void Region::DeclareSum(const at::Tensor& terms, const at::Tensor& sum) {
   ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionSum(info_, terms, sum); });
 }

@@ -49,6 +49,15 @@ class Region {
   // shard. On the region's axes `full` is replicated; on other axes the shard has the layout of `full`. The layout
   // checker compares the elements of the views with those of the shard, and reports other elements as an error.
   void DeclareSlice(const at::Tensor& full, at::TensorList parts, const at::Tensor& shard, const Layout& layout);
+  // Declares that the region is attention of the heads [B, n, t, D] of queries over those of keys and values. On axes
+  // other than the region's the three must have the same heads, or all be replicated; in a backward so must `gradient`,
+  // of the result, which may then be partial, too. Call after DeclareInput of each.
+  void DeclareAttention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                        const at::Tensor& gradient = {});
+  // Declares that `result`, an output of the region, is the gradient of the keys or the values `of` that attention makes
+  // of `gradient`: on axes other than the region's it has the heads of `of`, or else the layout of `gradient`. Call after
+  // DeclareOutput.
+  void DeclareGradientOf(const at::Tensor& gradient, const at::Tensor& of, const at::Tensor& result);
   // Declares that `sum` is the sum of the ranks' `terms` over the region's axes. If the terms are gradients of shards
   // that several ranks hold, `sum` is the sum over the ranks that hold the same shard. `terms` is undefined on a rank
   // without a term.

@@ -487,16 +487,18 @@ class RingAttentionBackward final : public autograd::Node {
       region.DeclareInput(q, layout);
       region.DeclareInput(own.keys, layout);
       region.DeclareInput(own.values, layout);
+      region.DeclareAttention(q, own.keys, own.values, gradient);
       Gradients all = Backward(*spec_, call_, q, own, out, log_sum_, gradient);
       of_queries = all.queries.to(q.scalar_type());
       of_own = {all.block.keys.to(own.keys.scalar_type()), all.block.values.to(own.values.scalar_type())};
       region.DeclareOutput(of_queries, layout);
     }
-    // On other axes these have the layouts of keys and values, whose heads may be others than those of the queries.
+    // On other axes these have the heads of keys and values, which may be others than those of the queries.
     for (const auto& [of, result] : {std::pair(&own.keys, &of_own.keys), std::pair(&own.values, &of_own.values)}) {
       Region region(kName, spec_->label.text(), spec_->group->axes());
       region.DeclareInput(*of, layout);
       region.DeclareOutput(*result, layout);
+      region.DeclareGradientOf(gradient, *of, *result);
     }
     return {std::move(of_queries), std::move(of_own.keys), std::move(of_own.values)};
   }
@@ -597,6 +599,10 @@ at::Tensor RingAttention::operator()(const at::Tensor& given_q, const at::Tensor
   const Layout layout = LayoutOf(spec);
   Region region(kName, spec.label.text(), spec.group->axes());
   for (const at::Tensor* input : {&q, &own.keys, &own.values}) region.DeclareInput(*input, layout);
+  region.DeclareAttention(q, own.keys, own.values);
+  for (const at::Tensor* input : {&call.options.padding, &call.options.documents}) {
+    if (input->defined()) region.DeclareInput(*input, Layout::Replicate());
+  }
   at::Tensor out;
   at::Tensor log_sum;
   {

@@ -7,23 +7,10 @@
 // are refused. The backward is linear only in the gradient: a partial gradient passes if q, k and v are replicated.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
+#include "engine/analysis/types/rules/repeated_heads.h"
 
 namespace moonshard {
-namespace {
 
-constexpr int kHeads = 1;
-
-// The mask or bias that is added to the scores, among the operands; -1: none.
-int MaskOf(const Operands& o) {
-  for (const char* name : {"attn_mask", "attn_bias"}) {
-    const size_t argument = o.Named(name);
-    if (argument < o.arguments()) return o.TensorOf(static_cast<int>(argument));
-  }
-  return -1;
-}
-
-// The type of keys and values with fewer heads than the queries after the operator has repeated them (enable_gqa). Each
-// rank repeats a head as often as it has queries for it.
 AxisType RepeatedFor(const AxisType& queries, const AxisType& keys) {
   AxisType out = keys;
   if (out.map == nullptr || queries.map == nullptr || out.map->ranks() != queries.map->ranks()) return out;
@@ -36,6 +23,19 @@ AxisType RepeatedFor(const AxisType& queries, const AxisType& keys) {
   }
   if (times > 1) out.map = out.map->Repeated(times);
   return out;
+}
+
+namespace {
+
+constexpr int kHeads = 1;
+
+// The mask or bias that is added to the scores, among the operands; -1: none.
+int MaskOf(const Operands& o) {
+  for (const char* name : {"attn_mask", "attn_bias"}) {
+    const size_t argument = o.Named(name);
+    if (argument < o.arguments()) return o.TensorOf(static_cast<int>(argument));
+  }
+  return -1;
 }
 
 // The common type of q, k and v (from operand `first` on) and the mask.

@@ -240,6 +240,19 @@ TEST_CASE("--types proves a plan that shards the sequence on cp") {
   CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
 }
 
+// What a ring computes is a region, whose operators are not checked: what goes in is.
+TEST_CASE("--types does not prove a ring whose ranks of tp have other heads, terms, or gradients that nothing sums") {
+  const std::string plan =
+      GENERATE("ring_partial_queries.lua", "ring_other_keys.lua", "ring_lost_gradient.lua", "ring_shared_heads.lua");
+  const Outcome done =
+      Verify("llama_gqa", {"--mesh", "cp=2,tp=2", "--option", "context=ring", "--types", "--plan", kPlanted + plan});
+  INFO(plan << "\n" << done.ToText());
+  const bool right = plan == "ring_shared_heads.lua";
+  CHECK((done.code == 0) == right);
+  CHECK((done.out.find(": proven") != std::string::npos) == right);
+  if (!right) CHECK_THAT(done.ToText(), Contains("model.layers.1.self_attn"));
+}
+
 TEST_CASE("--types and --ops refuse experts on cp") {
   for (const std::string option : {"--types", "--ops"}) {
     const Outcome done = Verify("mixtral", {"--mesh", "cp=2", "--option", "context=ulysses", option});
