@@ -252,6 +252,24 @@ TEST_CASE("a new adapter of the token embedding learns, from factors A of zeros,
   CHECK(same.code == 0);
 }
 
+// Not of w2, whose input is a shard: it draws numbers of its own rank.
+TEST_CASE("ranks that own an expert and ranks that do not drop the same elements") {
+  const ScratchFolder folder;
+  const auto losses = [&](const std::string& mesh, const Words& more) {
+    Words words = {"--mesh",  mesh,      "--steps", "3",
+                   "--dtype", "float64", "--log",   folder / mesh,
+                   "--lr",    "1e-2",    "--lora",  "rank=3,alpha=32,dropout=0.5,target=w1+w3+v_proj+gate"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunTraining(TrainWords(folder, words, SourcePath("tests/parity/mixtral")));
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    return Losses(folder / mesh);
+  };
+  const std::vector<double> one = losses("tp=1", {});
+  REQUIRE(one.size() == 3);
+  ExpectNear(losses("tp=2", {"--option", "expert_parallel=true"}), one, 1e-9);
+}
+
 TEST_CASE("an adapter of another model is refused by every verb, with what does not fit") {
   const ScratchFolder folder;
   const std::string adapter = SourcePath("tests/parity/adapters/packed");  // of a model with fused projections
