@@ -286,6 +286,20 @@ TEST_CASE("an adapter of another model is refused by every verb, with what does 
   }
 }
 
+TEST_CASE("a tensor of stacked experts that does not fit the model is one error") {
+  const ScratchFolder folder;
+  const std::string model = SourcePath("tests/parity/routers/mixtral");  // of other sizes, with as many experts
+  const Outcome done = RunExecutable(ExecutablePath(),
+                                     {"eval", model, "--input", model + "/inputs_1.safetensors", "--output",
+                                      folder / "out", "--adapter", SourcePath("tests/parity/adapters/experts_stacked")},
+                                     {"OMP_NUM_THREADS=1"}, 120);
+  INFO(done.ToText());
+  CHECK(done.code == 2);
+  size_t errors = 0;
+  for (size_t at = 0; (at = done.err.find(" of the adapter does not fit '", at)) != std::string::npos; ++at) ++errors;
+  CHECK(errors == 12);  // those of the file
+}
+
 TEST_CASE("what does not go with adapters is refused") {
   const ScratchFolder folder;
   const std::string head = PlanWith(folder, "lora { at = \"lm_head\", rank = 4 }");
