@@ -24,6 +24,7 @@
 #include "engine/core/base/version.h"
 #include "engine/core/base/visible.h"
 #include "engine/core/findings/forms.h"
+#include "engine/io/checkpoint/adapter_files.h"
 #include "engine/io/config/config.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/io/safetensors/writer.h"

@@ -148,8 +148,8 @@ void RunCase(const AdapterCase& adapters, const Where& where, DeviceMesh& mesh) 
   of_plan.model = live.tree.get();
   of_plan.options["sequence_parallel"] = where.sequence_parallel;
   if (!where.option.empty()) of_plan.options[where.option] = true;
-  const std::string type = config.Find("model_type")->AsString();
-  const StoredAdapter stored = ReadAdapter(folder.string(), {}, "default", type).ValueOrThrow();
+  const StoredAdapter stored =
+      ReadAdapter(folder.string(), {}, "default", AdaptedModelOf(ModelConfig(config.AsObject()))).ValueOrThrow();
   const std::string text = "return plan { extends \"" + adapters.plan + "\", " +
                            (where.from_file ? std::string() : adapters.sections) + where.section + " }";
   Plan plan = EvaluatePlan(text, "lora.lua", of_plan).ValueOrThrow();

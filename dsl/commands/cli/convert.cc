@@ -140,7 +140,7 @@ int RunMerge(const MergeVerb& verb) {
     Diagnostics unread;  // a model without a config is written as it is
     const std::optional<ModelConfig> config = ModelConfig::Read(verb.sharded).Collect(unread);
     const std::optional<StoredAdapter> adapter =
-        ReadAdapter(verb.adapter, {}, Adapter().name, config ? config->model_type() : "").Collect(found);
+        ReadAdapter(verb.adapter, {}, Adapter().name, AdaptedModelOf(config.value_or(ModelConfig()))).Collect(found);
     PrintFindings(found, verb.findings_output);
     if (!model || !adapter) return kExitUsage;
     return Convert("merge", verb.out, verb.replace, verb.json, verb.findings_output,

@@ -295,6 +295,8 @@ Diagnostics WeightsOfModel(const TrainVerb& verb, const ModelFolder& folder, con
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const CausalLm& net, AppliedPlan& model) {
   Diagnostics warnings = WeightsOfModel(verb, folder, net, model);
   for (const StoredAdapter& adapter : folder.adapters) LoadAdapter(model, adapter);
+  Diagnostics of_files = verb.save.empty() ? Diagnostics() : PeftWarnings(model.plan());
+  std::ranges::move(of_files, std::back_inserter(warnings));
   return warnings;
 }
 

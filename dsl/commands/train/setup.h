@@ -48,7 +48,8 @@ struct ShardedLm {
 ShardedLm MakeModel(DataKind kind, const TrainVerb& verb, const ModelFolder& folder, const DeviceMesh& mesh);
 
 // Sets the initial weights: new ones from --init, else those of the model directory or of the program. Returns
-// warnings. Throws kMissingTensor for a program without weights as MODEL.
+// warnings, also those of PeftWarnings if the run is saved. Throws kMissingTensor for a program without weights as
+// MODEL.
 Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const CausalLm& net, AppliedPlan& model);
 
 // The loss that --loss names. `net` and `model` must outlive it. Throws PlanError: the errors of BatchLoss.

@@ -166,7 +166,7 @@ const std::vector<std::string> kAttention[] = {
 }  // namespace
 
 Result<std::vector<StoredAdapter>> ReadAdapters(const std::vector<std::string>& texts, HeaderOptions options,
-                                                const std::string& model_type) {
+                                                const AdaptedModel& model) {
   std::vector<StoredAdapter> out;
   Diagnostics found;
   std::set<std::string> names;
@@ -187,7 +187,7 @@ Result<std::vector<StoredAdapter>> ReadAdapters(const std::vector<std::string>& 
                                 "a name for each, as in --adapter first=DIR --adapter second=DIR"));
       continue;
     }
-    std::optional<StoredAdapter> adapter = ReadAdapter(directory, options, name, model_type).Collect(found);
+    std::optional<StoredAdapter> adapter = ReadAdapter(directory, options, name, model).Collect(found);
     if (adapter) out.push_back(*std::move(adapter));
   }
   if (HasErrors(found)) return found;

@@ -19,11 +19,11 @@
 namespace moonshard {
 
 // Reads the adapter of each text: "DIR", or "NAME=DIR" if what is before the first '=' is the name of an adapter
-// (IsAdapterName) and the text is not a directory as a whole. Without a name it is "default". `model_type`: as in
+// (IsAdapterName) and the text is not a directory as a whole. Without a name it is "default". `model`: as in
 // ReadAdapter. Errors, all that are found: those of ReadAdapter; kBadArgument: an empty DIR, two adapters with one
 // name.
 Result<std::vector<StoredAdapter>> ReadAdapters(const std::vector<std::string>& texts, HeaderOptions options,
-                                                const std::string& model_type = "");
+                                                const AdaptedModel& model = {});
 
 // Returns a section for each text: keys and values of `lora` separated by commas, except `at`; in its place `target`
 // has names of modules, separated by '+'. A target is a glob pattern (engine/plan/match/pattern.h) that matches a full

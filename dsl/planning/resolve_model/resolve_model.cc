@@ -127,21 +127,23 @@ Result<ModelFolder> OpenModel(const ModelOptions& options, CheckpointUse use) {
     diagnostics.push_back(TwoPrograms(options));
     return diagnostics;
   }
-  const auto read_adapters = [&](const std::string& model_type) {
+  const std::string program_path = ProgramPathOf(options);
+  const auto read_adapters = [&](const ModelConfig& config) {
     std::optional<std::vector<StoredAdapter>> adapters =
-        ReadAdapters(options.adapters, use == CheckpointUse::kHeaders ? kHeaders : HeaderOptions(), model_type)
+        ReadAdapters(options.adapters, use == CheckpointUse::kHeaders ? kHeaders : HeaderOptions(),
+                     AdaptedModelOf(config, !program_path.empty()))
             .Collect(diagnostics);
     if (adapters) folder.adapters = *std::move(adapters);
     return adapters.has_value();
   };
-  const std::string program_path = ProgramPathOf(options);
   if (!program_path.empty()) {
     std::optional<ExportedProgram> program = ReadProgramPath(program_path).Collect(diagnostics);
     if (program) folder.program = std::make_shared<const ExportedProgram>(std::move(*program));
   }
   if (IsProgramPath(options.model)) {
-    if (!mesh || !folder.program || !read_adapters("")) return diagnostics;
-    folder.config = ConfigOfProgram(*folder.program);
+    if (folder.program) folder.config = ConfigOfProgram(*folder.program);
+    const bool read = read_adapters(folder.config);
+    if (!mesh || !folder.program || !read) return diagnostics;
     folder.mesh = *mesh;
     folder.is_program = true;
     return Result<ModelFolder>(std::move(folder), std::move(diagnostics));
@@ -162,7 +164,7 @@ Result<ModelFolder> OpenModel(const ModelOptions& options, CheckpointUse use) {
     header_options.allow_header_only = use == CheckpointUse::kHeaders;
     checkpoint = Checkpoint::Open(options.model, header_options).Collect(diagnostics);
   }
-  const bool read = read_adapters(config ? config->model_type() : "");
+  const bool read = read_adapters(config.value_or(ModelConfig()));
   if (!mesh || !config || !checkpoint || !read || (!program_path.empty() && !folder.program)) return diagnostics;
   folder.config = std::move(*config);
   folder.checkpoint = std::move(*checkpoint);
@@ -268,7 +270,8 @@ Resolution ResolveModel(const ModelOptions& options, const ModelConfig& config, 
     return out;
   }
   const std::optional<std::vector<StoredAdapter>> stored =
-      ReadAdapters(options.adapters, kHeaders, config.model_type()).Collect(out.diagnostics);
+      ReadAdapters(options.adapters, kHeaders, AdaptedModelOf(config, !ProgramPathOf(options).empty()))
+          .Collect(out.diagnostics);
   if (!stored) return out;
   for (const StoredAdapter& one : *stored) sections.insert(sections.end(), one.sections.begin(), one.sections.end());
   if (!options.lora.empty()) {

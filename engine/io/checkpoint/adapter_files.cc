@@ -1,29 +1,56 @@
 #include "engine/io/checkpoint/adapter_files.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "engine/core/base/check.h"
+#include "engine/core/base/join_first.h"
 #include "engine/core/base/json.h"
+#include "engine/core/base/text.h"
 #include "engine/io/safetensors/writer.h"
 
 namespace moonshard {
+namespace {
+
+constexpr std::string_view kExperts = "experts";
+
+using AdaptedModules = std::vector<std::pair<std::string, const Adapter*>>;
+
+// By path, of the active adapter.
+AdaptedModules ModulesOf(const CompiledPlan& plan) {
+  AdaptedModules out;
+  for (const auto& [path, section] : plan.adapted) {
+    const Adapter& adapter = plan.plan->adapters[static_cast<size_t>(section)];
+    if (adapter.name == plan.active_adapter()) out.emplace_back(path, &adapter);
+  }
+  return out;
+}
+
+// Whether the path is that of a projection of an expert in a list: "PATH.experts.3.w1".
+bool IsOfExpert(const std::string& path) {
+  const std::vector<std::string> parts = Split(path, '.');
+  if (parts.size() < 3 || parts[parts.size() - 3] != kExperts) return false;
+  const std::string& number = parts[parts.size() - 2];
+  return !number.empty() && std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
 
 AdapterFiles AdapterFilesOf(const CompiledPlan& plan) {
   AdapterFiles out;
-  std::vector<std::pair<std::string, const Adapter*>> modules;
-  for (const auto& [path, section] : plan.adapted) {
-    const Adapter& adapter = plan.plan->adapters[static_cast<size_t>(section)];
-    if (adapter.name == plan.active_adapter()) modules.emplace_back(path, &adapter);
-  }
+  const AdaptedModules modules = ModulesOf(plan);
   if (modules.empty()) return out;
-  const bool rslora = std::ranges::all_of(modules, [](const auto& one) { return one.second->rslora; });
+  const bool experts = std::ranges::any_of(modules, [](const auto& one) { return IsOfExpert(one.first); });
+  const bool rslora = !experts && std::ranges::all_of(modules, [](const auto& one) { return one.second->rslora; });
   const auto alpha_of = [&](const Adapter& adapter) {
     return adapter.rslora == rslora ? adapter.alpha : adapter.scale() * static_cast<double>(adapter.rank);
   };
   std::map<std::pair<int64_t, double>, size_t> counts;
-  for (const auto& [path, adapter] : modules) ++counts[{adapter->rank, alpha_of(*adapter)}];
+  for (const auto& [path, adapter] : modules) {
+    if (!experts || IsOfExpert(path)) ++counts[{adapter->rank, alpha_of(*adapter)}];
+  }
   const auto [rank, alpha] =
       std::ranges::max_element(counts, {}, [](const auto& count) { return count.second; })->first;
   JsonValue::Array targets;
@@ -46,7 +73,7 @@ AdapterFiles AdapterFilesOf(const CompiledPlan& plan) {
                                            {"fan_in_fan_out", false},
                                            {"inference_mode", true},
                                            {"lora_alpha", alpha},
-                                           {"lora_dropout", modules.front().second->dropout},
+                                           {"lora_dropout", experts ? 0 : modules.front().second->dropout},
                                            {"modules_to_save", nullptr},
                                            {"peft_type", "LORA"},
                                            {"r", rank},
@@ -57,6 +84,28 @@ AdapterFiles AdapterFilesOf(const CompiledPlan& plan) {
                          2) +
                "\n";
   return out;
+}
+
+Diagnostics PeftWarnings(const CompiledPlan& plan) {
+  const auto has_experts = [](const Module& module) {
+    return std::ranges::count(Split(module.path, '.'), std::string(kExperts)) > 0;
+  };
+  if (std::ranges::none_of(plan.tree->modules(), has_experts)) return {};
+  std::vector<std::string> lost;
+  for (const auto& [path, adapter] : ModulesOf(plan)) {
+    const std::string name = path.substr(path.rfind('.') + 1);
+    const bool taken = name == "gate_proj" || name == "up_proj" || name == "down_proj";
+    if (taken && !IsOfExpert(path)) lost.push_back(path);
+  }
+  if (lost.empty()) return {};
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported, "PEFT does not read the factors of " + Count(lost.size(), "module") +
+                                                 " outside of the experts: " + JoinFirst(lost, 4));
+  d.severity = Severity::kWarning;
+  d.path = kAdapterConfigFile;
+  d.declared = "modules of the names that PEFT has for projections of experts";
+  d.required = "an adapter without them, if PEFT is to compute as moonshard does";
+  return {std::move(d)};
 }
 
 void AddAdapterFiles(const AdapterFiles& adapter, const Manifest& manifest, ModelForm& form) {

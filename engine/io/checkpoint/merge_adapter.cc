@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,9 +22,12 @@
 #include "engine/io/checkpoint/model_files.h"
 #include "engine/io/config/config.h"
 #include "engine/io/safetensors/reader.h"
+#include "engine/io/safetensors/tree.h"
 
 namespace moonshard {
 namespace {
+
+constexpr std::string_view kWeightOf = ".weight";
 
 bool IsFloat(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 || dtype == DType::kF16;
@@ -107,11 +112,13 @@ class AdapterMerger : public Conversion {
   // --- what is added to what
 
   void ListTerms() {
-    Diagnostics unread;
-    const std::optional<ModelConfig> config = ModelConfig::Read(source_.path()).Collect(unread);
-    const bool tied = config && config->tie_word_embeddings().value_or(false);
+    tied_ = IsTied();
+    std::set<std::string> refused;  // tensors of the adapter: that of a stack is one error, and not one for each expert
     for (const auto& [module, index] : adapter_.section_of) {
       const Adapter& section = adapter_.sections[index];
+      std::vector<std::string> stored;
+      adapter_.made_of.at(module + ".lora_A." + section.name).AddSources(stored);
+      if (refused.contains(stored.front())) continue;
       Term term{.a = &adapter_.made_of.at(module + ".lora_A." + section.name),
                 .b = &adapter_.made_of.at(module + ".lora_B." + section.name),
                 .scale = section.scale()};
@@ -119,12 +126,45 @@ class AdapterMerger : public Conversion {
       term.of_a = MadeBy(*term.a, factors_, why).value();
       term.of_b = MadeBy(*term.b, factors_, why).value();
       term.looks_up = term.a->tensor.ends_with(".lora_embedding_A");
-      AddTerm(module, std::move(term), tied);
+      const size_t before = found_.size();
+      AddTerm(module, std::move(term));
+      if (found_.size() > before) refused.insert(stored.front());
     }
   }
 
-  void AddTerm(const std::string& module, Term term, bool tied) {
-    const std::string name = module + ".weight";
+  static bool NamesHead(const std::string& module) { return module == "lm_head" || module.ends_with(".lm_head"); }
+
+  // A config may leave the field out because its model type ties by default: then a model without a stored head counts
+  // as tied.
+  bool IsTied() const {
+    Diagnostics unread;  // a model without a config has none of its fields
+    const std::optional<ModelConfig> config = ModelConfig::Read(source_.path()).Collect(unread);
+    const std::optional<bool> declared = config ? config->tie_word_embeddings() : std::nullopt;
+    return declared.value_or(std::ranges::none_of(source_.tensors(), [](const StoredTensor& tensor) {
+      return tensor.name.ends_with(kWeightOf) &&
+             NamesHead(tensor.name.substr(0, tensor.name.size() - kWeightOf.size()));
+    }));
+  }
+
+  // The token embedding is known by its name; if the model has no table of such a name, it may be any lookup.
+  bool MayBeTokenEmbedding(const std::string& module, bool looks_up) const {
+    if (NamesTokenEmbedding(module)) return true;
+    return looks_up && std::ranges::none_of(source_.tensors(), [](const StoredTensor& tensor) {
+             return tensor.name.ends_with(kWeightOf) &&
+                    NamesTokenEmbedding(std::string_view(tensor.name).substr(0, tensor.name.size() - kWeightOf.size()));
+           });
+  }
+
+  void AddTerm(const std::string& module, Term term) {
+    const std::string name = module + std::string(kWeightOf);
+    if (tied_ && NamesHead(module)) {
+      Add(Finding::kNotSupported,
+          "the adapter changes '" + name +
+              "', which is tied to the embedding: a model that reads the directory would not use it",
+          name)
+          .help = "store a 'lm_head.weight', and set tie_word_embeddings to false in the config.json of the model";
+      return;
+    }
     const StoredTensor* weight = source_.Find(name);
     if (weight == nullptr) {
       Diagnostic& d = Add(Finding::kMissingTensor, "the model has no tensor '" + name + "' for the adapter", name);
@@ -133,22 +173,14 @@ class AdapterMerger : public Conversion {
       d.help = DidYouMean(name, names, 0);
       return;
     }
-    if (tied && (module == "lm_head" || module.ends_with(".lm_head"))) {
+    if (tied_ && MayBeTokenEmbedding(module, term.looks_up)) {
       Add(Finding::kNotSupported,
           "the adapter changes '" + name +
-              "', which the config ties to the embedding: a model that reads the directory "
-              "would not use it",
+              "', which is tied to the head: the head of a model that reads the directory would change too",
           name)
-          .help = "set tie_word_embeddings to false in the config.json of the model";
-      return;
-    }
-    if (tied && term.looks_up) {
-      Add(Finding::kNotSupported,
-          "the adapter changes '" + name +
-              "', which the config ties to the head: the head of a model that reads the "
-              "directory would change too",
-          name)
-          .help = "untie the model: store a 'lm_head.weight', and set tie_word_embeddings to false in its config.json";
+          .help =
+          "untie the model: store a 'lm_head.weight', and set tie_word_embeddings to false in its config.json; a model "
+          "without a head needs the field alone";
       return;
     }
     std::vector<int64_t> shape = {term.of_b.shape[0], term.of_a.shape[1]};
@@ -289,6 +321,7 @@ class AdapterMerger : public Conversion {
 
   const Checkpoint& source_;
   const StoredAdapter& adapter_;
+  bool tied_ = false;  // the head to the token embedding
   ShardReader reader_{adapter_.checkpoint};
   FactorSource factors_{adapter_.checkpoint, reader_};
   InputFiles inputs_;

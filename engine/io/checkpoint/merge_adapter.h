@@ -17,8 +17,10 @@ namespace moonshard {
 // and a few megabytes. As in convert.h, `out` is complete or unchanged, and an interrupted call resumes; unlike there,
 // an `out` that has the content already is written again. Errors: kMissingTensor: the model has no weight for a module;
 // kTensorMismatch: of another shape than B A; kNotSupported: a weight that is not float32, float64, bfloat16 or
-// float16, or a head that is tied to the embedding, or one of the directories is inside the other; those of
-// ListModelFiles; kFileNotFound, kFileUnreadable, kWriteFailed.
+// float16, or a head or a token embedding that are tied, or one of the directories is inside the other; those of
+// ListModelFiles; kFileNotFound, kFileUnreadable, kWriteFailed. They are tied if tie_word_embeddings of config.json is
+// true, or if it is missing and the model has no `lm_head.weight`. An error is reported once for each tensor of the
+// adapter.
 Result<ConvertSummary> MergeAdapter(const Checkpoint& source, const StoredAdapter& adapter, const std::string& out,
                                     const ConvertOptions& options = {});
 

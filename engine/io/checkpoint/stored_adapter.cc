@@ -39,10 +39,11 @@ struct ListedExperts {
   std::string_view stack;  // path within a layer
   std::string_view list;   // path within a layer of the list
   std::string_view gate, up, down;
+  int64_t experts;  // by default
 };
 constexpr ListedExperts kListedExperts[] = {
-    {"mixtral", ".mlp.experts", ".block_sparse_moe.experts", "w1", "w3", "w2"},
-    {"qwen3_moe", ".mlp.experts", ".mlp.experts", "gate_proj", "up_proj", "down_proj"}};
+    {"mixtral", ".mlp.experts", ".block_sparse_moe.experts", "w1", "w3", "w2", 8},
+    {"qwen3_moe", ".mlp.experts", ".mlp.experts", "gate_proj", "up_proj", "down_proj", 128}};
 
 constexpr std::string_view kGateUp = "gate_up_proj";
 constexpr std::string_view kDown = "down_proj";
@@ -73,12 +74,11 @@ struct Factors {
 
 class AdapterReader {
  public:
-  AdapterReader(const std::string& folder, HeaderOptions options, const std::string& name,
-                const std::string& model_type)
+  AdapterReader(const std::string& folder, HeaderOptions options, const std::string& name, AdaptedModel model)
       : file_(folder + "/adapter_config.json"),
         weights_(folder + "/adapter_model.safetensors"),
         options_(options),
-        model_type_(model_type) {
+        model_(std::move(model)) {
     out_.name = name;
   }
 
@@ -91,7 +91,7 @@ class AdapterReader {
     }
     if (config) ReadConfig(*config);
     if (checkpoint) ReadNames(*checkpoint);
-    if (config && checkpoint) {
+    if (config && checkpoint && !refuses_stacks_) {
       Unstack();
       AddSections();
     }
@@ -132,7 +132,7 @@ class AdapterReader {
     rank_ = Number(config, "r", 8);
     alpha_ = Number(config, "lora_alpha", 8);
     dropout_ = Number(config, "lora_dropout", 0);
-    if (dropout_ < 0 || dropout_ >= 1) Refuse("lora_dropout is " + JsonOf(dropout_), "at least 0, and below 1");
+    if (dropout_ < 0 || dropout_ >= 1) Refuse("lora_dropout is " + ShortestText(dropout_), "at least 0, and below 1");
     const JsonValue* scaled = config.Find("use_rslora");
     if (scaled != nullptr && !scaled->is_bool() && !scaled->is_null()) Refuse("use_rslora is no boolean", "a boolean");
     rslora_ = scaled != nullptr && scaled->is_bool() && scaled->AsBool();
@@ -144,11 +144,18 @@ class AdapterReader {
   void ReadTargets(const JsonValue& config) {
     const JsonValue* targets = config.Find("target_parameters");
     if (targets == nullptr || IsNothing(*targets)) return;
-    const auto known = std::ranges::find(kListedExperts, model_type_, &ListedExperts::model_type);
-    if (known == std::end(kListedExperts)) {
-      Refuse("the adapter has 'target_parameters', of a model of type '" + model_type_ + "'",
-             "a model whose experts are a list: of type mixtral or qwen3_moe");
-      return;
+    const auto known = std::ranges::find(kListedExperts, model_.type, &ListedExperts::model_type);
+    refuses_stacks_ = model_.is_program || known == std::end(kListedExperts);
+    if (model_.is_program) {
+      return Refuse(
+          "the adapter has 'target_parameters', and the model is an exported program, whose experts are "
+          "stacked: such experts have no adapters",
+          "a model whose experts are a list (a model directory without --program), or an adapter without "
+          "'target_parameters'");
+    }
+    if (refuses_stacks_) {
+      return Refuse("the adapter has 'target_parameters', of a model of type '" + model_.type + "'",
+                    "a model whose experts are a list: of type mixtral or qwen3_moe");
     }
     listed_ = &*known;
     for (const JsonValue& target : targets->is_array() ? targets->AsArray() : JsonValue::Array{*targets}) {
@@ -166,8 +173,6 @@ class AdapterReader {
     return value.is_null() || (value.is_bool() && !value.AsBool()) || (value.is_array() && value.AsArray().empty()) ||
            (value.is_object() && value.AsObject().empty());
   }
-
-  static std::string JsonOf(double value) { return WriteJson(JsonValue(value), 0); }
 
   double Number(const JsonValue& config, const char* key, double missing) {
     const JsonValue* value = config.Find(key);
@@ -276,19 +281,21 @@ class AdapterReader {
     return out;
   }
 
-  // Replaces factors of stacked experts by those of each expert.
+  // Replaces factors of stacked experts by those of each expert. A target may be the name of a parameter alone, which
+  // other modules have as their name: only the block of the stacks has such parameters.
   void Unstack() {
+    if (listed_ == nullptr) return;
     for (auto one = factors_.begin(); one != factors_.end();) {
       const std::string& module = one->first;
       std::string block = module;
       size_t depth = 0;
       for (; block.ends_with(kInner); ++depth) block.resize(block.size() - kInner.size());
-      const std::vector<std::string_view> targets = TargetsIn(block);
-      if (targets.empty() || one->second.a == nullptr || one->second.b == nullptr) {
+      if (!block.ends_with(listed_->stack) || one->second.a == nullptr || one->second.b == nullptr) {
         ++one;
         continue;
       }
-      if (depth >= targets.size() || !block.ends_with(listed_->stack)) {
+      const std::vector<std::string_view> targets = TargetsIn(block);
+      if (depth >= targets.size()) {
         Add(Finding::kMissingTensor, "target_parameters has no parameter for the factors of '" + module + "'", weights_)
             .required = "parameters of 'PATH" + std::string(listed_->stack) + "'";
       } else {
@@ -305,15 +312,19 @@ class AdapterReader {
     const std::string target = block + "." + std::string(parameter);
     const double declared = ValueFor(ranks_, "rank_pattern", target, rank_);
     const auto rank = static_cast<int64_t>(declared);
+    const int64_t experts = model_.experts.value_or(listed_->experts);
     const bool matrices = factors.a->shape.size() == 2 && factors.b->shape.size() == 2;
-    if (!matrices || declared < 1 || declared != static_cast<double>(rank) || factors.a->shape[0] % rank != 0 ||
+    if (!matrices || declared < 1 || declared != static_cast<double>(rank) || experts < 1 ||
+        factors.a->shape[0] % rank != 0 || factors.a->shape[0] / rank != experts ||
         factors.b->shape[1] != factors.a->shape[0] || (parameter == kGateUp && factors.b->shape[0] % 2 != 0)) {
       Diagnostic& d = Add(Finding::kTensorMismatch, "the factors of '" + target + "' do not fit the config", weights_);
       d.declared = "lora_A " + ShapeToString(factors.a->shape) + ", lora_B " + ShapeToString(factors.b->shape);
-      d.required = "lora_A [" + JsonOf(declared) + " * experts, in], lora_B [out, " + JsonOf(declared) + " * experts]";
+      const std::string rows = ShortestText(declared) + " * " + std::to_string(experts);
+      d.required = "lora_A [" + rows + ", in], lora_B [" + (parameter == kGateUp ? "2 * size" : "out") + ", " + rows +
+                   "]: of rank " + ShortestText(declared) + " in the adapter's config, and " + std::to_string(experts) +
+                   " experts in the model's";
       return;
     }
-    const int64_t experts = factors.a->shape[0] / rank;
     const int64_t half = factors.b->shape[0] / 2;
     const double alpha = ValueFor(alphas_, "alpha_pattern", target, alpha_);
     const std::string list = block.substr(0, block.size() - listed_->stack.size()) + std::string(listed_->list) + ".";
@@ -344,7 +355,7 @@ class AdapterReader {
       if (static_cast<double>(rank) != declared) {
         Diagnostic& d = Add(Finding::kTensorMismatch,
                             "the factors of '" + module + "' have another rank than the config", weights_);
-        d.declared = JsonOf(declared);
+        d.declared = ShortestText(declared);
         d.required = std::to_string(rank);
       }
       modules_[{rank, ValueFor(alphas_, "alpha_pattern", module, alpha_)}].push_back(module);
@@ -411,9 +422,10 @@ class AdapterReader {
   std::string file_;
   std::string weights_;
   HeaderOptions options_;
-  std::string model_type_;
+  AdaptedModel model_;
   const ListedExperts* listed_ = nullptr;  // if the adapter has target_parameters
   std::vector<std::string> targets_;       // of target_parameters: ".mlp.experts.down_proj"
+  bool refuses_stacks_ = false;            // of an adapter with target_parameters
   double rank_ = 0;
   double alpha_ = 0;
   double dropout_ = 0;
@@ -428,10 +440,19 @@ class AdapterReader {
 
 }  // namespace
 
+AdaptedModel AdaptedModelOf(const ModelConfig& config, bool is_program) {
+  AdaptedModel out{.type = config.model_type(), .experts = std::nullopt, .is_program = is_program};
+  for (const char* key : {"num_local_experts", "num_experts"}) {
+    const JsonValue* experts = config.Get(key);
+    if (!out.experts && experts != nullptr && experts->is_int()) out.experts = experts->AsInt();
+  }
+  return out;
+}
+
 Result<StoredAdapter> ReadAdapter(const std::string& folder, HeaderOptions options, const std::string& name,
-                                  const std::string& model_type) {
+                                  const AdaptedModel& model) {
   Check(IsAdapterName(name), "not a name of an adapter");
-  return AdapterReader(folder, options, name, model_type).Run();
+  return AdapterReader(folder, options, name, model).Run();
 }
 
 std::optional<RecipeTensor> FactorSource::Find(const std::string& name) const { return file_.Find(name); }

@@ -16,17 +16,29 @@
 // Stage before: files of PEFT 0.17 or later. Stages after: the plan's `adapters`; LoadAdapter (sharded_model/load.h).
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/core/base/result.h"
+#include "engine/io/config/config.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/io/safetensors/read_recipe.h"
 #include "engine/plan/plan/plan.h"
 
 namespace moonshard {
+
+// The model that an adapter is for, as far as it decides how factors of stacked experts are read.
+struct AdaptedModel {
+  std::string type;                // model_type of its config.json; "": not known
+  std::optional<int64_t> experts;  // of a block, by config.json; nullopt: the default of transformers for the type
+  bool is_program = false;         // an exported program, whose experts are stacked
+};
+
+// `experts` is the field num_local_experts or num_experts.
+AdaptedModel AdaptedModelOf(const ModelConfig& config, bool is_program = false);
 
 struct StoredAdapter {
   std::string name;
@@ -44,10 +56,10 @@ struct StoredAdapter {
 // what no plan can declare (DoRA, biases, modules_to_save), has a field of the wrong type, or has several keys of
 // alpha_pattern for one module; kMissingTensor: a module has only one factor, or factors of both forms, or a tensor is
 // no factor; kTensorMismatch: the shapes of the factors do not fit together, or the rank is not that of the config.
-// `model_type`: that of the model's config.json, which decides the paths of listed experts; factors of stacked experts
-// of any type but mixtral and qwen3_moe are kUnsupportedModel.
+// Factors of stacked experts are kUnsupportedModel for programs and for any type but mixtral and qwen3_moe, and
+// kTensorMismatch if they are not those of as many experts as the model has.
 Result<StoredAdapter> ReadAdapter(const std::string& folder, HeaderOptions options = {},
-                                  const std::string& name = Adapter().name, const std::string& model_type = "");
+                                  const std::string& name = Adapter().name, const AdaptedModel& model = {});
 
 // The tensors of an adapter, for ReadRecipe. It keeps the last four tensors that were read in full: the factors of each
 // of the experts of a stack are made of the same ones.

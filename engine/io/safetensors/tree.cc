@@ -148,6 +148,10 @@ HeadOfBias FindHeadOfBias(const std::map<std::string, ModuleTree::Signature, Nat
 
 }  // namespace
 
+bool NamesTokenEmbedding(std::string_view path) {
+  return std::ranges::find(kTokenEmbeddings, LastComponent(path)) != kTokenEmbeddings.end();
+}
+
 ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config) {
   std::map<std::string, ModuleTree::Signature, NaturalOrder> modules;
   for (const StoredTensor& tensor : checkpoint.tensors()) {

@@ -3,6 +3,8 @@
 // Stage before: checkpoint.h. Stage after: match. The tree of a live model is made by apply.
 #pragma once
 
+#include <string_view>
+
 #include "engine/io/config/config.h"
 #include "engine/io/safetensors/checkpoint.h"
 #include "engine/layout/module_tree.h"
@@ -30,5 +32,9 @@ namespace moonshard {
 // the file stores this bias under the name of another module (cls.predictions instead of cls.predictions.decoder), the
 // two biases are tied as well.
 ModuleTree TreeFromCheckpoint(const Checkpoint& checkpoint, const ModelConfig& config);
+
+// Whether the last component of the path is a usual name of the token embedding: embed_tokens, wte, word_embeddings,
+// embed_in, embedding, tok_embeddings.
+bool NamesTokenEmbedding(std::string_view path);
 
 }  // namespace moonshard

@@ -18,6 +18,7 @@
 //   shard(0)        shard(1): the columns of the     shared: B (A x) is partial, as the result of W is
 //                   same ids
 //   shard(1)        shared                           shard(0)
+//   owner=N         as of the shard on its dim, with the owner in place of the shard
 //
 // Stage before: match. Stage after: the checks of compile.
 #pragma once

@@ -403,6 +403,7 @@ void LoadAdapter(AppliedPlan& model, const StoredAdapter& adapter) {
     recipe.AddSources(out);
     return Join(out, ", ");
   };
+  std::set<std::string> reported;  // tensors of the adapter: one of a stack is one error, and not one for each expert
   for (const LiveParameter& parameter : model.parameters()) {
     if (!model.plan().LayoutsOf(parameter.ref.module).factors) continue;
     if (model.plan().tree->At(parameter.ref).name != adapter.name) continue;
@@ -420,12 +421,14 @@ void LoadAdapter(AppliedPlan& model, const StoredAdapter& adapter) {
       matches.push_back({&parameter, &recipe->second, *type});
       continue;
     }
+    if (!reported.insert(names(recipe->second)).second) continue;
     Diagnostic& d = fail(Finding::kTensorMismatch,
                          "tensor '" + names(recipe->second) + "' of the adapter does not fit '" + parameter.path + "'");
     d.declared = std::string(ToString(made->dtype)) + " " + ShapeToString(made->shape);
     d.required = NameOf(parameter.tensor.scalar_type()) + " " + ShapeToString(parameter.shape);
   }
   for (const auto& [factor, recipe] : left) {
+    if (!reported.insert(names(recipe)).second) continue;
     fail(Finding::kMissingTensor, "the plan has no factor '" + factor + "' for '" + names(recipe) + "' of the adapter");
   }
   if (!errors.empty()) throw PlanError(std::move(errors));

@@ -59,7 +59,8 @@ Diagnostics LoadCheckpoint(AppliedPlan& model, const Checkpoint& checkpoint, con
 // Loads the factors of the adapter, of which each rank reads the bytes of its shards. The sections of `adapter` must be
 // those of the plan with its name; factors of other adapters stay as they are. Not collective. Throws PlanError before
 // any factor changes: kMissingTensor (a factor of the plan that `adapter` does not have, or the reverse),
-// kTensorMismatch (another shape, or a dtype that is not converted). Throws the errors of ShardReader while it reads.
+// kTensorMismatch (another shape, or a dtype that is not converted); of the factors of each expert that are made of one
+// tensor, the first. Throws the errors of ShardReader while it reads.
 void LoadAdapter(AppliedPlan& model, const StoredAdapter& adapter);
 
 // As LoadCheckpoint, but from full tensors by path, on any device: the inverse of FullState (state.h). Every rank

@@ -221,6 +221,17 @@ TEST_CASE("--types proves a plan on one process, without a weight") {
   CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
 }
 
+TEST_CASE("--types proves a plan with adapters of experts, of which each has an owner") {
+  const auto [model, target] = GENERATE(table<std::string, std::string>(
+      {{"mixtral", "w2"}, {"mixtral", "w1+w3+q_proj"}, {"qwen3_moe", "experts.*.*_proj+mlp.gate"}}));
+  const Outcome done = Verify(model, {"--mesh", "tp=2", "--option", "expert_parallel=true", "--lora",
+                                      "rank=2,target=" + target, "--types", "--rank", "1"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.err, !Contains("error["));
+  CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
+}
+
 TEST_CASE("--types proves a plan that shards the sequence on cp") {
   const auto [model, mesh, sequence_parallel] = GENERATE(table<std::string, std::string, std::string>({
       {"llama_gqa", "cp=2", "false"},

@@ -252,6 +252,24 @@ TEST_CASE("a new adapter of the token embedding learns, from factors A of zeros,
   CHECK(same.code == 0);
 }
 
+// Not of w2, whose input is a shard: it draws numbers of its own rank.
+TEST_CASE("ranks that own an expert and ranks that do not drop the same elements") {
+  const ScratchFolder folder;
+  const auto losses = [&](const std::string& mesh, const Words& more) {
+    Words words = {"--mesh",  mesh,      "--steps", "3",
+                   "--dtype", "float64", "--log",   folder / mesh,
+                   "--lr",    "1e-2",    "--lora",  "rank=3,alpha=32,dropout=0.5,target=w1+w3+v_proj+gate"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = RunTraining(TrainWords(folder, words, SourcePath("tests/parity/mixtral")));
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    return Losses(folder / mesh);
+  };
+  const std::vector<double> one = losses("tp=1", {});
+  REQUIRE(one.size() == 3);
+  ExpectNear(losses("tp=2", {"--option", "expert_parallel=true"}), one, 1e-9);
+}
+
 TEST_CASE("an adapter of another model is refused by every verb, with what does not fit") {
   const ScratchFolder folder;
   const std::string adapter = SourcePath("tests/parity/adapters/packed");  // of a model with fused projections
@@ -266,6 +284,20 @@ TEST_CASE("an adapter of another model is refused by every verb, with what does 
     CHECK(done.code == (words.front() == "check" ? 1 : 2));
     CHECK_THAT(words.front() == "check" ? done.out : done.err, Contains("gate_up_proj"));
   }
+}
+
+TEST_CASE("a tensor of stacked experts that does not fit the model is one error") {
+  const ScratchFolder folder;
+  const std::string model = SourcePath("tests/parity/routers/mixtral");  // of other sizes, with as many experts
+  const Outcome done = RunExecutable(ExecutablePath(),
+                                     {"eval", model, "--input", model + "/inputs_1.safetensors", "--output",
+                                      folder / "out", "--adapter", SourcePath("tests/parity/adapters/experts_stacked")},
+                                     {"OMP_NUM_THREADS=1"}, 120);
+  INFO(done.ToText());
+  CHECK(done.code == 2);
+  size_t errors = 0;
+  for (size_t at = 0; (at = done.err.find(" of the adapter does not fit '", at)) != std::string::npos; ++at) ++errors;
+  CHECK(errors == 12);  // those of the file
 }
 
 TEST_CASE("what does not go with adapters is refused") {

@@ -10,6 +10,7 @@
 
 #include "dsl/planning/resolve_model/resolve_model.h"
 #include "engine/core/base/json.h"
+#include "engine/io/checkpoint/adapter_files.h"
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
 
@@ -136,6 +137,54 @@ TEST_CASE("--lora resolves against the model as the sections of a plan do") {
   options.lora = {"rank=2"};
   options.adapters = {kAdapters + "rslora"};
   CHECK(ResolveFromHeaders(options).diagnostics().front().message == "--adapter and --lora are given");
+}
+
+JsonValue PeftConfigOf(const ModelOptions& options) {
+  return ParseJson(AdapterFilesOf(ResolveFromHeaders(options).ValueOrThrow()).config, "").ValueOrThrow();
+}
+
+TEST_CASE("PEFT's config of experts has no dropout and no rslora, and the rank of the experts") {
+  ModelOptions options;
+  options.model = SourcePath("tests/parity/mixtral");
+  options.lora = {"rank=4,alpha=8,dropout=0.25,rslora=true,target=w1+w2+w3"};
+  JsonValue config = PeftConfigOf(options);
+  CHECK_FALSE(config.Find("use_rslora")->AsBool());
+  CHECK(config.Find("r")->AsInt() == 4);
+  CHECK(config.Find("lora_alpha")->AsDouble() == 16);  // 8 / sqrt(4) * 4
+  CHECK(config.Find("lora_dropout")->AsDouble() == 0);
+  options.lora = {"rank=2,alpha=8,target=self_attn.*_proj", "rank=4,alpha=6,target=layers.1.*.experts.0.w*"};
+  config = PeftConfigOf(options);
+  CHECK(config.Find("r")->AsInt() == 4);
+  CHECK(config.Find("lora_alpha")->AsDouble() == 6);
+  CHECK(config.Find("rank_pattern")->AsObject().size() == 8);
+  options.lora = {"rank=4,alpha=8,dropout=0.25,rslora=true,target=self_attn.q_proj"};
+  config = PeftConfigOf(options);
+  CHECK(config.Find("use_rslora")->AsBool());
+  CHECK(config.Find("lora_dropout")->AsDouble() == 0.25);
+}
+
+TEST_CASE("a warning names the modules outside of experts that PEFT takes for experts") {
+  const auto warnings = [](const std::string& model, const std::string& target) {
+    ModelOptions options;
+    options.model = SourcePath("tests/parity/" + model);
+    options.lora = {"rank=2,target=" + target};
+    return ToText(PeftWarnings(ResolveFromHeaders(options).ValueOrThrow()));
+  };
+  CHECK_THAT(warnings("qwen3_moe", "gate_proj+up_proj+q_proj"),  // layer 1 is dense
+             Contains("PEFT does not read the factors of 2 modules outside of the experts: "
+                      "model.layers.1.mlp.gate_proj, model.layers.1.mlp.up_proj") &&
+                 Contains("warning"));
+  CHECK(warnings("qwen3_moe", "experts.*.*_proj+q_proj").empty());
+  CHECK(warnings("llama_gqa", "down_proj").empty());
+}
+
+TEST_CASE("stacked experts of an adapter are refused of a program, in one error") {
+  ModelOptions options;
+  options.model = SourcePath("tests/parity/programs/reference/mixtral.pt2");
+  options.adapters = {kAdapters + "experts_stacked"};
+  const Diagnostics found = ResolveFromHeaders(options).diagnostics();
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(found.front().message, Contains("the model is an exported program, whose experts are stacked"));
 }
 
 TEST_CASE("a directory of an adapter may have '=' in its name, and none is an error") {

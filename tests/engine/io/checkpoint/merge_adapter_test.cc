@@ -15,6 +15,7 @@
 #include "engine/io/safetensors/reader.h"
 #include "engine/io/safetensors/writer.h"
 #include "tests/support/paths.h"
+#include "tests/support/process.h"
 
 namespace moonshard::test {
 namespace {
@@ -23,6 +24,8 @@ using Catch::Contains;
 namespace fs = std::filesystem;
 
 const std::string kMergedAdapters = SourcePath("tests/parity/adapters/");
+
+const AdaptedModel kMixtral = {.type = "mixtral", .experts = 4};
 
 // The values of a tensor of float32, float64 or bfloat16.
 std::vector<double> ValuesOf(const Checkpoint& checkpoint, const std::string& name) {
@@ -111,7 +114,7 @@ TEST_CASE("the merged weights are W + scale B A, rounded once, and all else is t
     DYNAMIC_SECTION(adapter) {
       const ScratchFolder folder;
       const std::string source = SourcePath(std::string("tests/parity/") + model);
-      const StoredAdapter stored = ReadAdapter(kMergedAdapters + adapter, {}, "default", "mixtral").ValueOrThrow();
+      const StoredAdapter stored = ReadAdapter(kMergedAdapters + adapter, {}, "default", kMixtral).ValueOrThrow();
       const Checkpoint checkpoint = Checkpoint::Open(source).ValueOrThrow();
       const ConvertSummary done = MergeAdapter(checkpoint, stored, folder / "out").ValueOrThrow();
       CHECK(done.tensors == static_cast<int64_t>(checkpoint.tensors().size()));
@@ -140,10 +143,12 @@ void WriteModel(const std::string& path, const std::string& config, std::vector<
   std::ofstream(path + "/model.safetensors", std::ios::binary) << text;
 }
 
-StoredAdapter WriteAdapter(const std::string& path, const std::string& module, int64_t out, int64_t in) {
-  WriteModel(path, "{}",
-             {{"base_model.model." + module + ".lora_A.weight", DType::kF32, {2, in}},
-              {"base_model.model." + module + ".lora_B.weight", DType::kF32, {out, 2}}});
+StoredAdapter WriteAdapter(const std::string& path, const std::string& module, int64_t out, int64_t in,
+                           bool looks_up = false) {
+  const auto factor = [&](const std::string& name) {
+    return "base_model.model." + module + (looks_up ? ".lora_embedding_" + name : ".lora_" + name + ".weight");
+  };
+  WriteModel(path, "{}", {{factor("A"), DType::kF32, {2, in}}, {factor("B"), DType::kF32, {out, 2}}});
   fs::rename(path + "/model.safetensors", path + "/adapter_model.safetensors");
   std::ofstream(path + "/adapter_config.json") << R"({"peft_type": "LORA", "r": 2, "lora_alpha": 3})";
   return ReadAdapter(path).ValueOrThrow();
@@ -173,8 +178,76 @@ TEST_CASE("an adapter that does not fit the model is refused before anything is 
              Contains("the model has no tensor 'p.weight' for the adapter") && Contains("q.weight"));
   CHECK_THAT(refused("{}", "q", 5, DType::kF32), Contains("the adapter does not fit 'q.weight'"));
   CHECK_THAT(refused(R"({"tie_word_embeddings": true})", "lm_head", 6, DType::kF32),
-             Contains("which the config ties to the embedding"));
+             Contains("which is tied to the embedding"));
   CHECK_THAT(refused("{}", "lm_head", 6, DType::kI32), Contains("an adapter cannot be added to 'lm_head.weight'"));
+}
+
+TEST_CASE("an adapter of a tied embedding is refused, by the config or by a head that is not stored") {
+  const StoredAdapter adapter = ReadAdapter(kMergedAdapters + "tokens_tied").ValueOrThrow();
+  const std::string key = R"("tie_word_embeddings": true)";
+  for (const auto& [written, tied] :
+       {std::pair(key, true), {R"("tie_word_embedding": 1)", true}, {R"("tie_word_embeddings": false)", false}}) {
+    INFO(written);
+    const ScratchFolder folder;
+    const std::string model = folder.CopyOf(SourcePath("tests/parity/qwen2_tied"), "model");
+    folder.Write("model/config.json", Replaced(ReadWholeFile(model + "/config.json"), key, written));
+    const Result<ConvertSummary> done = MergeAdapter(Checkpoint::Open(model).ValueOrThrow(), adapter, folder / "out");
+    CHECK(done.ok() == !tied);
+    CHECK(fs::exists(folder / "out") == !tied);
+    if (tied) {
+      REQUIRE(done.diagnostics().size() == 1);
+      CHECK(done.diagnostics().front().path == "model.embed_tokens.weight");
+      CHECK_THAT(done.diagnostics().front().message, Contains("which is tied to the head"));
+    } else {
+      CheckMerged(model, adapter, folder / "out");
+    }
+  }
+}
+
+TEST_CASE("of several lookups the token embedding alone is tied") {
+  // Whether merging an adapter of `module` is refused, for a model with these weights.
+  const auto refused = [](const std::string& config, const std::vector<std::string>& weights,
+                          const std::string& module) {
+    const ScratchFolder folder;
+    std::vector<TensorSpec> specs;
+    for (const std::string& weight : weights) specs.push_back({weight + ".weight", DType::kF32, {4, 6}});
+    WriteModel(folder / "model", config, specs);
+    const StoredAdapter adapter = WriteAdapter(folder / "adapter", module, 6, 4, /*looks_up=*/true);
+    const Result<ConvertSummary> done =
+        MergeAdapter(Checkpoint::Open(folder / "model").ValueOrThrow(), adapter, folder / "out");
+    if (done.ok()) CheckMerged(folder / "model", adapter, folder / "out");
+    return !done.ok();
+  };
+  const std::vector<std::string> tables = {"h.wte", "h.wpe"};
+  const std::vector<std::string> with_head = {"h.wte", "h.wpe", "m.lm_head"};
+  CHECK(refused("{}", tables, "h.wte"));
+  CHECK_FALSE(refused("{}", tables, "h.wpe"));
+  CHECK_FALSE(refused("{}", with_head, "h.wte"));
+  CHECK(refused(R"({"tie_word_embeddings": true})", with_head, "h.wte"));
+  CHECK_FALSE(refused(R"({"tie_word_embeddings": true})", with_head, "h.wpe"));
+  CHECK_FALSE(refused(R"({"tie_word_embeddings": false})", tables, "h.wte"));
+  CHECK(refused("{}", {"h.table"}, "h.table"));
+}
+
+TEST_CASE("an adapter of a head that is not stored is refused as tied") {
+  const ScratchFolder folder;
+  WriteModel(folder / "model", "{}", {{"embed_tokens.weight", DType::kF32, {4, 6}}});
+  const StoredAdapter adapter = WriteAdapter(folder / "adapter", "lm_head", 4, 6);
+  const Result<ConvertSummary> done =
+      MergeAdapter(Checkpoint::Open(folder / "model").ValueOrThrow(), adapter, folder / "out");
+  REQUIRE(done.diagnostics().size() == 1);
+  CHECK_THAT(done.diagnostics().front().message, Contains("which is tied to the embedding"));
+}
+
+TEST_CASE("factors of stacked experts that do not fit the model are one error for each stack") {
+  const ScratchFolder folder;
+  const std::string model = SourcePath("tests/parity/qwen3_moe");  // experts of another size
+  const StoredAdapter adapter =
+      ReadAdapter(kMergedAdapters + "experts_stacked", {}, "default", {.type = "qwen3_moe", .experts = 4})
+          .ValueOrThrow();
+  const Result<ConvertSummary> done = MergeAdapter(Checkpoint::Open(model).ValueOrThrow(), adapter, folder / "out");
+  REQUIRE_FALSE(done.ok());
+  CHECK(done.diagnostics().size() == 4);  // two stacks of two layers
 }
 
 }  // namespace

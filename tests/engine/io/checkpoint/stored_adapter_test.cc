@@ -16,6 +16,7 @@
 #include "engine/io/safetensors/reader.h"
 #include "engine/io/safetensors/writer.h"
 #include "tests/support/paths.h"
+#include "tests/support/process.h"
 
 namespace moonshard::test {
 namespace {
@@ -132,7 +133,7 @@ TEST_CASE("an adapter that no plan can declare is refused, and each reason told"
 
 TEST_CASE("factors of stacked experts are those of each expert of a list") {
   const StoredAdapter stacked =
-      ReadAdapter(kAdapters + "experts_stacked", {}, Adapter().name, "mixtral").ValueOrThrow();
+      ReadAdapter(kAdapters + "experts_stacked", {}, Adapter().name, {.type = "mixtral", .experts = 4}).ValueOrThrow();
   CHECK(SectionsOf(stacked) ==
         std::vector<std::string>{
             "lora default [model.layers.{0..1}.block_sparse_moe.experts.{0..3}.w1, "
@@ -169,7 +170,8 @@ TEST_CASE("factors of stacked experts are those of each expert of a list") {
       }
     }
   }
-  const StoredAdapter other = ReadAdapter(kAdapters + "experts_stacked", {}, "x", "qwen3_moe").ValueOrThrow();
+  const StoredAdapter other =
+      ReadAdapter(kAdapters + "experts_stacked", {}, "x", {.type = "qwen3_moe", .experts = 4}).ValueOrThrow();
   CHECK(other.made_of.contains("model.layers.0.mlp.experts.3.down_proj.lora_A.x"));
 }
 
@@ -195,6 +197,10 @@ TEST_CASE("factors of stacked experts that do not fit the config are refused") {
        "the factors of '0.mlp.experts.gate_up_proj' do not fit the config"},
       {"depth", JsonValue::Array{"experts.down_proj"}, factors(".base_layer", 4, 6, 4),
        "target_parameters has no parameter for the factors of '0.mlp.experts.base_layer'"},
+      {"fewer experts", JsonValue::Array{"experts.down_proj"}, factors("", 2, 6, 2),
+       "of rank 2 in the adapter's config, and 2 experts in the model's"},
+      {"more experts", JsonValue::Array{"experts.down_proj"}, factors("", 6, 6, 6),
+       "required: lora_A [2 * 2, in], lora_B [out, 2 * 2]"},
   };
   for (const Case& one : cases) {
     DYNAMIC_SECTION(one.name) {
@@ -205,11 +211,73 @@ TEST_CASE("factors of stacked experts that do not fit the config are refused") {
               JsonValue::Object{{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 4}, {"target_parameters", one.targets}},
               2));
       WriteFactors(folder / "adapter_model.safetensors", one.factors);
-      const Result<StoredAdapter> read = ReadAdapter(folder / "", {}, "x", "mixtral");
+      const Result<StoredAdapter> read = ReadAdapter(folder / "", {}, "x", {.type = "mixtral", .experts = 2});
       REQUIRE_FALSE(read.ok());
       CHECK_THAT(ToText(read.diagnostics()), Contains(one.message));
     }
   }
+}
+
+TEST_CASE("the rank of a stack is that of the config, and its number of experts that of the model") {
+  const auto read = [](const std::string& path, const AdaptedModel& model) {
+    return ToText(ReadAdapter(path, {}, "x", model).diagnostics());
+  };
+  const std::string stacked = kAdapters + "experts_stacked";
+  CHECK(read(stacked, {.type = "mixtral", .experts = 4}).empty());
+  CHECK_THAT(read(stacked, {.type = "mixtral", .experts = 8}), Contains("8 experts in the model's"));
+  CHECK_THAT(read(stacked, {.type = "mixtral", .experts = {}}), Contains("8 experts in the model's"));  // by default
+  CHECK_THAT(read(stacked, {.type = "qwen3_moe", .experts = {}}), Contains("128 experts in the model's"));
+  // Ranks that divide the rows of the file.
+  const ScratchFolder folder;
+  folder.CopyOf(stacked, "adapter");
+  const std::string config = ReadWholeFile(stacked + "/adapter_config.json");
+  folder.Write("adapter/adapter_config.json", Replaced(config, "\"r\": 2", "\"r\": 4"));
+  CHECK_THAT(read(folder / "adapter", {.type = "mixtral", .experts = 4}),
+             Contains("lora_A [4 * 4, in]") && Contains("of rank 4 in the adapter's config"));
+
+  const AdaptedModel model = AdaptedModelOf(
+      ModelConfig(JsonValue::Object{{"model_type", "mixtral"}, {"num_experts", 6}, {"num_local_experts", 5}}));
+  CHECK(model.type == "mixtral");
+  CHECK(model.experts == 5);
+  CHECK(AdaptedModelOf(ModelConfig(JsonValue::Object{{"num_experts", 6}})).experts == 6);
+  CHECK_FALSE(AdaptedModelOf(ModelConfig()).experts);
+}
+
+TEST_CASE("a refusal of stacked experts is one error, and names the program") {
+  const std::string stacked = kAdapters + "experts_stacked";
+  const Diagnostics other = ReadAdapter(stacked, {}, "x", {.type = "llama", .experts = {}}).diagnostics();
+  REQUIRE(other.size() == 1);
+  CHECK_THAT(other.front().message, Contains("of a model of type 'llama'"));
+  const Diagnostics program =
+      ReadAdapter(stacked, {}, "x", {.type = "mixtral", .experts = 4, .is_program = true}).diagnostics();
+  REQUIRE(program.size() == 1);
+  CHECK_THAT(program.front().message, Contains("the model is an exported program, whose experts are stacked"));
+}
+
+// As PEFT saves an adapter of listed experts that it has read.
+TEST_CASE("a parameter of stacked experts without its path is a target of the stacks alone") {
+  const ScratchFolder folder;
+  const JsonValue config = JsonValue::Object{{"peft_type", "LORA"},
+                                             {"r", 2},
+                                             {"lora_alpha", 4},
+                                             {"rank_pattern", JsonValue::Object{{".*\\.gate_up_proj", 4}}},
+                                             {"alpha_pattern", JsonValue::Object{{".*\\.gate_up_proj", 8}}},
+                                             {"target_parameters", JsonValue::Array{"down_proj", "gate_up_proj"}}};
+  folder.Write("adapter_config.json", WriteJson(config, 2));
+  const std::string layer = "base_model.model.layer.";
+  WriteFactors(folder / "adapter_model.safetensors",
+               {{layer + "self_attn.v_proj.lora_A.weight", DType::kF32, {2, 6}},
+                {layer + "self_attn.v_proj.lora_B.weight", DType::kF32, {3, 2}},
+                {layer + "mlp.experts.base_layer.lora_A.weight", DType::kF32, {12, 6}},
+                {layer + "mlp.experts.base_layer.lora_B.weight", DType::kF32, {10, 12}},
+                {layer + "mlp.experts.lora_A.weight", DType::kF32, {6, 5}},
+                {layer + "mlp.experts.lora_B.weight", DType::kF32, {6, 6}}});
+  const StoredAdapter adapter = ReadAdapter(folder / "", {}, "x", {.type = "mixtral", .experts = 3}).ValueOrThrow();
+  CHECK(SectionsOf(adapter) ==
+        std::vector<std::string>{
+            "lora x [layer.block_sparse_moe.experts.{0..2}.w2, layer.self_attn.v_proj] rank=2 alpha=4",
+            "lora x [layer.block_sparse_moe.experts.{0..2}.w1, layer.block_sparse_moe.experts.{0..2}.w3] rank=4 "
+            "alpha=8"});
 }
 
 TEST_CASE("a key of alpha_pattern is the end of a path") {
