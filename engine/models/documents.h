@@ -3,11 +3,11 @@
 // their own. Equal ids are one document; their values and order mean nothing, and the tokens of a document need not be
 // adjacent.
 //
-// Two numbers are those of the row or the call, as in transformers. A window counts the tokens of the row: of a document
-// that is not adjacent it reaches less far than in a row of its own. And longrope (Phi-3) has its long frequencies for
-// all documents of a call if the longest one has more than original_max_position_embeddings tokens, else the short ones:
-// a short document beside a long one has other numbers than alone, and micro-batches may have other numbers than the
-// full batch.
+// Two numbers are those of the row or the call, as in transformers. A window counts the tokens of the row: of a
+// document that is not adjacent it reaches less far than in a row of its own. And longrope (Phi-3) has its long
+// frequencies for all documents of a call if the longest one has more than original_max_position_embeddings tokens,
+// else the short ones: a short document beside a long one has other numbers than alone, and micro-batches may have
+// other numbers than the full batch.
 //
 // B is the batch, T the sequence length. All of it concerns the full sequence, which every rank has.
 // Stage before: decoder.h. Stage after: attention.h (LayerContext::documents), and the loss.

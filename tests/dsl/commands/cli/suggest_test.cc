@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "engine/core/base/json.h"
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
