@@ -75,6 +75,10 @@ Result<CausalLm> MakeCausalLm(const JsonValue& config, const std::string& file_n
   made.architecture = spec->config.architecture;
   made.module = model.ptr();
   made.routers = WatchRouters(*made.module);
+  for (const AttentionKind& kind : spec->config.kinds) {
+    const std::optional<int64_t> length = Rotary(kind.rope).short_length();
+    if (length) made.short_length = std::min(*length, made.short_length.value_or(*length));
+  }
   auto all = [model, routers = made.routers](
                  const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
                  const std::optional<at::Tensor>& position_ids, const std::optional<at::Tensor>& document_ids) mutable {

@@ -58,6 +58,9 @@ struct CausalLm {
   // The Linear that computes the logits from the hidden states, owned by `module`; nullptr if the logits are computed
   // in another way.
   const nn::LinearImpl* head = nullptr;
+  // The longest sequence of a call with the short frequencies of longrope (documents.h); nullopt: no layer of the model
+  // has longrope, or it is an exported program.
+  std::optional<int64_t> short_length = std::nullopt;
   // The losses of the routers, which `forward` and `hidden` count; a training loop adds them to the loss of the labels,
   // as transformers does with output_router_logits. nullptr: a model without experts, or an exported program.
   std::shared_ptr<RouterLosses> routers = nullptr;

@@ -105,11 +105,16 @@ Rotary::Rotary(const RopeConfig& rope) : rope_(rope), frequencies_(RotaryFrequen
   }
 }
 
+std::optional<int64_t> Rotary::short_length() const {
+  if (!long_frequencies_.defined()) return std::nullopt;
+  return rope_.original_max_position_embeddings;
+}
+
 RotaryTables Rotary::Tables(const at::Tensor& position_ids, at::ScalarType dtype, std::optional<int64_t> length) {
   bool is_long = false;
   if (long_frequencies_.defined()) {
     if (!length) length = position_ids.max().item<int64_t>() + 1;
-    is_long = *length > rope_.original_max_position_embeddings;
+    is_long = *length > *short_length();
   }
   at::Tensor& frequencies = is_long ? long_frequencies_ : frequencies_;
   frequencies = frequencies.to(position_ids.device());

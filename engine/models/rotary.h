@@ -36,6 +36,8 @@ class Rotary {
   // As MakeRotaryTables. `length`: the largest of position_ids plus 1. The frequencies of longrope depend on this
   // length; if it is nullopt, longrope reads the largest position from the device.
   RotaryTables Tables(const at::Tensor& position_ids, at::ScalarType dtype, std::optional<int64_t> length);
+  // The largest length with the short frequencies of longrope; nullopt: the frequencies do not depend on the length.
+  std::optional<int64_t> short_length() const;
 
  private:
   RopeConfig rope_;

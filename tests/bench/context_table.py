@@ -8,9 +8,10 @@ For each number of query and key heads and each length of the sequence, a row ha
 activations of a layer in a step (forward and backward, bfloat16, one sequence), for cp with heads exchanged, cp with a ring
 in zigzag and of plain chunks, tp, and tp with sequence parallelism, and, except for the rings, the activations at the peak
 of a step of two layers. An all-gather or a reduce-scatter sends (n-1)/n of what it is counted for, an all-reduce twice
-that, an all-to-all (n-1)/n of a shard. The exchanges of a ring are counted as what the rank sends, which is the same on
-every rank. `fewer` is the kind of context parallelism that sends fewer bytes, which `suggest --mesh cp=N` writes into a
-plan.
+that, an all-to-all (n-1)/n of a shard of heads: of the forward exchanges, explain counts the shard of tokens, which is
+smaller if there are fewer key heads than ranks, so those of the backward, which are counted by shards of heads, stand for
+both. The exchanges of a ring are counted as what the rank sends, which is the same on every rank. `fewer` is the kind of
+context parallelism that sends fewer bytes.
 """
 
 import json
@@ -41,10 +42,13 @@ def explained(moonshard, folder, mesh, options, tokens):
 
 def sent(step, options, ranks):
     total = 0
-    for kinds in step.get("totals", step)["collectives"].values():
+    ring = RINGS & set(options)
+    directions = step.get("totals", step)["collectives"]
+    for kinds in directions.values():
         for kind, count in kinds.items():
-            part = 1 if kind == "all_to_all" and RINGS & set(options) else (ranks - 1) / ranks
-            total += SENT[kind] * count["bytes"] * part
+            exchanges = kind == "all_to_all"
+            counted = directions["backward"][kind] if exchanges and not ring else count
+            total += SENT[kind] * counted["bytes"] * (1 if exchanges and ring else (ranks - 1) / ranks)
     return total
 
 

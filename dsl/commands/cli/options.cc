@@ -359,7 +359,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       ->add_option(
           "--context", suggest.context,
           "attention of that mesh: ulysses, which exchanges heads; ring, which passes keys and values on; auto: "
-          "the one that sends fewer bytes; none (default auto)")
+          "ulysses, or ring where that sends at most half of the bytes or ulysses is not possible; none (default auto)")
       ->check(CLI::IsMember({"auto", "ulysses", "ring", "none"}))
       ->needs(suggest_mesh);
   suggest_app->add_flag("--sure", suggest.sure,

@@ -23,7 +23,6 @@ std::string Summary(const Suggestion& suggestion, const std::vector<std::string>
                     std::to_string(suggestion.guesses) + (suggestion.guesses == 1 ? " guess" : " guesses") + ", " +
                     std::to_string(suggestion.full) + " not understood; check passes on tp = " + Join(sizes, ", ");
   if (!suggestion.context.empty()) out += "; context = \"" + suggestion.context + "\" on " + mesh.ToString();
-  if (!suggestion.no_context.empty()) out += "; no context parallelism: " + suggestion.no_context;
   return out;
 }
 
@@ -34,6 +33,23 @@ std::optional<Diagnostic> CheckContext(const SuggestVerb& verb, const MeshShape&
   d.path = "--mesh";
   d.declared = mesh.ToString();
   d.required = "a mesh with cp, for the choice of its attention; or no --mesh";
+  return d;
+}
+
+// A plan that was asked for with context parallelism and has none: an error if one attention was named, else a warning.
+std::optional<Diagnostic> NoContext(const SuggestVerb& verb, const Suggestion& suggestion, const MeshShape& mesh) {
+  if (suggestion.no_context.empty()) return std::nullopt;
+  const bool named = verb.context != "auto";
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the plan cannot shard the sequence on " + mesh.ToString() +
+                                                            ": " + suggestion.no_context);
+  d.path = named ? "--context" : "--mesh";
+  if (named) {
+    d.declared = verb.context;
+    d.required = "--context auto or none, or a mesh without cp";
+  } else {
+    d.severity = Severity::kWarning;
+    d.help = "the plan is for tp and dp, and replicates everything on cp; --context none leaves out this warning";
+  }
   return d;
 }
 
@@ -66,6 +82,10 @@ int RunSuggest(const SuggestVerb& verb, TrialsOf trials) {
       *tree, folder.value().config,
       [&](const std::string& text, bool sequence) { return ErrorsOnAnyMesh(text, inputs, tree, sequence); },
       verb.sure ? Certainty::kSure : Certainty::kGuess, context);
+  if (const std::optional<Diagnostic> none = NoContext(verb, suggestion, mesh)) {
+    PrintFindings({*none}, verb.findings_output);
+    if (none->severity == Severity::kError) return kExitFailed;
+  }
   const std::string name = verb.out.empty() ? kSuggestedFile : verb.out;
   std::vector<std::string> sizes;
   for (int64_t ranks = 1; ranks <= kMostTriedRanks; ++ranks) {

@@ -164,9 +164,11 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
       return std::nullopt;
     }
     const at::Tensor& tensor = found->second;
-    if (tensor.dim() != 2 || !at::isIntegralType(tensor.scalar_type(), true)) {
-      errors.push_back(
-          BadStepInput("'" + name + "' is not a two-dimensional tensor of integers", path, "int64 [B, T]"));
+    const bool allows_bool = name == "attention_mask";
+    if (tensor.dim() != 2 || !at::isIntegralType(tensor.scalar_type(), allows_bool)) {
+      const bool of_batch = name == "input_ids" || name == "labels";
+      errors.push_back(BadStepInput("'" + name + "' is not a two-dimensional tensor of integers", path,
+                                    of_batch ? "int64 [B, T]" : "int64 [B or 1, T]"));
       return std::nullopt;
     }
     return tensor.to(device, c10::kLong);
@@ -192,7 +194,8 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
   const auto check = [&](const std::string& name, const std::optional<at::Tensor>& tensor,
                          std::optional<int64_t> ignored) {
     if (!tensor) return;
-    if (std::optional<Diagnostic> error = OutsideVocabulary(name, *tensor, vocabulary, ignored, path))
+    // The values of the file: `tensor` may be on the meta device, which has none.
+    if (std::optional<Diagnostic> error = OutsideVocabulary(name, tensors.at(name), vocabulary, ignored, path))
       errors.push_back(*std::move(error));
   };
   check("input_ids", ids, std::nullopt);

@@ -300,6 +300,22 @@ Diagnostics FirstWeights(const TrainVerb& verb, const ModelFolder& folder, const
   return warnings;
 }
 
+Diagnostics CheckDocuments(const CausalLm& net, const Batches& data) {
+  const NamedTensors row = data.Shapes(/*held_out=*/false).front().tensors;
+  const auto documents = row.find("documents");
+  if (!net.short_length || documents == row.end() || documents->second.size(1) <= *net.short_length) return {};
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                "longrope does not scale each document alone: the longest document of a micro-batch "
+                                "decides on the frequencies of all of them, as in transformers");
+  d.severity = Severity::kWarning;
+  d.path = "--sequence";
+  d.declared = std::to_string(documents->second.size(1)) + " tokens, in documents of any length";
+  d.required =
+      "at most " + std::to_string(*net.short_length) +
+      " tokens (original_max_position_embeddings), for losses that do not depend on --micro-batches and --mesh";
+  return {d};
+}
+
 AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model) {
   const auto [beta1, beta2] = verb.betas;
   return MakeAdamW(

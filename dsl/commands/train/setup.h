@@ -60,6 +60,10 @@ BatchLoss MakeLoss(DataKind kind, const TrainVerb& verb, const CausalLm& net, co
 void CheckExamples(const DeviceMesh& mesh, const CausalLm& net, const BatchLoss& loss, const Batches& data,
                    const Batches* held_out);
 
+// A warning (kNotSupported) if rows of documents are so long that the frequencies of longrope depend on the documents
+// beside (documents.h), and with them the run on --micro-batches and the mesh.
+Diagnostics CheckDocuments(const CausalLm& net, const Batches& data);
+
 AdamW MakeOptimizer(const TrainVerb& verb, const AppliedPlan& model);
 Schedule ScheduleOf(const TrainVerb& verb);
 // The dtype of matrix products. Parameters, gradients and optimizer state are float32, or float64 if matrix products

@@ -50,6 +50,7 @@ class TrainingRun {
     if (const auto program = std::dynamic_pointer_cast<Program>(lm_.net.module)) {
       report_.Warn(NotKeptByTraining(program->exported()));
     }
+    report_.Warn(CheckDocuments(lm_.net, data_));
     if (!verb_.eval_data.empty()) held_out_.emplace(OpenData(kind_, verb_.eval_data, verb_, mesh_, folder_, 1));
     CheckExamples(mesh_, lm_.net, loss_, data_, held_out_ ? &*held_out_ : nullptr);
     Agree(mesh_, "the training run",

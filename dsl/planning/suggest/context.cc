@@ -3,13 +3,19 @@
 // and value projections and its output projection must be known as such, since with "ulysses" their heads are
 // exchanged. A projection of interleaved key heads would be replicated with its queries where the key heads are fewer
 // than the ranks, so it is left out.
+//
+// Bytes alone would choose a ring too early. Attention on a ring is computed block by block by the reference models or
+// by a class that supports it, without the fused kernel that attention with all tokens may have, so a ring must save at
+// least half of what is sent.
 #include "dsl/planning/suggest/context.h"
 
 #include <algorithm>
 #include <array>
-#include <optional>
-#include <utility>
+#include <cstdint>
+#include <map>
+#include <vector>
 
+#include "dsl/planning/suggest/sequence.h"
 #include "engine/core/base/text.h"
 #include "engine/plan/explain/texts.h"
 
@@ -47,6 +53,7 @@ bool HasOwnProjections(const Block& block) {
 
 // Why the blocks of the draft cannot have shards of the sequence on cp; "": they can.
 std::string WhyNot(const Draft& draft) {
+  if (!HasHead(draft)) return "no head is known, whose output would have the tokens of all ranks";
   if (!draft.sequence) {
     return draft.no_sequence.empty() ? "not every block from the embedding to the head is understood"
                                      : draft.no_sequence;
@@ -65,37 +72,52 @@ std::string WhyNot(const Draft& draft) {
   return "";
 }
 
+struct Chosen {
+  std::string context;  // "": none
+  std::string why;
+};
+
+// ContextRequest::wanted, of the contexts that are possible, with the bytes that a rank sends.
+Chosen Choice(const std::string& wanted, const std::map<std::string, int64_t>& possible) {
+  const auto ulysses = possible.find("ulysses");
+  const auto ring = possible.find("ring");
+  if (!wanted.empty()) return possible.contains(wanted) ? Chosen{wanted, "as asked for"} : Chosen{};
+  if (ulysses == possible.end()) return ring == possible.end() ? Chosen{} : Chosen{"ring", "the only one possible"};
+  if (ring == possible.end()) return {"ulysses", "the only one possible"};
+  if (ring->second <= ulysses->second / 2) return {"ring", "which sends at most half of the bytes"};
+  return {"ulysses", "since a ring would not send half of the bytes or less"};
+}
+
 }  // namespace
 
 void OfferContext(const ContextRequest& request, Draft& draft) {
   draft.context.clear();
   draft.no_context = WhyNot(draft);
   if (!draft.no_context.empty()) return;
-  std::string best;
-  std::optional<int64_t> fewest;
+  std::map<std::string, int64_t> possible;  // with what is sent
   std::vector<std::string> texts;
   for (const std::string context : kContexts) {
     draft.context = context;
     const Result<int64_t> sent = request.sent(WritePlan(draft).text);
-    if (!sent.ok()) {
-      texts.push_back(InQuotes(context) + " is not possible: " + sent.diagnostics().front().message);
-      continue;
-    }
-    texts.push_back(InQuotes(context) + " sends " + BytesText(sent.value()));
-    const bool counts = request.wanted.empty() || request.wanted == context;
-    if (!counts || (fewest && *fewest <= sent.value())) continue;
-    best = context;
-    fewest = sent.value();
+    if (sent.ok()) possible[context] = sent.value();
+    texts.push_back(InQuotes(context) + (sent.ok() ? " sends " + BytesText(sent.value())
+                                                   : " is not possible: " + sent.diagnostics().front().message));
   }
   const std::string all = Join(texts, "; ");
-  draft.context = best;
-  if (best.empty()) {
+  const auto [chosen, why] = Choice(request.wanted, possible);
+  draft.context = chosen;
+  if (chosen.empty()) {
     draft.no_context = all;
-  } else {
-    draft.context_why = InQuotes(best) + " on " + request.mesh +
-                        (request.wanted.empty() ? ", which sends the fewest bytes for attention" : ", as asked for") +
-                        ". What a rank sends in a step of one sequence of " + std::to_string(kContextTokens) +
-                        " tokens: " + all + ".";
+    return;
+  }
+  draft.context_why = InQuotes(chosen) + " on " + request.mesh + ", " + why +
+                      ". What a rank sends for attention in a step of one sequence of " +
+                      std::to_string(kContextTokens) + " tokens: " + all + ".";
+  if (chosen == "ring") {
+    draft.context_why +=
+        " A ring needs attention that supports it: the reference models, or a class with SetRing, and no fused "
+        "kernel." +
+        std::string(possible.contains("ulysses") ? " For other attention: --context ulysses." : "");
   }
 }
 

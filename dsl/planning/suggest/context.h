@@ -9,8 +9,8 @@
 namespace moonshard {
 
 // Sets Draft::context and context_why, or Draft::no_context. A plan whose sequence may be sharded from the embedding to
-// the head has context parallelism if all of its blocks are known in it; both kinds of attention are then compared by
-// `request.sent`.
+// the head has context parallelism if all of its blocks are known in it; one kind of attention is then chosen by
+// `request.sent` (ContextRequest::wanted).
 void OfferContext(const ContextRequest& request, Draft& draft);
 
 }  // namespace moonshard

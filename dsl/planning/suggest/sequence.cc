@@ -3,7 +3,8 @@
 // to offer it, and each needs more evidence than the next one.
 //
 //   from the embedding to the head  everything is understood: one stack, no unknown block, no unknown module outside,
-//                                   and one embedding where the shards begin
+//                                   one embedding where the shards begin, and a head where they end: without one, the
+//                                   output of the model would be a rank's own tokens
 //   within a stack                  everything in its layers is. The first layer takes shards of its input, and the
 //                                   output of the last one is gathered, so what lies outside has all tokens
 //   within a stack, with blocks     what is not understood of a layer lies in whole blocks, such as its mixer, between
@@ -125,7 +126,7 @@ bool IsUnderstood(const Draft& draft) {
   if (draft.stacks.size() != 1 || !draft.rest.empty() || !draft.ends.rest.empty()) return false;
   const bool known = std::ranges::none_of(draft.stacks.front().rows, [](const auto& row) { return row.block.unknown; });
   return known && draft.ends.first.size() == 1 && !draft.ends.first.front().unknown &&
-         std::ranges::none_of(draft.ends.last, &Block::unknown);
+         std::ranges::none_of(draft.ends.last, &Block::unknown) && HasHead(draft);
 }
 
 bool AddsBetweenLayers(const Outline& outline) {
@@ -135,6 +136,12 @@ bool AddsBetweenLayers(const Outline& outline) {
 }
 
 }  // namespace
+
+bool HasHead(const Draft& draft) {
+  return std::ranges::any_of(draft.ends.last, [](const Block& block) {
+    return !block.unknown && block.decisions.front().part == Part::kHead;
+  });
+}
 
 void OfferSequence(const Outline& outline, Draft& draft) {
   draft.no_sequence.clear();

@@ -17,6 +17,9 @@ void OfferSequence(const Outline& outline, Draft& draft);
 // Whether the plan of the draft has the option sequence_parallel.
 bool OffersSequence(const Draft& draft);
 
+// Whether the draft shards a head, whose output has all tokens. The shards of a plan without one cannot end there.
+bool HasHead(const Draft& draft);
+
 // Removes the option sequence_parallel from the draft, and sets Draft::no_sequence to the reason `why`.
 void TakeSequence(const std::string& why, Draft& draft);
 

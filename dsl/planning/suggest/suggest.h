@@ -46,7 +46,8 @@ inline constexpr int64_t kContextTokens = 32768;
 // What a suggestion with context parallelism is made for.
 struct ContextRequest {
   std::string mesh;  // "cp=4,tp=2", for the comment
-  // "ulysses" or "ring"; "": the one of which a rank sends fewer bytes, and "ulysses" of equal ones
+  // "ulysses" or "ring"; "": "ring" if "ulysses" is not possible, or if a rank sends at most half of its bytes on a
+  // ring, else "ulysses", which any attention supports, also with a fused kernel
   std::string wanted;
   // Returns the bytes that the rank that sends the most sends for attention in a step of one sequence of kContextTokens
   // tokens, of the plan with this text; or the errors of that plan on the mesh. Empty: the plan has no context

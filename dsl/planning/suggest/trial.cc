@@ -2,7 +2,9 @@
 #include "dsl/planning/suggest/trial.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "dsl/language/eval/load_plan.h"
 #include "dsl/planning/suggest/suggest.h"
@@ -43,7 +45,11 @@ Diagnostics ErrorsOnAnyMesh(const std::string& text, const PlanInputs& inputs,
   return errors;
 }
 
-// The ranks of cp beside rank 0 of the other axes: what is sent for attention does not depend on the place on them.
+// The ranks of cp beside rank 0 of the other axes: what is sent for attention does not depend on the place on them. An
+// exchange of heads is counted by its local input (collective_counts.h), and sends one block to each rank. Of tokens
+// for heads, the blocks are together the shard of heads that arrives, which is more than the shard of tokens if a key
+// head is on several ranks. So an exchange sends a part of the larger one of the two inputs, its own and that of the
+// exchange in the other direction.
 Result<int64_t> SentInContext(const std::string& text, const PlanInputs& inputs,
                               const std::shared_ptr<const ModuleTree>& tree, const MeshShape& mesh) {
   PlanInputs own;
@@ -56,14 +62,22 @@ Result<int64_t> SentInContext(const std::string& text, const PlanInputs& inputs,
   std::erase_if(resolution.diagnostics, [](const Diagnostic& d) { return d.severity != Severity::kError; });
   if (!resolution.compiled || !resolution.diagnostics.empty()) return resolution.diagnostics;
   const int64_t ranks = mesh.size(MeshAxis::kCp);
+  using Of = PlannedCollective::Of;
+  const auto exchanges_heads = [](const PlannedCollective& one) {
+    return one.kind == CollectiveKind::kAllToAll && (one.of == Of::kInput || one.of == Of::kOutput);
+  };
   int64_t most = 0;
   for (const int64_t rank : mesh.GroupOf(0, MeshAxis::kCp)) {
+    const std::vector<PlannedCollective> all = CollectivesOf(*resolution.compiled, rank, {1, kContextTokens});
+    std::map<std::pair<Of, int64_t>, int64_t> blocks;
+    for (const PlannedCollective& one : all) {
+      int64_t& bytes = blocks[{one.of, one.module}];
+      if (exchanges_heads(one)) bytes = std::max(bytes, one.bytes);
+    }
     int64_t sent = 0;
-    for (const PlannedCollective& one : CollectivesOf(*resolution.compiled, rank, {1, kContextTokens})) {
-      if (one.kind != CollectiveKind::kAllToAll) continue;
-      if (one.of == PlannedCollective::Of::kRing) sent += one.bytes;
-      if (one.of == PlannedCollective::Of::kInput || one.of == PlannedCollective::Of::kOutput)
-        sent += one.bytes * (ranks - 1) / ranks;
+    for (const PlannedCollective& one : all) {
+      if (one.of == Of::kRing) sent += one.bytes;
+      if (exchanges_heads(one)) sent += blocks.at({one.of, one.module}) * (ranks - 1) / ranks;
     }
     most = std::max(most, sent);
   }

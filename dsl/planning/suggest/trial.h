@@ -27,8 +27,9 @@ Resolution TrySuggestion(const std::string& text, const PlanInputs& inputs,
 Diagnostics ErrorsOnAnyMesh(const std::string& text, const PlanInputs& inputs,
                             const std::shared_ptr<const ModuleTree>& tree, bool sequence);
 
-// Returns the bytes of ContextRequest::sent: of the plan on `mesh`. Errors: those of the plan. An all-to-all of heads
-// sends (cp - 1) / cp of what it is counted for.
+// Returns the bytes of ContextRequest::sent: of the plan on `mesh`. Errors: those of the plan. An exchange of heads
+// sends (cp - 1) / cp of the shard of tokens, or of the shard of heads if that is larger: a rank sends each of the
+// others the heads that it needs, and fewer key heads than ranks are on several.
 Result<int64_t> SentInContext(const std::string& text, const PlanInputs& inputs,
                               const std::shared_ptr<const ModuleTree>& tree, const MeshShape& mesh);
 

@@ -1,7 +1,8 @@
 -- A first plan for Transformer, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
--- Context parallelism: "ring" on cp=4, as asked for. What a rank sends in a step of one sequence of 32768 tokens:
--- "ulysses" sends 12.00 MiB; "ring" sends 40.00 MiB.
+-- Context parallelism: "ring" on cp=4, as asked for. What a rank sends for attention in a step of one sequence of
+-- 32768 tokens: "ulysses" sends 12.00 MiB; "ring" sends 36.00 MiB. A ring needs attention that supports it: the
+-- reference models, or a class with SetRing, and no fused kernel. For other attention: --context ulysses.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, context = "ring" }
 local stream <const> = transformer.stream { sequence_parallel = opt.sequence_parallel, loss_parallel = opt.loss_parallel,

@@ -1,7 +1,9 @@
 -- A first plan for MixtralForCausalLM, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
--- Context parallelism: "ring" on cp=2,tp=2, which sends the fewest bytes for attention. What a rank sends in a
--- step of one sequence of 32768 tokens: "ulysses" sends 3.50 MiB; "ring" sends 2.00 MiB.
+-- Context parallelism: "ring" on cp=2,tp=2, which sends at most half of the bytes. What a rank sends for attention
+-- in a step of one sequence of 32768 tokens: "ulysses" sends 4.00 MiB; "ring" sends 2.00 KiB. A ring needs
+-- attention that supports it: the reference models, or a class with SetRing, and no fused kernel. For other
+-- attention: --context ulysses.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, context = "ring" }

@@ -1,7 +1,9 @@
 -- A first plan for Transformer, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
--- Context parallelism: "ring" on cp=4, which sends the fewest bytes for attention. What a rank sends in a step of
--- one sequence of 32768 tokens: "ulysses" sends 7.88 MiB; "ring" sends 5.00 MiB.
+-- Context parallelism: "ring" on cp=4, which sends at most half of the bytes. What a rank sends for attention in a
+-- step of one sequence of 32768 tokens: "ulysses" sends 7.50 MiB; "ring" sends 2.25 MiB. A ring needs attention
+-- that supports it: the reference models, or a class with SetRing, and no fused kernel. For other attention:
+-- --context ulysses.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, context = "ring" }
 local stream <const> = transformer.stream { sequence_parallel = opt.sequence_parallel, loss_parallel = opt.loss_parallel,
@@ -16,7 +18,7 @@ return plan {
   at("tok_embeddings", transformer.embedding(stream)),
   -- sure: norms over all 64 features of the hidden states
   at("layers.*.{attention,ffn}_norm", norm_on(residual)),
-  -- sure: 8 heads of 8 features, 1 head for keys and values
+  -- sure: 16 heads of 4 features, 1 head for keys and values
   transformer.heads_fit("layers.*.attention", n_heads, n_kv_heads, stream),
   at("layers.*.attention.wq", transformer.column(stream, { input = residual, heads = n_heads, attention = true })),
   at("layers.*.attention.w{k,v}",

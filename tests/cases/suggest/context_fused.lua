@@ -1,9 +1,11 @@
 -- A first plan for Phi3ForCausalLM, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
--- Context parallelism: "ulysses" on cp=2, which sends the fewest bytes for attention. What a rank sends in a step
--- of one sequence of 32768 tokens: "ulysses" sends 8.00 MiB; "ring" sends 8.00 MiB.
+-- Context parallelism: "ring" on cp=2, which sends at most half of the bytes. What a rank sends for attention in a
+-- step of one sequence of 32768 tokens: "ulysses" sends 8.00 MiB; "ring" sends 8.00 KiB. A ring needs attention
+-- that supports it: the reference models, or a class with SetRing, and no fused kernel. For other attention:
+-- --context ulysses.
 local transformer <const> = require "transformer"
-local opt <const> = options { sequence_parallel = false, loss_parallel = false, context = "ulysses" }
+local opt <const> = options { sequence_parallel = false, loss_parallel = false, context = "ring" }
 local stream <const> = transformer.stream { sequence_parallel = opt.sequence_parallel, loss_parallel = opt.loss_parallel,
                                             stable = false, context = opt.context }
 local residual <const> = stream.residual  -- the hidden states between blocks

@@ -1,8 +1,9 @@
 -- A first plan for Transformer, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
--- Context parallelism: "ring" on cp=16, which sends the fewest bytes for attention. What a rank sends in a step of
--- one sequence of 32768 tokens: "ulysses" is not possible: query heads of layers.*.attention over tp=1 and cp=16:
--- 16 does not divide 8; "ring" sends 29.00 MiB.
+-- Context parallelism: "ring" on cp=16, the only one possible. What a rank sends for attention in a step of one
+-- sequence of 32768 tokens: "ulysses" is not possible: query heads of layers.*.attention over tp=1 and cp=16: 16
+-- does not divide 8; "ring" sends 22.50 MiB. A ring needs attention that supports it: the reference models, or a
+-- class with SetRing, and no fused kernel.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, context = "ring" }
 local stream <const> = transformer.stream { sequence_parallel = opt.sequence_parallel, loss_parallel = opt.loss_parallel,

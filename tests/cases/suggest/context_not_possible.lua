@@ -1,7 +1,7 @@
 -- A first plan for Transformer, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 -- No context parallelism: "ulysses" is not possible: query heads of layers.*.attention over tp=1 and cp=16: 16
--- does not divide 8; "ring" sends 29.00 MiB
+-- does not divide 8; "ring" sends 22.50 MiB
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks

@@ -2,8 +2,9 @@
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 -- No context parallelism: not every block from the embedding to the head is understood
 local transformer <const> = require "transformer"
-local opt <const> = options { sequence_parallel = false }
+local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
+local logits <const> = opt.loss_parallel and shard(-1) or replicate
 local n_heads <const> = config.n_head
 
 -- Linear layers whose weight is stored as [in, out]: output features are sharded.
@@ -47,6 +48,8 @@ return plan {
   at("transformer.h.*.mlp.c_proj", turned_rowwise(residual)),
   -- sure: the norm after the last layer
   at("transformer.ln_f", replicated()),
+  -- sure: the head: logits over the 96 tokens of the vocabulary
+  at("lm_head", colwise { output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "transformer.h.*" },
 }

@@ -1,7 +1,7 @@
 -- A first plan for Transformer, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
--- Context parallelism: "ulysses" on cp=4,tp=2, which sends the fewest bytes for attention. What a rank sends in a
--- step of one sequence of 32768 tokens: "ulysses" sends 6.00 MiB; "ring" sends 20.00 MiB.
+-- Context parallelism: "ulysses" on cp=4,tp=2, since a ring would not send half of the bytes or less. What a rank
+-- sends for attention in a step of one sequence of 32768 tokens: "ulysses" sends 6.00 MiB; "ring" sends 18.00 MiB.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false, context = "ulysses" }
 local stream <const> = transformer.stream { sequence_parallel = opt.sequence_parallel, loss_parallel = opt.loss_parallel,

@@ -8,7 +8,9 @@ local n_heads <const> = config.n_heads
 return plan {
   api = 1,
   -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
-  at("transformer.wte", vocab_rowwise { output = residual }),
+  at("transformer.wte", vocab_rowwise {}),
+  -- Within these layers, the hidden states are sharded along the sequence.
+  transformer.stack("transformer.blocks", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
   at("transformer.blocks.*.norm_{1,2}", norm_on(residual)),
   -- guess: 8 heads of 8 features; assumed order: all queries, all keys, all values
@@ -20,7 +22,7 @@ return plan {
   at("transformer.blocks.*.ffn.up_proj", colwise { input = residual }),
   at("transformer.blocks.*.ffn.down_proj", rowwise { output = residual }),
   -- sure: the norm after the last layer
-  at("transformer.norm_f", norm_on(residual)),
+  at("transformer.norm_f", replicated()),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "transformer.blocks.*" },
 }

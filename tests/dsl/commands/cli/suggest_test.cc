@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
+#include "engine/core/base/json.h"
 #include "tests/support/paths.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
@@ -38,7 +39,7 @@ TEST_CASE("suggest: the plan is on stdout, or in a file that was not there") {
   CHECK(Run({"suggest", scratch.path()}).code == 2);
 }
 
-TEST_CASE("suggest: on a mesh with cp the plan shards the sequence, with the attention that sends fewer bytes") {
+TEST_CASE("suggest: on a mesh with cp the plan shards the sequence, with the attention that its bytes choose") {
   const ScratchFolder scratch;
   const std::string file = scratch / "context.lua";
   const auto suggest = [&](const Words& more) {
@@ -66,10 +67,38 @@ TEST_CASE("suggest: on a mesh with cp the plan shards the sequence, with the att
       Run({"suggest", SourcePath("tests/parity/programs/llama") + "/program.pt2", "--mesh", "cp=2"});
   CHECK(program.code == 0);
   CHECK_THAT(program.out, Contains("-- No context parallelism: "));
+  CHECK_THAT(program.err, Contains("warning[MS0506]") && Contains("cannot shard the sequence on cp=2"));
   const Outcome without = suggest({"--mesh", "tp=2"});
   CHECK(without.code == 2);
   CHECK_THAT(without.err, Contains("MS0508") && Contains("a mesh with cp"));
   CHECK(suggest({"--context", "ring"}).code == 2);
+}
+
+// 8 query heads on 16 ranks: heads cannot be exchanged.
+TEST_CASE("suggest: an attention that is not possible is an error if it is named, and no plan is written") {
+  const ScratchFolder scratch;
+  const std::string file = scratch / "none.lua";
+  const Outcome named = Run({"suggest", kModel, "--mesh", "cp=16", "--context", "ulysses", "-o", file});
+  INFO(named.ToText());
+  CHECK(named.code == 1);
+  CHECK_THAT(named.err, Contains("error[MS0506]: the plan cannot shard the sequence on cp=16: \"ulysses\" is not "
+                                 "possible") &&
+                            Contains("at: --context"));
+  CHECK(named.out.empty());
+  CHECK_FALSE(std::filesystem::exists(file));
+  CHECK(Run({"suggest", kModel, "--mesh", "cp=16"}).code == 0);
+}
+
+TEST_CASE("suggest: a sequence that cannot be sharded is a warning if no attention is named") {
+  const std::string program = SourcePath("tests/parity/programs/llama") + "/program.pt2";
+  const Outcome json = Run({"suggest", program, "--mesh", "cp=2", "--format", "json"});
+  INFO(json.ToText());
+  CHECK(json.code == 0);
+  const JsonValue findings = ParseJson(json.err, "stderr").ValueOrThrow();
+  CHECK_THAT(WriteJson(findings, 0), Contains("MS0506") && Contains("warning") && Contains("\"--mesh\""));
+  CHECK_THAT(Run({"suggest", program, "--mesh", "cp=2"}).err, !Contains("no context parallelism"));
+  const Outcome not_wanted = Run({"suggest", program, "--mesh", "cp=2", "--context", "none", "--format", "json"});
+  CHECK(not_wanted.err.empty());
 }
 
 TEST_CASE("suggest: a program, or a directory and its program, give one plan") {

@@ -232,6 +232,20 @@ TEST_CASE("--types proves a plan with adapters of experts, of which each has an 
   CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
 }
 
+TEST_CASE("--types checks the ids of an input file, of which the step has only the shapes") {
+  const ScratchFolder folder;
+  const std::string good = folder.Write("good.json", R"({"input_ids": [[1, 2, 3, 4], [5, 6, 7, 63]]})");
+  const Outcome done = Verify("llama_gqa", {"--mesh", "tp=2", "--types", "--input", good});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.out, Contains(": proven"));
+  const std::string bad = folder.Write("bad.json", R"({"input_ids": [[1, 2, 3, 4], [5, 6, 7, 64]]})");
+  const Outcome refused = Verify("llama_gqa", {"--mesh", "tp=2", "--types", "--input", bad});
+  INFO(refused.ToText());
+  CHECK(refused.code == 1);
+  CHECK_THAT(refused.err, Contains("MS0508") && Contains("[1, 3] is 64\n"));
+}
+
 TEST_CASE("--types proves a plan that shards the sequence on cp") {
   const auto [model, mesh, sequence_parallel] = GENERATE(table<std::string, std::string, std::string>({
       {"llama_gqa", "cp=2", "false"},

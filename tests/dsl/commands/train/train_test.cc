@@ -2,8 +2,10 @@
 // is said of a run that cannot be.
 #include <catch2/catch.hpp>
 
+#include <cstring>
 #include <filesystem>
 
+#include "engine/io/safetensors/header.h"
 #include "tests/dsl/commands/train/runs.h"
 #include "tests/support/paths.h"
 
@@ -90,6 +92,60 @@ TEST_CASE("one curve of rows of several documents, whatever shares the work") {
     INFO(name);
     ExpectNear(curve(name, words), alone, BoundOfCurve(alone));
   }
+}
+
+// A float32 scalar of a safetensors file.
+double ScalarIn(const std::string& file, const std::string& name) {
+  const Header header = ReadHeader(file).ValueOrThrow();
+  const auto found = std::ranges::find(header.tensors, name, &HeaderTensor::name);
+  REQUIRE(found != header.tensors.end());
+  REQUIRE(found->dtype == DType::kF32);
+  float value = 0;
+  std::memcpy(&value, ReadWholeFile(file).data() + header.data_begin + found->begin, sizeof(value));
+  return value;
+}
+
+// The only row of the file: what eval takes as inputs with labels, which it shifts itself.
+TEST_CASE("the loss of a row of documents is that of eval with document_ids") {
+  const ScratchFolder folder;
+  const std::vector<int64_t> tokens = SomeTokens(17, 64);
+  const std::vector<int64_t> documents = {0, 0, 0, 5, 5, 5, 5, 5, 5, 2, 3, 3, 3, 3, 3, 3, 3};
+  const std::string data = folder.Write("documents.safetensors",
+                                        TensorFile({{"tokens", "U16", "[17]", RawTokens<uint16_t>(tokens)},
+                                                    {"document_ids", "I32", "[17]", RawTokens<int32_t>(documents)}}));
+  const std::string input = folder.Write(
+      "input.safetensors", TensorFile({{"input_ids", "I64", "[1, 17]", RawTokens<int64_t>(tokens)},
+                                       {"document_ids", "I32", "[1, 17]", RawTokens<int32_t>(documents)}}));
+  const Outcome trained = RunTraining({"train", kModel, "--data", data, "--steps", "1", "--sequence", "16", "--batch",
+                                       "1", "--lr", "1e-3", "--log", folder / "log"});
+  INFO(trained.ToText());
+  REQUIRE(trained.code == 0);
+  const Outcome evaluated = RunExecutable(
+      ExecutablePath(), {"eval", kModel, "--input", input, "--output", folder / "out.safetensors", "--stats", "-"});
+  INFO(evaluated.ToText());
+  REQUIRE(evaluated.code == 0);
+  const double loss = ScalarIn(folder / "out.safetensors", "loss");
+  CHECK(Losses(folder / "log").front() == Approx(loss).epsilon(1e-6));
+}
+
+TEST_CASE("rows of documents beyond the short frequencies of longrope are a warning") {
+  const ScratchFolder folder;
+  const std::string ids = folder.Write(
+      "documents.safetensors", TensorFile({{"tokens", "U16", "[400]", RawTokens<uint16_t>(SomeTokens(400, 64))},
+                                           {"document_ids", "U8", "[400]", RawTokens<uint8_t>(SomeTokens(400, 3))}}));
+  const std::string none = folder.Write(
+      "tokens.safetensors", TensorFile({{"tokens", "U16", "[400]", RawTokens<uint16_t>(SomeTokens(400, 64))}}));
+  const auto warned = [&](const std::string& model, const std::string& data, const std::string& sequence) {
+    const Outcome done = RunTraining({"train", SourcePath("tests/parity/" + model), "--data", data, "--steps", "1",
+                                      "--sequence", sequence, "--batch", "2"});
+    INFO(done.ToText());
+    CHECK(done.code == 0);
+    return done.err.find("warning[MS0506]: longrope") != std::string::npos;
+  };
+  CHECK(warned("phi3_longrope", ids, "15"));
+  CHECK_FALSE(warned("phi3_longrope", ids, "14"));
+  CHECK_FALSE(warned("phi3_longrope", none, "15"));
+  CHECK_FALSE(warned("llama_gqa", ids, "15"));
 }
 
 TEST_CASE("a program refuses a file with documents, which it was not exported with") {
