@@ -51,8 +51,9 @@ struct PlannedCollective {
 // Returns every collective of one training step that rank `rank` takes part in; their sums are PlanTotals::collectives.
 std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t rank, Tokens tokens);
 
-// Returns the smallest input that the plan accepts: one sequence, with one token for each rank of the axes (cp, tp)
-// along which the plan shards the sequence; with one token if no axis does.
+// Returns the smallest input of which every rank has tokens: one sequence, with one token for each rank of the axes
+// (cp, tp) along which the plan shards the sequence; with two for each rank if the tokens are in zigzag on cp, one in
+// each chunk; with one token if no axis shards the sequence.
 Tokens FewestTokens(const CompiledPlan& plan);
 
 // Returns the mesh axes of more than one rank on which a compiled redistribution changes the layout, in the order in
