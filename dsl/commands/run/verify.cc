@@ -56,7 +56,8 @@ struct VerifiedAxis {
 };
 
 // The shard of dim `cut` of `full` along one axis, with the declared layout if that shards this dim, else in zigzag if
-// the dim has the tokens that the axis shards so, else as equal shards of heads if `local` elements are such, else as torch.chunk shards.
+// the dim has the tokens that the axis shards so, else as equal shards of heads if `local` elements are such, else as
+// torch.chunk shards.
 at::Tensor ShardAlong(const at::Tensor& full, int64_t cut, int64_t local, const VerifiedAxis& axis) {
   Layout layout = Layout::Shard(static_cast<int>(cut));
   const int64_t size = full.size(cut);

@@ -7,9 +7,9 @@
 //   8 features on 2 ranks of tp          and then on 2 ranks of cp, on the first rank of cp
 //   rank 0 holds 0..3, rank 1 4..7       features 0..1 and 4..5: rank 0 holds 0..1, rank 1 2..3, of 4 indices
 //
-// The gathered dim is in order, or in zigzag as it was, only if the axis that gathers sharded it last. compile has one order for each dim
-// (plan/compile/context_parallel.h): of activations [batch, sequence, features], tp shards the features before any
-// other axis does, and the outermost axis shards the sequence first.
+// The gathered dim is in order, or in zigzag as it was, only if the axis that gathers sharded it last. compile has one
+// order for each dim (plan/compile/context_parallel.h): of activations [batch, sequence, features], tp shards the
+// features before any other axis does, and the outermost axis shards the sequence first.
 // Stage before: checker_regions.cc, which passes what a region redistributed. Stage after: the type of its output.
 #pragma once
 

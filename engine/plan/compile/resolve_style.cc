@@ -172,8 +172,8 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
   CheckLate(style, landing, mesh, layouts, diagnostics);
 }
 
-// Only the tokens of a sequence on cp have an order in which a late one is more work. A ring, the loss and the checks take
-// them in zigzag; elsewhere the shards would be redistributed and combined as those of consecutive elements.
+// Of the tokens of a sequence on cp a late one is more work. A ring, the loss and the checks take them in zigzag;
+// elsewhere, shards in zigzag would be combined with shards of consecutive elements.
 void CheckZigzag(const Style& style, const Landing& landing, const char* what, size_t position,
                  std::optional<Redistribution>& move, Diagnostics& diagnostics) {
   if (!move) return;

@@ -15,6 +15,7 @@
 #include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 #include "engine/layout/shards.h"
+#include "engine/runtime/apply/applied_plan.h"
 #include "engine/runtime/redistribute/redistribute.h"
 
 namespace moonshard {

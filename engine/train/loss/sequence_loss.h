@@ -17,11 +17,12 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/layout/layout.h"
-#include "engine/runtime/apply/applied_plan.h"
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/train/loss/losses.h"
 
 namespace moonshard {
+
+class AppliedPlan;
 
 // The ranks that share the tokens, and the layout of the tokens over them: shard(1) or shard(1,zigzag).
 struct TokenShards {
