@@ -50,9 +50,11 @@ struct RouterSetup {
   std::string sections = {};              // of the plan, beside the shipped one's
   int64_t micros = 1;
   std::string plan = {};  // in place of the shipped one
+  std::string context = "ulysses";
   std::string Name() const {
     std::string out = checkpoint + " " + mesh;
     for (const std::string& option : options) out += " " + option;
+    if (context != "ulysses") out += " " + context;
     return out + " " + sections + (micros > 1 ? " in " + std::to_string(micros) + " micro-batches" : "");
   }
 };
@@ -77,7 +79,7 @@ ShardedModel LoadWithRouters(const RouterSetup& setup, const DeviceMesh& mesh, s
   inputs.model = live.tree.get();
   for (const std::string& option : setup.options) inputs.options[option] = true;
   if (mesh.shape().size(MeshAxis::kEp) > 1) inputs.options["exchange"] = true;
-  if (mesh.shape().size(MeshAxis::kCp) > 1) inputs.options["context"] = std::string("ulysses");
+  if (mesh.shape().size(MeshAxis::kCp) > 1) inputs.options["context"] = setup.context;
   const std::string family = std::filesystem::path(SelectPlan(config).ValueOrThrow()).stem().string();
   const std::string extended = "return plan { extends \"" + family + "\", " + setup.sections + " }";
   Plan plan = EvaluatePlan(setup.plan.empty() ? extended : setup.plan, "routers.lua", inputs).ValueOrThrow();
@@ -302,6 +304,7 @@ TEST_CASE("the losses of routers in float64 give the numbers of one rank") {
              {},
              R"(recompute { "model.layers.*", keep_modules = "model.layers.*.block_sparse_moe", keep = { "matmul" } })"});
       }
+      for (const char* mesh : {"cp=4", "ep=2,cp=2"}) setups.push_back({checkpoint, mesh, {}, {}, 1, {}, "ring"});
       // Scores that are gathered: the layout of the result counts, and not that of the weight.
       setups.push_back({checkpoint,
                         "tp=2",

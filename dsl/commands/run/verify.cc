@@ -52,17 +52,18 @@ struct VerifiedAxis {
   Layout declared;
   int64_t ranks = 1;
   int64_t rank = 0;
-  bool zigzag = false;  // the axis shards tokens in zigzag, also where no layout is declared
+  int64_t zigzag = 0;  // the tokens of a sequence if the axis shards them in zigzag, also where no layout is declared
 };
 
 // The shard of dim `cut` of `full` along one axis, with the declared layout if that shards this dim, else in zigzag if
-// the axis shards tokens so, else as equal shards of heads if `local` elements are such, else as torch.chunk shards.
+// the dim has the tokens that the axis shards so, else as equal shards of heads if `local` elements are such, else as
+// torch.chunk shards.
 at::Tensor ShardAlong(const at::Tensor& full, int64_t cut, int64_t local, const VerifiedAxis& axis) {
   Layout layout = Layout::Shard(static_cast<int>(cut));
   const int64_t size = full.size(cut);
   if (axis.declared.is_shard() && (axis.declared.dim + full.dim()) % full.dim() == cut) {
     layout = axis.declared;
-  } else if (axis.zigzag) {
+  } else if (axis.zigzag > 0 && size == axis.zigzag) {
     layout.zigzag = true;
   } else if (local > 0 && size % local == 0 && axis.ranks % (size / local) == 0) {
     layout.heads = size / local;  // equal shards; of fewer heads than ranks, each on several
@@ -321,6 +322,7 @@ void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Output
                     bool routed, Comparison& comparison) {
   Check(got.size() == expected.size(), "the two runs called different modules");
   const CompiledPlan& plan = applied.plan();
+  const int64_t zigzag = plan.own_tokens().zigzag ? rows.tokens : 0;
   for (size_t i = 0; i < got.size(); ++i) {
     const auto& [path, output] = got[i];
     Check(path == expected[i].first, "the two runs called modules in another order");
@@ -333,7 +335,7 @@ void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Output
     };
     const VerifiedAxis tp = on(MeshAxis::kTp);
     VerifiedAxis cp = on(MeshAxis::kCp);
-    cp.zigzag = plan.own_tokens().zigzag;
+    cp.zigzag = zigzag;
     const bool terms = tp.declared.kind == LayoutKind::kPartial && tp.ranks > 1;
     const at::Tensor own = terms ? SumOfTerms(applied, output, path) : output;
     const at::Tensor full = expected[i].second.to(output.device());

@@ -98,7 +98,9 @@ class OperatorsOfSteps {
     const Tolerance tolerance = ToleranceOf(verb_.tolerance, type_, applied.plan());
     // Of the axes of the types, cp is in front of tp.
     const size_t index = axis == MeshAxis::kTp && applied.plan().mesh.size(MeshAxis::kCp) > 1 ? 1 : 0;
-    const OperatorDifferences found = CompareOperators(*here, *alone, applied.group(axis), index, tolerance.relative);
+    const bool zigzag = axis == MeshAxis::kCp && applied.plan().own_tokens().zigzag;
+    const OperatorDifferences found =
+        CompareOperators(*here, *alone, applied.group(axis), index, tolerance.relative, zigzag);
     if (mesh_.rank() == 0) {
       char largest[32];
       std::snprintf(largest, sizeof(largest), "%.1e", found.largest);

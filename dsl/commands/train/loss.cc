@@ -87,8 +87,7 @@ Result<Vocabulary> VocabularyOfLogits(const CausalLm& net, const AppliedPlan& mo
 // The ranks of cp, if a rank has the logits of its own tokens alone: where the plan leaves them so, and where the loss
 // makes them of the hidden states. Otherwise without a group.
 TokenShards SequenceOf(const CausalLm& net, const AppliedPlan& model, int64_t chunk) {
-  if (!model.plan().context_parallel || (chunk == 0 && !LogitsOf(net, model.plan()).sequence.is_shard())) return {};
-  return {AxisGroup::Make(model.mesh(), MeshAxis::kCp), model.plan().own_tokens()};
+  return chunk > 0 || LogitsOf(net, model.plan()).sequence.is_shard() ? TokenShards::Of(model) : TokenShards();
 }
 
 }  // namespace

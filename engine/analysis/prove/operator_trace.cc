@@ -11,6 +11,9 @@
 // said to hold out of the unsharded result, and nothing is gathered. That is the sharper test: joined in rank order, a
 // rank's wrong elements can be in the right places.
 //
+// Of tokens in zigzag the order of the ranks is not that of the full dim, and most gradients have no indices: a shard
+// along an axis that shards tokens so is compared with the elements that a zigzag shard of the unsharded result has.
+//
 // A gradient that several operators contribute to is added up in the order in which the backward reaches them, which
 // may be another one at tp=1: the sums under way differ, and the whole one goes into an operator that is compared.
 //
@@ -29,6 +32,7 @@
 #include <ATen/ATen.h>
 
 #include "engine/core/base/check.h"
+#include "engine/layout/shards.h"
 
 namespace moonshard {
 namespace {
@@ -201,8 +205,9 @@ struct Row {
 
 class Comparing {
  public:
-  Comparing(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group, size_t index, double tolerance)
-      : group_(group), index_(index), tolerance_(tolerance) {
+  Comparing(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group, size_t index, double tolerance,
+            bool zigzag)
+      : group_(group), index_(index), tolerance_(tolerance), zigzag_(zigzag) {
     std::map<std::string, size_t> row_of;
     for (size_t i = 0; i < full.operators().size(); ++i) {
       const TracedOperator& op = full.operators()[i];
@@ -248,7 +253,7 @@ class Comparing {
     bool comparable = false;
     bool uniform = false;   // as large as the shard it was made for, whatever it is
     bool nested = false;    // another axis shards the dim too, or the sum has terms on another axis too
-    bool by_index = false;  // of a shard: `shards` is this rank's alone, and its type's map says what it holds
+    bool by_index = false;  // of a shard: `shards` is this rank's alone, and MapOf has the indices that it holds
     std::vector<at::Tensor> shards;
     std::vector<AxisType> types;
   };
@@ -257,9 +262,10 @@ class Comparing {
     // A mesh of one rank has no axis, and every result is full.
     const AxisType type = index_ < op.types[i].size() ? op.types[i][index_] : AxisType::Full();
     Candidate out;
-    const bool comparable = type.is_replicate() || type.is_shard() || type.is_partial();
+    const bool ordered = !zigzag_ || type.chosen == nullptr;
+    const bool comparable = type.is_replicate() || (type.is_shard() && ordered) || type.is_partial();
     // A rank that leaves one out leaves it out on every rank.
-    const bool by_index = HasIndices(type, op.outputs[i], op.backward);
+    const bool by_index = (zigzag_ && type.is_shard()) || HasIndices(type, op.outputs[i], op.backward);
     const bool uniform = type.is_replicate() && type.uniform != 0;
     constexpr int64_t kByIndex = 100;
     constexpr int64_t kUniform = 200;
@@ -296,15 +302,32 @@ class Comparing {
     return type.map->ranks() == group_.size() && type.map->length(group_.rank()) == output.size(type.dim);
   }
 
+  // The indices that this rank's shard has of a dim of `full` elements: those of its type, else, of a shard [lead,
+  // tokens, behind] flattened, those of its tokens in zigzag. Null where the sizes do not fit.
+  IndexMapPtr MapOf(const AxisType& type, int64_t local, int64_t full) const {
+    if (type.map != nullptr && type.map->ranks() == group_.size() && type.map->length(group_.rank()) == local) {
+      return type.map;
+    }
+    const int64_t tokens = type.lead * type.length;
+    if (!type.parts.empty() || tokens == 0 || local % tokens != 0) return nullptr;
+    const int64_t behind = local / tokens;
+    if (behind == 0 || full % (type.lead * behind) != 0) return nullptr;
+    const Result<DimShards> shards = DimShards::Make(Layout::Zigzag(0), full / (type.lead * behind), group_.size());
+    if (!shards.ok()) return nullptr;
+    IndexMapPtr map = IndexMap::Of(shards.value())->Flattened(type.lead, behind);
+    return map != nullptr && map->length(group_.rank()) == local ? map : nullptr;
+  }
+
   // What this rank holds of the unsharded result; undefined where that has other sizes. Key heads that were repeated
   // stand for as many full ones each.
   at::Tensor Held(const Candidate& one, const at::Tensor& full) const {
     const AxisType& type = one.types.front();
-    const int64_t size = type.map->size();
-    if (full.dim() != one.shards.front().dim() || size == 0 || full.size(type.dim) % size != 0) return {};
-    const int64_t times = full.size(type.dim) / size;
+    if (full.dim() != one.shards.front().dim()) return {};
+    const IndexMapPtr map = MapOf(type, one.shards.front().size(type.dim), full.size(type.dim));
+    if (map == nullptr || map->size() == 0 || full.size(type.dim) % map->size() != 0) return {};
+    const int64_t times = full.size(type.dim) / map->size();
     std::vector<int64_t> indices;
-    for (const Interval& interval : type.map->of(group_.rank())) {
+    for (const Interval& interval : map->of(group_.rank())) {
       for (int64_t at = 0; at < interval.length; ++at) indices.push_back((interval.begin + at) * times);
     }
     return full.index_select(type.dim, at::tensor(indices, at::kLong).to(full.device()));
@@ -394,6 +417,7 @@ class Comparing {
   AxisGroup& group_;
   size_t index_;
   double tolerance_;
+  bool zigzag_;
   CollectiveLabel label_{"the comparison of operators"};
   std::vector<Row> rows_;
   size_t first_place_ = std::numeric_limits<size_t>::max();
@@ -403,8 +427,8 @@ class Comparing {
 }  // namespace
 
 OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
-                                     size_t index, double tolerance) {
-  return Comparing(trace, full, group, index, tolerance).Run();
+                                     size_t index, double tolerance, bool zigzag) {
+  return Comparing(trace, full, group, index, tolerance, zigzag).Run();
 }
 
 }  // namespace moonshard

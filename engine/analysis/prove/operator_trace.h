@@ -73,9 +73,11 @@ struct OperatorDifferences {
 
 // Compares `trace`, the trace of the sharded step, with `full`, the trace of the unsharded step. Every rank passes both
 // traces. Collective over `group`; `index` is the index of the group's axis in the types. A difference above
-// `tolerance` is a candidate for OperatorDifferences::first. Throws the PlanErrors of the group's collectives.
+// `tolerance` is a candidate for OperatorDifferences::first. `zigzag`: whether the axis shards the tokens of a sequence
+// in zigzag; a shard whose indices are not known then counts as such tokens. Throws the PlanErrors of the group's
+// collectives.
 OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
-                                     size_t index, double tolerance);
+                                     size_t index, double tolerance, bool zigzag = false);
 
 // Reassembles the full tensor from the local tensors `shards` of all ranks, in rank order. `type` is the type of the
 // local tensors; `types` has each rank's own type, since lengths differ. `full_size` is the size of the sharded dim in

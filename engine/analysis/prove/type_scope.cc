@@ -46,7 +46,9 @@ std::vector<CheckedAxis> AxesOf(const AppliedPlan& applied) {
   std::vector<CheckedAxis> axes;
   const MeshShape& shape = applied.plan().mesh;
   for (MeshAxis axis : kMeshAxes) {
-    if (shape.size(axis) > 1) axes.push_back({axis, shape.size(axis), applied.mesh().coordinate(axis)});
+    if (shape.size(axis) == 1) continue;
+    const bool zigzag = axis == MeshAxis::kCp && applied.plan().own_tokens().zigzag;
+    axes.push_back({axis, shape.size(axis), applied.mesh().coordinate(axis), zigzag});
   }
   return axes;
 }

@@ -166,6 +166,8 @@ AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_
   if (layout.parts.empty()) {
     if (full_size >= 0 || layout.is_plain_shard() || layout.zigzag)
       place(layout, full_size >= 0 ? full_size : type.length * ranks);
+    // Two chunks of one length are an even number of elements.
+    if (full_size < 0 && layout.zigzag && ranks > 1 && type.length % 2 != 0) type.uneven = true;
     return type;
   }
   Layout sized = layout.has_equal_parts() && full_size >= 0 ? layout.Sized(full_size) : layout;

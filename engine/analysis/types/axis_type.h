@@ -135,9 +135,9 @@ struct AxisType {
 using TensorType = c10::SmallVector<AxisType, 2>;
 
 // Returns the type of a tensor with layout `layout` and local shape `shape` on rank `rank` of `ranks`. `full_size` is
-// the full size of the sharded dim; -1: unknown, and a plain shard then counts as one of several shards of equal
-// length. A negative dim of the layout counts from the last dim. The type is faulty if the tensor does not have the
-// dim, and varying if only one rank holds the tensor (Layout::owner).
+// the full size of the sharded dim; -1: unknown, and a plain or zigzag shard then counts as one of several shards of
+// equal length, but a zigzag shard of an odd length as uneven, without a map. A negative dim of the layout counts from
+// the last dim. The type is faulty if the tensor lacks the dim, varying if only one rank holds the tensor (owner).
 AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_size, int64_t ranks, int64_t rank);
 
 // Local sizes do not always determine which dim of a view's result is sharded (rules/views.cc). Changes `type`, the

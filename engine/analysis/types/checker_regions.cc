@@ -38,13 +38,19 @@ std::shared_ptr<const std::string> OriginOf(const RegionInfo& region) {
   return std::make_shared<const std::string>(std::move(origin));
 }
 
-// Whether a region leaves a shard where it was: `made`, of type `after`, is the same shard of a dim, plain or in
-// zigzag, as its input.
+// Whether `from` and `to` shard a dim in the same way, as torch.chunk or in zigzag.
+bool ShardAlike(const Layout& from, const Layout& to) {
+  return (from.is_plain_shard() && to.is_plain_shard()) || (from.zigzag && to.zigzag);
+}
+
+// Whether a region leaves a shard where it was: `made`, of type `after` and layout `layout`, is the same shard of a dim
+// as its input.
 // The local size alone does not tell which elements that is: rank 0 of 13 on two ranks has 7, as it has of 14.
-bool KeepsShard(const Layout& layout, const std::vector<int64_t>& sizes, const AxisType& before, const AxisType& after,
-                const at::Tensor& made) {
-  return (layout.is_plain_shard() || layout.zigzag) && before.is_shard() && after.is_shard() && after.parts.empty() &&
-         before.dim == after.dim && before.lead == 1 && sizes[static_cast<size_t>(before.dim)] == made.size(after.dim);
+bool KeepsShard(const Layout& from, const Layout& layout, const std::vector<int64_t>& sizes, const AxisType& before,
+                const AxisType& after, const at::Tensor& made) {
+  return (from.is_plain_shard() || from.zigzag) && from.zigzag == layout.zigzag && before.is_shard() &&
+         after.is_shard() && after.parts.empty() && before.dim == after.dim && before.lead == 1 &&
+         sizes[static_cast<size_t>(before.dim)] == made.size(after.dim);
 }
 
 // The indices of dim `dim` of `full` that the view `slice` has; nullopt: it is no slice along this dim.
@@ -98,7 +104,8 @@ std::string SlicesText(const std::vector<Interval>& slices, int64_t dim) {
 //
 // The parts of a packed dim are compared in a forward alone: a gradient is added up from slices and has lost them.
 bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor,
-                             const CheckedAxis& axis, int64_t full_size, bool backward) const {
+                             const CheckedAxis& axis, int64_t full_size, bool backward,
+                             const IndexMapPtr& nested) const {
   if (!type.is_known() || type.outside) return true;
   const bool needs_gradient = !backward && !tensor.is_inference() && tensor.requires_grad();
   switch (layout.kind) {
@@ -129,9 +136,31 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
   if (!type.is_shard() || type.dim != dim || type.lead != 1) return false;
   if (!backward && type.parts.empty() != layout.parts.empty()) return false;
   if (type.map == nullptr) return true;
+  if (nested != nullptr) return *nested == *type.map;
   const int64_t size = full_size >= 0 ? full_size : type.map->size();
   const AxisType declared = TypeOfLayout(layout, tensor.sizes(), size, axis.ranks, axis.rank);
-  return declared.map == nullptr || *declared.map == *type.map;
+  // Of another length than the zigzag shard of this dim.
+  if (declared.map == nullptr) return !layout.zigzag || backward;
+  return *declared.map == *type.map;
+}
+
+// Of tokens in zigzag that another axis has sharded again, equal parts of each rank's: with 8 tokens on cp=2 and tp=2,
+// tp rank 1 holds the last half of 0, 1, 6, 7 and of 2, 3, 4, 5, so that its ranks of cp hold the tokens 6, 7 and 4, 5,
+// which is neither of the two layouts of four tokens.
+IndexMapPtr OperatorChecker::NestedZigzag(const TensorType& type, size_t index) const {
+  const AxisType& here = type[index];
+  if (!here.is_shard()) return nullptr;
+  for (size_t i = 0; i < type.size(); ++i) {
+    const AxisType& other = type[i];
+    if (i == index || IsDataAxis(axes_[i].axis) || !other.is_shard() || other.dim != here.dim) continue;
+    if (other.map == nullptr || !other.map->even()) return nullptr;
+    const int64_t ranks = axes_[index].ranks;
+    const auto full = DimShards::Make(Layout::Zigzag(0), other.map->size() * ranks, ranks);
+    if (!full.ok()) return nullptr;
+    return IndexMap::Of(full.value())
+        ->Kept(std::vector<std::vector<Interval>>(static_cast<size_t>(ranks), other.map->of(axes_[i].rank)));
+  }
+  return nullptr;
 }
 
 // Where claim and knowledge agree the knowledge stays: it is richer (the heads that a view made, the parts of a fused
@@ -150,10 +179,11 @@ void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layo
     NoteUnproven(what + " is declared " + layout.ToText() + ", but it is not known which elements each rank holds");
   }
   const AxisType guessed = here;
-  bool agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false);
+  const IndexMapPtr nested = layout.zigzag ? NestedZigzag(type, static_cast<size_t>(index)) : nullptr;
+  bool agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false, nested);
   while (!agrees && MoveToNextReading(here, tensor.sizes(), sizes_compared_.contains(axis),
                                       /*terms=*/false)) {
-    agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false);
+    agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false, nested);
   }
   if (!agrees) here = guessed;
   if (!agrees) {
@@ -175,6 +205,7 @@ void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layo
   const bool by_value = here.by_value;
   here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
   here.by_value = by_value;
+  if (nested != nullptr) here.map = nested;
   SetType(tensor, std::move(type));
 }
 
@@ -297,15 +328,18 @@ void OperatorChecker::RegionGradientOutput(const RegionInfo& region, const at::T
 }
 
 // A shard that is made of a tensor which has the dim in full (a scatter, a reduce-scatter, an all-to-all) has a full
-// size, which is what tells whether the ranks' shards are of one length. Where that size does not give the shard that
-// is here, the region did something else and its size is not known.
-int64_t OperatorChecker::FullSize(const RegionSource& input, const Layout& layout, const at::Tensor& made,
-                                  const CheckedAxis& axis) {
+// size, which is what tells whether the ranks' shards are of one length. One that is made of a shard of the same layout
+// has the full size of `before`, the type of the input. Where that size does not give the shard that is here, the
+// region did something else and its size is not known.
+int64_t OperatorChecker::FullSize(const RegionSource& input, const AxisType& before, const Layout& layout,
+                                  const at::Tensor& made, const CheckedAxis& axis) {
   if (!layout.is_shard() || layout.owner >= 0 || static_cast<int64_t>(input.sizes.size()) != made.dim()) return -1;
   const auto from_0 = [&](int64_t dim) { return dim < 0 ? dim + made.dim() : dim; };
   const int64_t dim = from_0(layout.dim);
-  if (dim < 0 || dim >= made.dim() || (input.layout.is_shard() && from_0(input.layout.dim) == dim)) return -1;
-  const int64_t size = input.sizes[static_cast<size_t>(dim)];
+  if (dim < 0 || dim >= made.dim()) return -1;
+  const bool same_dim = input.layout.is_shard() && from_0(input.layout.dim) == dim;
+  if (same_dim && (!ShardAlike(input.layout, layout) || before.dim != dim || before.map == nullptr)) return -1;
+  const int64_t size = same_dim ? before.map->size() : input.sizes[static_cast<size_t>(dim)];
   const Result<DimShards> shards =
       DimShards::Make(layout.has_equal_parts() ? layout.Sized(size) : layout, size, axis.ranks);
   return shards.ok() && shards.value().length(axis.rank) == made.size(dim) ? size : -1;
@@ -320,7 +354,8 @@ void OperatorChecker::KeepNested(const RegionInfo& region, const RegionSource& i
   const MovedAlong moved = {along.axis, along.ranks, along.rank, input.layout, layout};
   for (size_t i = 0; i < axes_.size(); ++i) {
     if (i == axes.front() || IsDataAxis(axes_[i].axis)) continue;
-    std::optional<AxisType> after = TypeBeside(type[i], axes_[i].axis, axes_[i].rank, moved, input.sizes, made.sizes());
+    std::optional<AxisType> after =
+        TypeBeside(type[i], axes_[i].axis, axes_[i].rank, moved, input.sizes, made.sizes(), axes_[i].zigzag);
     if (!after) {
       NoteUnproven(std::string(region.name) + ": it is not known which elements each rank of " +
                    ToString(axes_[i].axis) + " holds of a dim that " + ToString(along.axis) + " shards too");
@@ -349,11 +384,11 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
   for (size_t index : axes) {
     const CheckedAxis& checked = axes_[index];
     AxisType& here = type[index];
-    const int64_t full_size = input.type.empty() ? -1 : FullSize(input, layout, tensor, checked);
     const AxisType before = here;
+    const int64_t full_size = input.type.empty() ? -1 : FullSize(input, before, layout, tensor, checked);
     here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
     here.by_value = before.by_value;
-    if (KeepsShard(input.layout, input.sizes, before, here, tensor)) {
+    if (KeepsShard(input.layout, layout, input.sizes, before, here, tensor)) {
       here.map = before.map;
       here.uneven = before.uneven;
       here.of_gradient = before.of_gradient;

@@ -38,11 +38,16 @@ IndexMapPtr Shrunk(const IndexMap& map, const MovedAlong& moved) {
   return map.Kept(positions);
 }
 
-// Shards of one length in the order of the ranks stay so where each becomes `after` long.
-IndexMapPtr Grown(const IndexMap& map, int64_t before, int64_t after, int64_t ranks) {
-  if (!map.in_order() || !map.even() || before * ranks != after) return nullptr;
-  const std::optional<DimShards> shards = ShardsOf(Layout::Shard(0), after * map.ranks(), map.ranks());
-  return shards ? IndexMap::Of(*shards) : nullptr;
+// Shards of one length, each `after` long, in the order of the ranks or in zigzag. `map` is what `moved` had left of
+// them on this rank, which both orders may have in common, so that it does not tell the order and is compared with it.
+IndexMapPtr Grown(const IndexMap& map, const MovedAlong& moved, int64_t before, int64_t after, bool zigzag) {
+  if (!map.even() || before * moved.ranks != after) return nullptr;
+  const std::optional<DimShards> shards =
+      ShardsOf(zigzag ? Layout::Zigzag(0) : Layout::Shard(0), after * map.ranks(), map.ranks());
+  if (!shards) return nullptr;
+  IndexMapPtr grown = IndexMap::Of(*shards);
+  const IndexMapPtr left = Shrunk(*grown, {moved.axis, moved.ranks, moved.rank, moved.to, moved.from});
+  return left != nullptr && *left == map ? grown : nullptr;
 }
 
 // The parts of a fused dim on this rank; nullopt if the two axes have other parts.
@@ -66,7 +71,7 @@ std::optional<std::vector<int64_t>> PartsAfter(const AxisType& type, const Moved
 }  // namespace
 
 std::optional<AxisType> TypeBeside(const AxisType& type, MeshAxis axis, int64_t rank, const MovedAlong& moved,
-                                   at::IntArrayRef before, at::IntArrayRef after) {
+                                   at::IntArrayRef before, at::IntArrayRef after, bool zigzag) {
   if (!type.is_shard() || before.size() != after.size()) return type;
   const auto dim = static_cast<size_t>(type.dim);
   if (dim >= before.size() || before[dim] == after[dim]) return type;
@@ -84,7 +89,8 @@ std::optional<AxisType> TypeBeside(const AxisType& type, MeshAxis axis, int64_t 
     out.parts = std::move(*parts);
   }
   if (type.map == nullptr) return out;  // of a gradient, whose indices are those of its forward
-  out.map = enters ? Shrunk(*type.map, moved) : Grown(*type.map, before[dim], after[dim], moved.ranks);
+  out.map = enters ? Shrunk(*type.map, moved)
+                   : Grown(*type.map, moved, before[dim], after[dim], zigzag && type.dim == kSequence);
   if (out.map == nullptr || out.map->length(rank) != after[dim]) return std::nullopt;
   out.uneven = !out.map->even();
   if (type.head > 0 && out.map->size() % type.head == 0) {

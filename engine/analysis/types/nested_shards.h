@@ -7,9 +7,9 @@
 //   8 features on 2 ranks of tp          and then on 2 ranks of cp, on the first rank of cp
 //   rank 0 holds 0..3, rank 1 4..7       features 0..1 and 4..5: rank 0 holds 0..1, rank 1 2..3, of 4 indices
 //
-// The gathered dim is in order only if the axis that gathers sharded it last. compile has one order for each dim
-// (plan/compile/context_parallel.h): of activations [batch, sequence, features], tp shards the features before any
-// other axis does, and the outermost axis shards the sequence first.
+// The gathered dim is in order, or in zigzag as it was, only if the axis that gathers sharded it last. compile has one
+// order for each dim (plan/compile/context_parallel.h): of activations [batch, sequence, features], tp shards the
+// features before any other axis does, and the outermost axis shards the sequence first.
 // Stage before: checker_regions.cc, which passes what a region redistributed. Stage after: the type of its output.
 #pragma once
 
@@ -35,10 +35,11 @@ struct MovedAlong {
 
 // Returns the type along `axis`, on which this rank is `rank`, after the redistribution `moved` along another axis has
 // changed the local sizes of the tensor from `before` to `after`. `type` is the type before; it is returned unchanged
-// if it is no shard, or if its dim keeps its size. Returns nullopt if it is not known which indices each rank holds
+// if it is no shard, or if its dim keeps its size. `zigzag`: whether `axis` shards the sequence in zigzag, which the
+// parts that another axis has left of it do not tell. Returns nullopt if it is not known which indices each rank holds
 // after the redistribution: the tensor is not an activation of three dims, the axes shard the dim in another order than
 // that of compile, or the shards do not divide evenly.
 std::optional<AxisType> TypeBeside(const AxisType& type, MeshAxis axis, int64_t rank, const MovedAlong& moved,
-                                   at::IntArrayRef before, at::IntArrayRef after);
+                                   at::IntArrayRef before, at::IntArrayRef after, bool zigzag = false);
 
 }  // namespace moonshard

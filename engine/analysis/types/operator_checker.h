@@ -40,6 +40,7 @@ struct CheckedAxis {
   MeshAxis axis = MeshAxis::kTp;
   int64_t ranks = 1;
   int64_t rank = 0;
+  bool zigzag = false;  // the axis shards the tokens of a sequence in zigzag
 };
 
 // One operator that ran.
@@ -188,9 +189,12 @@ class OperatorChecker final : public OperatorHandler {
   bool Assume(const at::Tensor& tensor, const TensorType* known);
   void MakeVoid(const c10::Stack& stack, size_t results) const;
   // Whether `layout` allows `type`. `full_size` is the full size of the dim that `layout` shards; -1: the size of the
-  // map of `type`.
+  // map of `type`. `nested`: the map that `layout` gives the dim if another axis shards it too; null: as without one.
   bool Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, const CheckedAxis& axis,
-              int64_t full_size, bool backward) const;
+              int64_t full_size, bool backward, const IndexMapPtr& nested = nullptr) const;
+  // Returns the map along axis `index` of a dim that this axis shards in zigzag and another axis after it, by the other
+  // types of the tensor; null if no other axis shards the dim, or if its shards are not of one length.
+  IndexMapPtr NestedZigzag(const TensorType& type, size_t index) const;
 
   std::vector<CheckedAxis> axes_;
   const RuleTable& rules_;
@@ -222,9 +226,10 @@ class OperatorChecker final : public OperatorHandler {
     const void* tensor = nullptr;  // identity
     std::string name;              // of the region
   };
-  // Returns the full size of the dim of `made` that `layout` shards, computed from the region's input; -1: not known.
-  static int64_t FullSize(const RegionSource& input, const Layout& layout, const at::Tensor& made,
-                          const CheckedAxis& axis);
+  // Returns the full size of the dim of `made` that `layout` shards, computed from the region's input, which has the
+  // type `before` along the axis; -1: not known.
+  static int64_t FullSize(const RegionSource& input, const AxisType& before, const Layout& layout,
+                          const at::Tensor& made, const CheckedAxis& axis);
   // Sets the types along the other axes than the region's of what the region makes of its input: where the region
   // changes the size of a dim that another axis shards too.
   void KeepNested(const RegionInfo& region, const RegionSource& input, const Layout& layout, const at::Tensor& made,

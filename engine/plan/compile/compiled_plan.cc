@@ -114,8 +114,9 @@ bool CompiledPlan::attends_on_ring() const {
 }
 
 Layout CompiledPlan::own_tokens() const {
-  const auto zigzag = [](const std::optional<Redistribution>& move) {
-    return move && (move->from[MeshAxis::kCp].zigzag || move->to[MeshAxis::kCp].zigzag);
+  const auto of_tokens = [](const Layout& on_cp) { return on_cp.zigzag && ShardsSequence(on_cp); };
+  const auto zigzag = [&](const std::optional<Redistribution>& move) {
+    return move && (of_tokens(move->from[MeshAxis::kCp]) || of_tokens(move->to[MeshAxis::kCp]));
   };
   const bool any = std::ranges::any_of(layouts_of, [&](uint32_t index) {
     return std::ranges::any_of(layouts[index].inputs, zigzag) || std::ranges::any_of(layouts[index].outputs, zigzag);

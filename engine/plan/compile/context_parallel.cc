@@ -168,13 +168,19 @@ void CheckOneOrder(const CompiledPlan& plan, Diagnostics& diagnostics) {
   const size_t last = *first[0] > *first[1] ? 0 : 1;
   const std::string& path = plan.tree->modules()[*first[last]].path;
   const std::string& other = plan.tree->modules()[*first[1 - last]].path;
-  Diagnostic d =
-      MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + path + "' has other tokens on a rank of cp than '" + other + "'",
-                     SourceOf(plan, plan.LayoutsOf(*first[last])));
+  const bool one_module = *first[0] == *first[1];
+  Diagnostic d = MakeDiagnostic(
+      Finding::kStyleDoesNotFit,
+      one_module ? "'" + path + "' has other tokens on a rank of cp in one input or output " + "than in another one"
+                 : "'" + path + "' has other tokens on a rank of cp than '" + other + "'",
+      SourceOf(plan, plan.LayoutsOf(*first[last])));
   d.path = path;
-  d.declared = of[last]->ToText() + " here, " + of[1 - last]->ToText() + " in '" + other + "'";
-  d.required = "shard(1), or shard(1, { zigzag = true }), on cp in all modules";
-  d.help = "transformer.tokens(stream, layout) has the layout that the context of the stream needs";
+  d.declared = one_module ? of[0]->ToText() + " and " + of[1]->ToText()
+                          : of[last]->ToText() + " here, " + of[1 - last]->ToText() + " in '" + other + "'";
+  d.required = "shard(1), or shard(1, { zigzag = true }), on cp in all inputs and outputs of all modules";
+  d.help =
+      "transformer.tokens(stream, layout) has the layout that the context of the stream needs; or context = "
+      "\"plain_ring\" instead of \"ring\", whose blocks have shard(1)";
   diagnostics.push_back(std::move(d));
 }
 

@@ -369,7 +369,8 @@ std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t r
   return Counter(plan, rank, tokens).Count();
 }
 
-// The smallest input that the plan accepts: a sequence in shards needs a token for each rank of the axes that shard it.
+// A sequence in shards needs a token for each rank of the axes that shard it, in zigzag one for each chunk: of fewer
+// tokens the late chunks are empty, and the traffic of a ring is that of plain chunks or none.
 // The count of collectives does not depend on the tokens, only their bytes do.
 Tokens FewestTokens(const CompiledPlan& plan) {
   int64_t sequence = 1;
@@ -380,6 +381,7 @@ Tokens FewestTokens(const CompiledPlan& plan) {
       return std::ranges::any_of(plan.layouts[s].inputs, cuts) || std::ranges::any_of(plan.layouts[s].outputs, cuts);
     });
     if (cuts_sequence) sequence *= plan.mesh.size(axis);
+    if (cuts_sequence && axis == MeshAxis::kCp && plan.own_tokens().zigzag) sequence *= 2;
   }
   return {1, sequence};
 }

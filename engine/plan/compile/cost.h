@@ -51,8 +51,8 @@ struct PlannedCollective {
 // Returns every collective of one training step that rank `rank` takes part in; their sums are PlanTotals::collectives.
 std::vector<PlannedCollective> CollectivesOf(const CompiledPlan& plan, int64_t rank, Tokens tokens);
 
-// Returns the smallest input that the plan accepts: one sequence, with one token for each rank of the axes (cp, tp)
-// along which the plan shards the sequence; with one token if no axis does.
+// Returns the smallest input with tokens on every rank: one sequence, of one token for each rank of the axes (cp, tp)
+// that shard it, or one token if none does; of two for each rank, one in each chunk, if cp shards it in zigzag.
 Tokens FewestTokens(const CompiledPlan& plan);
 
 // Returns the mesh axes of more than one rank on which a compiled redistribution changes the layout, in the order in

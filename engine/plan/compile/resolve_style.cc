@@ -95,6 +95,7 @@ Placement LatePlacement(const Style& style) {
     if (leaves.is_shard() && leaves.dim == -1) {
       late[axis] = leaves;
       late[axis].dim = 0;
+      late[axis].zigzag = false;  // an error of the output
     } else if (leaves.is_shard() || leaves.kind == LayoutKind::kShared) {
       late[axis] = Layout::Shared();
     }
@@ -169,6 +170,32 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
     if (Owns(*landing.signature, name)) layouts.after.push_back(name);
   }
   CheckLate(style, landing, mesh, layouts, diagnostics);
+}
+
+// Of the tokens of a sequence on cp a late one is more work. A ring, the loss and the checks take them in zigzag;
+// elsewhere, shards in zigzag would be combined with shards of consecutive elements.
+void CheckZigzag(const Style& style, const Landing& landing, const char* what, size_t position,
+                 std::optional<Redistribution>& move, Diagnostics& diagnostics) {
+  if (!move) return;
+  const Redistribution declared = *move;
+  bool refused = false;
+  for (Placement* placement : {&move->from, &move->to}) {
+    for (MeshAxis axis : kMeshAxes) {
+      Layout& layout = (*placement)[axis];
+      if (!layout.zigzag || (axis == MeshAxis::kCp && ShardsSequence(layout))) continue;
+      layout.zigzag = false;
+      refused = true;
+    }
+  }
+  if (!refused) return;
+  Diagnostic d = At(landing, Finding::kNoSuchRedistribution,
+                    std::string(what) + " " + std::to_string(position) + " of style '" + style.name +
+                        "' has a layout in zigzag that is not of the tokens of a sequence on cp");
+  d.declared = declared.from.ToText() + " -> " + declared.to.ToText();
+  d.required =
+      "shard(1, { zigzag = true }) on cp, as in on { cp = shard(1, { zigzag = true }) }; a shard without "
+      "zigzag of other dims and on other axes";
+  diagnostics.push_back(std::move(d));
 }
 
 // `features`: size of the tensor's last dim, -1 where that is not known.
@@ -481,12 +508,14 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
   ResolveParams(style, landing, mesh, layouts, diagnostics);
   for (size_t i = 0; i < layouts.inputs.size(); ++i) {
     const int64_t features = i == 0 ? layouts.in_features : -1;
+    CheckZigzag(style, landing, "input", i, layouts.inputs[i], diagnostics);
     FillEqualParts(features, landing, "input " + std::to_string(i), diagnostics.size() > before, layouts.inputs[i],
                    diagnostics);
     ResolveRedistribution(style, landing, "input", i, features, layouts.inputs[i], diagnostics);
     FitContextHeads(landing, mesh, "input", i, features, layouts.inputs[i], diagnostics);
   }
   for (size_t i = 0; i < layouts.outputs.size(); ++i) {
+    CheckZigzag(style, landing, "output", i, layouts.outputs[i], diagnostics);
     FillOutputHeads(style.heads, layouts.outputs[i]);
     const int64_t features = i == 0 ? layouts.out_features : -1;
     FillEqualParts(features, landing, "output " + std::to_string(i), diagnostics.size() > before, layouts.outputs[i],

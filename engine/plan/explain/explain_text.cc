@@ -211,6 +211,12 @@ void AddExported(std::string& out, const JsonValue& archives) {
   for (const auto& [key, texts] : values) out += "  " + key + ": " + Visible(Join(texts, "; ")) + "\n";
 }
 
+// Of FewestTokens.
+std::string TokensPerRank(const CompiledPlan& plan) {
+  const bool zigzag = plan.context_parallel && plan.own_tokens().zigzag;
+  return zigzag ? ", two tokens per rank, one in each chunk" : ", one token per rank";
+}
+
 }  // namespace
 
 std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options) {
@@ -248,7 +254,7 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
   out += "\ncollectives of one step" +
          (options.tokens ? ", " + std::to_string(options.tokens->batch) + " x " +
                                std::to_string(options.tokens->sequence) + " tokens"
-                         : ", one token per rank") +
+                         : TokensPerRank(plan)) +
          ":\n";
   AddDirection(out, totals.collectives, Direction::kForward);
   AddDirection(out, totals.collectives, Direction::kBackward);

@@ -136,9 +136,16 @@ int64_t ExchangeSize(const RedistributionSpec& spec, int64_t dim, int64_t mine) 
                                       (spec.from.zigzag ? spec.from.ToText() : "torch.chunk") + " gives them");
     d.path = spec.label.text();
     d.declared = "shards of sizes " + ShapeToString(sizes);
-    d.required = "shards of " + std::to_string(map->block()) + " elements (the last " +
-                 (spec.from.zigzag ? "chunks" : "shards") + " may be shorter) of a dim of " + std::to_string(full) +
-                 " elements";
+    const std::string of_dim = " of a dim of " + std::to_string(full) + " elements";
+    if (spec.from.zigzag) {
+      std::vector<int64_t> required;
+      for (size_t r = 0; r < sizes.size(); ++r) required.push_back(map->length(static_cast<int64_t>(r)));
+      d.required = "shards of sizes " + ShapeToString(required) + of_dim + ": rank r has the chunks r and " +
+                   std::to_string(2 * sizes.size() - 1) + " - r of " + std::to_string(2 * sizes.size()) +
+                   ", of which the last ones may be shorter or empty";
+    } else {
+      d.required = "shards of " + std::to_string(map->block()) + " elements (the last shards may be shorter)" + of_dim;
+    }
     throw PlanError({std::move(d)});
   }
   return full;

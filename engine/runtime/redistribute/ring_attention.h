@@ -2,8 +2,8 @@
 // receives the keys and values of the other ranks, those of one rank at a time, while it computes with those it has
 // (Liu et al. 2023, arXiv:2310.01889). The results of the blocks are merged by their log-sum-exp (Dao et al. 2022,
 // arXiv:2205.14135), so no rank holds all keys or a matrix of T x T scores. With an early and a late chunk of the
-// sequence on each rank (zigzag, as Megatron-LM and Zhu's ring-flash-attention have it) all ranks compute the same
-// number of scores; with plain chunks the last rank computes n blocks of them and the first one.
+// sequence on each rank (zigzag, as Megatron-LM and Zhu's ring-flash-attention have it) all n ranks compute the same
+// number of scores; with plain chunks the last rank computes n blocks of them, and the first rank one block.
 //
 //   forward    steps.count() exchanges of keys and values, each straight from the rank that has them
 //   backward   the same exchanges, and steps.count() exchanges of their gradients, straight back to that rank

@@ -15,6 +15,7 @@
 #include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 #include "engine/layout/shards.h"
+#include "engine/runtime/apply/applied_plan.h"
 #include "engine/runtime/redistribute/redistribute.h"
 
 namespace moonshard {
@@ -42,6 +43,11 @@ std::string SignatureOf(const at::Tensor& targets, const std::string& tokens) {
 }
 
 }  // namespace
+
+TokenShards TokenShards::Of(const AppliedPlan& applied) {
+  if (!applied.plan().context_parallel) return {};
+  return {AxisGroup::Make(applied.mesh(), MeshAxis::kCp), applied.plan().own_tokens()};
+}
 
 at::Tensor CrossEntropy(const Vocabulary& vocabulary, const TokenShards& shards, const ShardedLogits& logits,
                         const at::Tensor& targets, const CrossEntropyOptions& options) {

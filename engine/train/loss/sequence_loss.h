@@ -1,7 +1,7 @@
 // SequenceLoss: the cross entropy of logits whose tokens are shards of the sequence over a mesh axis (context
 // parallelism), without a gather of the logits:
 //
-//   const TokenShards sequence = {AxisGroup::Make(mesh, MeshAxis::kCp), plan.own_tokens()};
+//   const TokenShards sequence = TokenShards::Of(applied);               // once, of an AppliedPlan
 //   CrossEntropy(vocabulary, sequence, logits, targets).backward();      // logits [b, t, v], targets [b, T]
 //
 // Each rank computes the losses of its own tokens, and the sums of the ranks are added. A plan leaves the logits in
@@ -22,10 +22,16 @@
 
 namespace moonshard {
 
+class AppliedPlan;
+
 // The ranks that share the tokens, and the layout of the tokens over them: shard(1) or shard(1,zigzag).
 struct TokenShards {
   std::shared_ptr<AxisGroup> group;
   Layout layout;
+
+  // Returns the ranks of cp, in a group of its own, and the layout of the tokens over them in the plan; without a group
+  // if the plan does not shard the sequence on cp. Call it on every rank.
+  static TokenShards Of(const AppliedPlan& applied);
 };
 
 // Returns the cross entropy of all tokens, the same on every rank of `sequence`, which must have a group. `logits`

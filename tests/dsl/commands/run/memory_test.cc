@@ -80,9 +80,9 @@ TEST_CASE("the peak follows the plan") {
   CHECK_THAT(other.out, Contains("\"rank\": 1"));
 }
 
-// The last rank, which attends to all blocks of a ring.
+// The last rank, which attends to all blocks of a ring of plain chunks.
 TEST_CASE("the peak falls with the number of ranks that share the tokens") {
-  for (const std::string context : {"ulysses", "ring"}) {
+  for (const std::string context : {"ulysses", "ring", "plain_ring"}) {
     std::map<int64_t, int64_t> peaks;
     for (const int64_t cp : {1, 2, 4}) {
       const Outcome done =

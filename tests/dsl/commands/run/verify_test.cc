@@ -37,6 +37,9 @@ TEST_CASE("the shipped plans are verified") {
       {"mixtral", "cp=2", "context=ulysses"},
       {"mixtral", "cp=2", "context=ring"},
       {"mixtral", "cp=3", "context=ring"},
+      {"mistral_window8", "cp=4", "context=ring"},
+      {"mistral_window8", "cp=4", "context=plain_ring"},
+      {"qwen3_head_dim12", "cp=4", "context=ring"},
       {"mixtral", "ep=2", "exchange=true"},
       {"mixtral", "dp=2,ep=2", "exchange=true"},
       {"routers/mixtral", "ep=2,tp=2", "exchange=true"},
@@ -256,7 +259,7 @@ TEST_CASE("--types proves a plan that shards the sequence on cp") {
       {"qwen3_head_dim12", "cp=2,tp=2", "true"},
       {"gemma3_softcap", "cp=2,tp=2", "false"},
   }));
-  const std::string context = GENERATE("ulysses", "ring");
+  const std::string context = GENERATE("ulysses", "ring", "plain_ring");
   const Outcome done = Verify(model, {"--mesh", mesh, "--option", "context=" + context, "--option",
                                       "sequence_parallel=" + sequence_parallel, "--types", "--rank", "1"});
   INFO(done.ToText());
@@ -310,18 +313,22 @@ TEST_CASE("--types finds other heads on cp at the module that computes with them
 }
 
 TEST_CASE("--ops compares the operators of a plan that shards the sequence on cp") {
-  const auto [model, mesh] = GENERATE(table<std::string, std::string>({
-      {"llama_gqa", "cp=2"},
-      {"llama_gqa", "cp=2,tp=2"},
-      {"gemma3_softcap", "cp=2,tp=2"},
+  const auto [model, mesh, context] = GENERATE(table<std::string, std::string, std::string>({
+      {"llama_gqa", "cp=2", "ulysses"},
+      {"llama_gqa", "cp=2,tp=2", "ulysses"},
+      {"gemma3_softcap", "cp=2,tp=2", "ulysses"},
+      {"llama_gqa", "cp=2", "ring"},
+      {"llama_gqa", "cp=4", "ring"},
+      {"llama_gqa", "cp=2,tp=2", "ring"},
+      {"gemma3_softcap", "cp=2,tp=2", "ring"},
+      {"llama_gqa", "cp=2,tp=2", "plain_ring"},
   }));
-  const std::string context = GENERATE("ulysses", "ring");
   const Outcome done =
       Verify(model, {"--mesh", mesh, "--option", "context=" + context, "--option", "sequence_parallel=true", "--ops"});
   INFO(done.ToText());
   CHECK(done.code == 0);
   CHECK_THAT(done.out, Contains("results compared"));
-  CHECK((mesh == "cp=2" || done.out.find("against the run at cp=1") != std::string::npos));
+  CHECK((mesh.find("tp") == std::string::npos || done.out.find("against the run at cp=1") != std::string::npos));
   const Outcome bad = Verify("llama_gqa", {"--mesh", "cp=2", "--option", "context=ulysses", "--ops", "--plan",
                                            kPlanted + "context_wrong_heads.lua"});
   INFO(bad.ToText());

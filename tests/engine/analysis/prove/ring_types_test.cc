@@ -36,7 +36,7 @@ constexpr int64_t kTokensOfEqualShards = 12;
 
 // On a Recording mesh; `change` is called for a mesh with cp, of a plan with ddp.
 ShardedModel LoadOnRing(const std::string& name, const DeviceMesh& mesh, bool sequence_parallel,
-                        const std::function<void(CompiledPlan&)>& change) {
+                        const std::string& context, const std::function<void(CompiledPlan&)>& change) {
   const std::filesystem::path folder = SourcePath("tests/parity/" + name);
   const JsonValue config = ReadConfig(folder);
   ShardedModel out;
@@ -49,7 +49,7 @@ ShardedModel LoadOnRing(const std::string& name, const DeviceMesh& mesh, bool se
   inputs.config = config;
   inputs.mesh = mesh.shape();
   inputs.model = live.tree.get();
-  inputs.options["context"] = std::string("ring");
+  inputs.options["context"] = context;
   inputs.options["sequence_parallel"] = sequence_parallel;
   Plan plan = LoadPlanFile(SelectPlan(config).ValueOrThrow(), inputs).ValueOrThrow();
   if (change) plan.data_parallel.emplace().shards = false;
@@ -66,12 +66,12 @@ ShardedModel LoadOnRing(const std::string& name, const DeviceMesh& mesh, bool se
 }
 
 Proof ProveOnRing(const std::string& name, const std::string& mesh, bool sequence_parallel, int64_t rank,
-                  const std::function<void(CompiledPlan&)>& change = {}) {
+                  const std::string& context, const std::function<void(CompiledPlan&)>& change = {}) {
   const NamedTensors inputs = ReadTensors(SourcePath("tests/parity/" + name + "/inputs_1.safetensors"));
   return ProveAtTwoSizes(
       MeshShape::Parse(mesh).ValueOrThrow(),
       [&](const DeviceMesh& at, const TypeOptions& options) {
-        return ProveStep(LoadOnRing(name, at, sequence_parallel, change), inputs, options,
+        return ProveStep(LoadOnRing(name, at, sequence_parallel, context, change), inputs, options,
                          sequence_parallel || mesh == "cp=4" ? kTokensOfEqualShards : 0);
       },
       {}, rank);
@@ -84,7 +84,7 @@ TEST_CASE("recorded models are proven on a ring") {
          {std::tuple("cp=2", false, 1), std::tuple("cp=4", false, 3), std::tuple("cp=2,tp=2", false, 3),
           std::tuple("cp=2,tp=2", true, 3)}) {
       for (const int64_t rank : {0, last}) {
-        const Proof proof = ProveOnRing(name, mesh, sequence_parallel, rank);
+        const Proof proof = ProveOnRing(name, mesh, sequence_parallel, rank, "ring");
         INFO(name << " on " << mesh << (sequence_parallel ? " sequence parallel" : "") << ", rank " << rank << "\n"
                   << ToText(proof));
         CHECK(proof.holds());
@@ -94,9 +94,20 @@ TEST_CASE("recorded models are proven on a ring") {
   }
 }
 
+TEST_CASE("recorded models are proven on a ring of plain chunks") {
+  for (const char* name : {"llama_gqa", "mistral_window8"}) {
+    for (const auto& [mesh, sequence_parallel] : {std::pair("cp=2", false), std::pair("cp=2,tp=2", true)}) {
+      const Proof proof = ProveOnRing(name, mesh, sequence_parallel, 1, "plain_ring");
+      INFO(name << " on " << mesh << "\n" << ToText(proof));
+      CHECK(proof.holds());
+      CHECK(proof.sizes_compared);
+    }
+  }
+}
+
 TEST_CASE("a gradient that is not summed over the ring's ranks is a fault of its parameter") {
   const std::string path = "model.layers.1.input_layernorm";
-  const Proof proof = ProveOnRing("llama_gqa", "cp=2", false, 0, [&](CompiledPlan& plan) {
+  const Proof proof = ProveOnRing("llama_gqa", "cp=2", false, 0, "ring", [&](CompiledPlan& plan) {
     const auto m = static_cast<size_t>(plan.tree->Find(path));
     plan.layouts.push_back(plan.LayoutsOf(m));
     for (Placement& placement : plan.layouts.back().params) placement[MeshAxis::kCp] = Layout::Replicate();
@@ -196,9 +207,9 @@ struct HostNetImpl : torch::nn::Module {
 };
 MOONSHARD_MODULE(HostNet);
 
-Plan HostPlan(const MeshShape& mesh, bool own_logits) {
+Plan HostPlan(const MeshShape& mesh, bool own_logits, const Layout& tokens) {
   Placement own;
-  own[MeshAxis::kCp] = mesh.size(MeshAxis::kCp) > 1 ? Layout::Shard(1) : Layout::Replicate();
+  own[MeshAxis::kCp] = mesh.size(MeshAxis::kCp) > 1 ? tokens : Layout::Replicate();
   const auto style = [](const char* name, const Placement& from, const Placement& in, const Placement& out,
                         const Placement& to) {
     Style made;
@@ -217,7 +228,7 @@ Plan HostPlan(const MeshShape& mesh, bool own_logits) {
   return plan;
 }
 
-Proof ProveHost(const std::string& mesh_text, RingFault fault, int64_t rank) {
+Proof ProveHost(const std::string& mesh_text, RingFault fault, int64_t rank, const Layout& tokens = Layout::Shard(1)) {
   return ProveAtTwoSizes(
       MeshShape::Parse(mesh_text).ValueOrThrow(),
       [&](const DeviceMesh& mesh, const TypeOptions& options) {
@@ -225,7 +236,7 @@ Proof ProveHost(const std::string& mesh_text, RingFault fault, int64_t rank) {
         const LiveTree live = ReadLiveTree(*net).ValueOrThrow();
         const bool shifted = fault == RingFault::kShiftedLabels;
         CompiledPlan compiled =
-            ResolvePlan(std::make_shared<const Plan>(HostPlan(mesh.shape(), shifted)), live.tree, mesh.shape())
+            ResolvePlan(std::make_shared<const Plan>(HostPlan(mesh.shape(), shifted, tokens)), live.tree, mesh.shape())
                 .ValueOrThrow();
         const auto applied = AppliedPlan::Apply(live, std::move(compiled), mesh, {});
         const at::Tensor ids = at::arange(2 * kTokensOnRing).remainder(kIdsOnRing).view({2, kTokensOnRing});
@@ -250,9 +261,25 @@ Proof ProveHost(const std::string& mesh_text, RingFault fault, int64_t rank) {
 TEST_CASE("a host's own attention is proven on a ring") {
   for (const auto& [mesh, last] : {std::pair("cp=2", 1), std::pair("cp=4", 3), std::pair("dp=2,cp=2", 3)}) {
     for (const int64_t rank : {0, last}) {
-      const Proof proof = ProveHost(mesh, RingFault::kNone, rank);
-      INFO(mesh << ", rank " << rank << "\n" << ToText(proof));
-      CHECK(proof.holds());
+      for (const Layout& tokens : {Layout::Shard(1), Layout::Zigzag(1)}) {
+        const Proof proof = ProveHost(mesh, RingFault::kNone, rank, tokens);
+        INFO(mesh << ", rank " << rank << ", " << tokens.ToText() << "\n" << ToText(proof));
+        CHECK(proof.holds());
+      }
+    }
+  }
+}
+
+TEST_CASE("what is wrong around a ring of early and late chunks is a fault, on every rank") {
+  for (const auto& [fault, path] :
+       {std::pair(RingFault::kNoRing, "attention"), std::pair(RingFault::kShiftedLabels, "")}) {
+    for (const int64_t rank : {0, 1}) {
+      const Proof proof = ProveHost("cp=2", fault, rank, Layout::Zigzag(1));
+      INFO(static_cast<int>(fault) << " on rank " << rank << "\n" << ToText(proof));
+      CHECK_FALSE(proof.holds());
+      REQUIRE_FALSE(proof.faults.empty());
+      CHECK(proof.faults.front().path == path);
+      CHECK(proof.faults.front().axis == MeshAxis::kCp);
     }
   }
 }

@@ -67,6 +67,38 @@ TEST_CASE("a sequence that cp shards, and then tp") {
   CHECK(*again->map == *before.map);
 }
 
+// 8 tokens, of which rank 0 of cp has 0, 1, 6 and 7: the first rank of tp has the first half of it.
+TEST_CASE("a sequence that cp shards in zigzag, and then tp") {
+  for (const int64_t tp : {0, 1}) {
+    for (const int64_t cp : {0, 1}) {
+      const AxisType before = TypeOfLayout(Layout::Zigzag(1), Sizes{1, 4, 8}, 8, 2, cp);
+      const MovedAlong scattered = {MeshAxis::kTp, 2, tp, Layout::Partial(), Layout::Shard(1)};
+      const auto after = TypeBeside(before, MeshAxis::kCp, cp, scattered, Sizes{1, 4, 8}, Sizes{1, 2, 8}, true);
+      REQUIRE(after);
+      CHECK((after->map->of(0) == std::vector<Interval>{{tp == 0 ? 0 : 2, 2}}));
+      CHECK((after->map->of(1) == std::vector<Interval>{{tp == 0 ? 2 : 0, 2}}));
+      const MovedAlong gathered = {MeshAxis::kTp, 2, tp, Layout::Shard(1), Layout::Shared()};
+      const auto again = TypeBeside(*after, MeshAxis::kCp, cp, gathered, Sizes{1, 2, 8}, Sizes{1, 4, 8}, true);
+      REQUIRE(again);
+      CHECK(*again->map == *before.map);
+      // As plain shards, the second rank of tp has another order of the ranks.
+      const auto plain = TypeBeside(*after, MeshAxis::kCp, cp, gathered, Sizes{1, 2, 8}, Sizes{1, 4, 8}, false);
+      CHECK(plain.has_value() == (tp == 0));
+    }
+  }
+}
+
+TEST_CASE("zigzag shards of one length have an even number of elements") {
+  const AxisType even = TypeOfLayout(Layout::Zigzag(1), Sizes{1, 4, 8}, -1, 2, 0);
+  CHECK_FALSE(even.uneven);
+  REQUIRE(even.map != nullptr);
+  CHECK((even.map->of(0) == std::vector<Interval>{{0, 2}, {6, 2}}));
+  const AxisType odd = TypeOfLayout(Layout::Zigzag(1), Sizes{1, 5, 8}, -1, 2, 0);
+  CHECK(odd.uneven);
+  CHECK(odd.map == nullptr);
+  CHECK_FALSE(TypeOfLayout(Layout::Zigzag(1), Sizes{1, 5, 8}, -1, 1, 0).uneven);
+}
+
 TEST_CASE("what is not known is not guessed") {
   const AxisType type = OnTp(Layout::Shard(-1), {1, 6, 8}, 32, 0);  // of 32 features on 2 ranks, 8 are not a shard
   const AxisType half = OnTp(Layout::Shard(-1), {1, 6, 16}, 32, 0);

@@ -282,7 +282,9 @@ TEST_CASE("a ring is priced by the keys and gradients that a rank sends") {
   CHECK(bytes(CompileAttention("cp=3", Ring{8, 8, 4}), 1, Direction::kForward) == CollectiveCount{1, 3 * 8 * kToken});
   const CompiledPlan zigzag = CompileAttention("cp=3", Ring{8, 8, 0}, false, Layout::Zigzag(1));
   CHECK(zigzag.own_tokens() == Layout::Zigzag(1));
-  CHECK(FewestTokens(zigzag).sequence == 3);
+  CHECK(FewestTokens(zigzag).sequence == 6);
+  CHECK(FewestTokens(CompileAttention("cp=3", Ring{8, 8, 0})).sequence == 3);
+  CHECK(FewestTokens(CompileAttention("cp=3,tp=2", Ring{8, 8, 0}, false, Layout::Zigzag(1))).sequence == 6);
   CHECK(CompileAttention("cp=3", Ring{8, 8, 0}).own_tokens() == Layout::Shard(1));
   for (int64_t rank = 0; rank < 3; ++rank) {
     const int64_t keys = std::vector<int64_t>{4, 2, 0}[static_cast<size_t>(rank)];
@@ -302,7 +304,22 @@ TEST_CASE("the modules of a plan must have the same tokens on a rank of cp") {
     }
   });
   CHECK_THAT(errors, Contains("'attn.o_proj' has other tokens on a rank of cp than 'embed'") &&
-                         Contains("{cp: shard(1,zigzag), tp: shard(-1)} here") && Contains("cp: shard(1)"));
+                         Contains("{cp: shard(1,zigzag), tp: shard(-1)} here") && Contains("cp: shard(1)") &&
+                         Contains("context = \"plain_ring\""));
+  const std::string of_one = ErrorsOfAttention("cp=2", Ring{.heads = 8, .kv_heads = 8}, [](Plan& plan) {
+    plan.rules.erase(plan.rules.begin() + 1, plan.rules.end());
+    for (Placement* placement : {&plan.rules[0].style.outputs[0]->from, &plan.rules[0].style.outputs[0]->to}) {
+      (*placement)[MeshAxis::kCp] = Layout::Zigzag(1);
+    }
+  });
+  CHECK_THAT(of_one, Contains("'embed' has other tokens on a rank of cp in one input or output than in another one") &&
+                         Contains("declared: {cp: shard(1)} and {cp: shard(1,zigzag)}"));
+}
+
+TEST_CASE("a zigzag layout that is not of tokens does not make the tokens zigzag") {
+  CompiledPlan plan = CompileAttention("cp=2");
+  plan.layouts[plan.layouts_of[Find(plan, "attn.q_proj")]].outputs[0]->to[MeshAxis::kCp] = Layout::Zigzag(-1);
+  CHECK(plan.own_tokens() == Layout::Shard(1));
 }
 
 TEST_CASE("a parameter cannot be sharded in zigzag") {

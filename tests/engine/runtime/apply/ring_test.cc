@@ -47,6 +47,7 @@ struct PlainAttentionImpl : torch::nn::Module {
 };
 MOONSHARD_MODULE(PlainAttention);
 
+// Its values also depend on their positions, which are those of the rank's runs of tokens.
 struct RingedAttentionImpl : PlainAttentionImpl {
   bool SetRing(std::shared_ptr<const AttentionRing> given) {
     if (refuses && given) return false;
@@ -56,11 +57,15 @@ struct RingedAttentionImpl : PlainAttentionImpl {
   }
   at::Tensor Mix(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                  int64_t length) const override {
-    if (!ring) return PlainAttentionImpl::Mix(queries, keys, values, length);
-    return ring->Attend(queries, keys, values, length, {.scale = 1 / std::sqrt(static_cast<double>(kRingFeatures))});
+    const at::Tensor positions = at::arange(1, length + 1, at::kDouble).view({1, 1, length, 1});
+    if (!ring) return PlainAttentionImpl::Mix(queries, keys, values * positions, length);
+    runs = ring->OwnTokens(length).size();
+    const at::Tensor own = values * ring->OwnShard(positions, 2);
+    return ring->Attend(queries, keys, own, length, {.scale = 1 / std::sqrt(static_cast<double>(kRingFeatures))});
   }
   at::Tensor forward(const at::Tensor& x, int64_t length) { return PlainAttentionImpl::forward(x, length); }
   std::shared_ptr<const AttentionRing> ring;
+  mutable size_t runs = 0;  // of this rank's tokens
   bool refuses = false;
   int changes = 0;  // of the ring
 };
@@ -83,9 +88,9 @@ MOONSHARD_MODULE(RingedNet);
 using PlainNetImpl = RingNetImpl<PlainAttention>;
 MOONSHARD_MODULE(PlainNet);
 
-Plan PlanOnRing() {
+Plan PlanOnRing(const Layout& tokens = Layout::Shard(1)) {
   Placement own;
-  own[MeshAxis::kCp] = Layout::Shard(1);
+  own[MeshAxis::kCp] = tokens;
   const auto style = [](const char* name, const Placement& from, const Placement& in, const Placement& out,
                         const Placement& to) {
     Style made;
@@ -103,7 +108,8 @@ Plan PlanOnRing() {
 }
 
 TEST_CASE("a class with SetRing attends to the tokens of all ranks") {
-  for (const int64_t tokens : {1, 4, 7}) {
+  const Layout layout = GENERATE(Layout::Shard(1), Layout::Zigzag(1));
+  for (const int64_t tokens : {1, 4, 7, 12}) {
     torch::manual_seed(3);
     RingedNet alone;
     at::Tensor x = at::randn({2, tokens, kRingWidth}, at::kDouble).set_requires_grad(true);
@@ -115,8 +121,11 @@ TEST_CASE("a class with SetRing attends to the tokens of all ranks") {
         net->parameters()[p].data().copy_(alone->parameters()[p].data());
       }
       const at::Tensor own = x.detach().clone().set_requires_grad(true);
-      auto sharded = Parallelize(net, PlanOnRing(), mesh);
+      auto sharded = Parallelize(net, PlanOnRing(layout), mesh);
       const at::Tensor got = sharded.forward(own);
+      // Rank 2 has the neighbouring chunks 2 and 3 of 6.
+      const bool two_runs = layout.zigzag && tokens == 12 && mesh.rank() < 2;
+      Expect(net->attention->runs == (two_runs ? 2U : 1U) || tokens < 12, "the runs of tokens of this rank");
       Expect(got.allclose(want, 1e-12, 1e-12), "the result");
       got.pow(2).sum().backward();
       Expect(own.grad().allclose(x.grad(), 1e-12, 1e-12), "the gradient of the input");
