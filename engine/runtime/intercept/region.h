@@ -54,9 +54,9 @@ class Region {
   // of the result, which may then be partial, too. Call after DeclareInput of each.
   void DeclareAttention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                         const at::Tensor& gradient = {});
-  // Declares that `result`, an output of the region, is the gradient of the keys or the values `of` that attention makes
-  // of `gradient`: on axes other than the region's it has the heads of `of`, or else the layout of `gradient`. Call after
-  // DeclareOutput.
+  // Declares that `result`, an output of the region, is the gradient of the keys or the values `of` that attention
+  // makes of `gradient`: on axes other than the region's it has the heads of `of`, or else the layout of `gradient`.
+  // Call after DeclareOutput.
   void DeclareGradientOf(const at::Tensor& gradient, const at::Tensor& of, const at::Tensor& result);
   // Declares that `sum` is the sum of the ranks' `terms` over the region's axes. If the terms are gradients of shards
   // that several ranks hold, `sum` is the sum over the ranks that hold the same shard. `terms` is undefined on a rank
