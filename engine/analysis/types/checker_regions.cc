@@ -452,7 +452,7 @@ void OperatorChecker::RegionAttention(const RegionInfo& region, const std::array
       const bool shards = queries.is_shard() && queries.dim == kHeads && queries.lead == 1 && type.is_shard() &&
                           type.dim == kHeads && type.lead == 1;
       if (of_gradient && as.map == nullptr) return shards;
-      return shards && queries.map != nullptr && as.map != nullptr && *as.map == *queries.map;
+      return shards && queries.map != nullptr && as.map != nullptr && Corresponds(*queries.map, *as.map);
     };
     bool known = queries.is_known();
     bool together = true;
@@ -469,8 +469,8 @@ void OperatorChecker::RegionAttention(const RegionInfo& region, const std::array
     if (!known || together) continue;
     NoteUnproven(std::string(region.name) + ": on " + ToString(axes_[i].axis) +
                  " the heads of queries, keys, values and the gradient are not known to be the same: " +
-                 queries.ToString() + ", " + Get(heads[1])[i].ToString() + ", " + Get(heads[2])[i].ToString() +
-                 (gradient.defined() ? ", " + Get(gradient)[i].ToString() : ""));
+                 WithIndices(queries) + "; " + WithIndices(Get(heads[1])[i]) + "; " + WithIndices(Get(heads[2])[i]) +
+                 (gradient.defined() ? "; " + WithIndices(Get(gradient)[i]) : ""));
   }
 }
 
