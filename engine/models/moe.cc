@@ -34,28 +34,19 @@ ExpertsImpl::ExpertsImpl(const MoeOptions& options) {
   }
 }
 
-// The tokens of all experts are one gather and their results one sum, so that the cost is that of the chosen experts
-// only, whatever their number:
-//
-//   ids      [[3, 0], [1, 0]]            of the tokens t0, t1
-//   places   (0, 1) (1, 1) | (1, 0) | | (0, 0)      of experts 0, 1, 2, 3: token, rank of the expert for it
-//   rows     t0 t1 | t1 | | t0           a part for each expert
-//
-// Ids and weights are the same on all ranks if the router is replicated, and each rank then adds terms of the same
-// tokens; with sharded experts the sum is partial and the plan reduces it once for the block, not once per expert.
+// Tokens are gathered by expert, so the cost is that of the chosen experts only. Ids and weights are the same on all
+// ranks if the router is replicated, and each rank then adds terms of the same tokens; with sharded experts the sum is
+// partial and the plan reduces it once for the block, not once per expert.
 at::Tensor ExpertsImpl::forward(const at::Tensor& tokens, const at::Tensor& ids, const at::Tensor& weights) {
-  std::vector<at::Tensor> of_expert;
-  std::vector<int64_t> counts;
+  at::Tensor sum = at::zeros_like(tokens);
   for (size_t i = 0; i < experts_.size(); ++i) {
-    of_expert.push_back(ids.eq(static_cast<int64_t>(i)).nonzero());
-    counts.push_back(of_expert.back().size(0));
+    const at::Tensor places = ids.eq(static_cast<int64_t>(i)).nonzero();  // [n, 2]: token, rank of the expert for it
+    const at::Tensor token = places.select(1, 0);
+    const at::Tensor weight = weights.index({token, places.select(1, 1)}).unsqueeze(-1);
+    const at::Tensor result = experts_[i](tokens.index_select(0, token)) * weight;
+    sum = sum.index_add(0, token, result.to(sum.scalar_type()));
   }
-  const at::Tensor places = at::cat(of_expert);
-  const at::Tensor token = places.select(1, 0);
-  std::vector<at::Tensor> results = tokens.index_select(0, token).split_with_sizes(counts);
-  for (size_t i = 0; i < experts_.size(); ++i) results[i] = experts_[i](results[i]);
-  const at::Tensor weighted = at::cat(results) * weights.index({token, places.select(1, 1)}).unsqueeze(-1);
-  return at::zeros_like(tokens).index_add(0, token, weighted.to(tokens.scalar_type()));
+  return sum;
 }
 
 SparseMoeImpl::SparseMoeImpl(const MoeOptions& options) : options_(options) {
