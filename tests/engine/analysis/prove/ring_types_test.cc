@@ -149,7 +149,7 @@ struct HostAttentionImpl : torch::nn::Module {
     return true;
   }
   at::Tensor Positions(int64_t length) const {
-    const at::Tensor all = at::arange(1, length + 1, at::kFloat).view({1, 1, length, 1});
+    at::Tensor all = at::arange(1, length + 1, at::kFloat).view({1, 1, length, 1});
     if (ring == nullptr) return all;
     const AttentionRing::Tokens own = ring->OwnTokens(length).front();
     const auto declared = [&](int64_t first, int64_t count) {
