@@ -105,7 +105,7 @@ TEST_CASE("the words of Lua complete") {
   CHECK(complete("colwise { ") == Texts{"colwise { heads", "colwise { input", "colwise { output"});
   CHECK(complete("at(\"x\", colwise {heads = 8, inp") == Texts{"at(\"x\", colwise {heads = 8, input"});
   CHECK(complete("colwise { input = ").empty());  // a value
-  CHECK(complete("shard(0, { ") == Texts{"shard(0, { heads", "shard(0, { owner"});
+  CHECK(complete("shard(0, { ") == Texts{"shard(0, { heads", "shard(0, { owner", "shard(0, { zigzag"});
   CHECK(complete("at('lm_head', colwise({ he") == Texts{"at('lm_head', colwise({ heads"});
   CHECK(complete("at('lm_head', colwise {}, { ") == Texts{"at('lm_head', colwise {}, { optional"});
   CHECK(complete("colwise { input = shard(0, {}), inp") == Texts{"colwise { input = shard(0, {}), input"});

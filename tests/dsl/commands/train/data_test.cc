@@ -315,7 +315,8 @@ TEST_CASE("held-out parts cover every window once, and the rest counts nothing")
     REQUIRE(data.parts() == 3);
     for (int64_t part = 0; part < data.parts(); ++part) {
       const Batch batch = data.Part(part);
-      targets += batch["targets"].ne(-100).sum().item<int64_t>();
+      targets += batch.counted;
+      if (batch.counted == 0) continue;
       for (int64_t row = 0; row < batch["ids"].size(0); ++row) {
         if (batch["targets"][row][0].item<int64_t>() >= 0) begins.insert(batch["ids"][row][0].item<int64_t>());
       }

@@ -599,10 +599,11 @@ TEST_CASE("ring attention declares its layouts, and runs on the meta device with
       const std::string t = std::to_string(tokens);
       const std::string layout = zigzag ? "shard(2,zigzag)\n" : "shard(2)\n";
       const std::string takes = "ring attention at layers.0.attention ring attention takes " + layout;
+      const std::string takes_padding = "ring attention at layers.0.attention ring attention takes replicate\n";
       const auto makes = [&](const std::string& heads, const std::string& features) {
         return "makes [2, " + heads + ", " + t + ", " + features + "] " + layout;
       };
-      CHECK(declared.text == takes + takes + takes + makes("4", "5") +  // the forward
+      CHECK(declared.text == takes + takes + takes + takes_padding + makes("4", "5") +  // the forward
                                  takes + takes + takes + takes + makes("4", "3") + takes + makes("2", "3") + takes +
                                  makes("2", "5"));
       CHECK(k.grad().sizes() == k.sizes());
