@@ -261,8 +261,9 @@ PLANS = {
     "offload": 'return plan { extends "llama", fsdp { wrap = "model.layers.*", offload = true } }',
     "recompute": 'return plan { extends "llama", recompute { "model.layers.*" } }',
     "ddp": 'return plan { extends "llama", ddp {} }',
+    "lora": 'return plan { extends "llama", lora { at = "model.layers.*.{self_attn.{q,v},mlp.{up,down}}_proj", rank = 4 } }',
 }
-SHARED = [  # name, ranks, mesh, plan, options
+SHARED = [  # name, behind that of a model other than llama_gqa; ranks; mesh; plan; options
     ("tp2", 2, "tp=2", "", []),
     ("tp4", 4, "tp=4", "", []),
     ("tp2_sequence", 2, "tp=2", "", ["--option", "sequence_parallel=true"]),
@@ -272,32 +273,50 @@ SHARED = [  # name, ranks, mesh, plan, options
     ("ddp2", 2, "dp_replicate=2", "ddp", []),
     ("tp2_dp2", 4, "dp=2,tp=2", "fsdp", []),
     ("tp2_recompute", 2, "tp=2", "recompute", []),
+    ("cp2_ulysses", 2, "cp=2", "", ["--option", "context=ulysses"]),
+    ("cp2_ring", 2, "cp=2", "", ["--option", "context=ring"]),
+    ("cp4_ring", 4, "cp=4", "", ["--option", "context=ring"]),
+    ("cp2_plain_ring", 2, "cp=2", "", ["--option", "context=plain_ring"]),
+    ("cp2_tp2_ring", 4, "cp=2,tp=2", "", ["--option", "context=ring", "--option", "sequence_parallel=true"]),
+    ("mistral_window8 cp2_ring", 2, "cp=2", "", ["--option", "context=ring"]),
+    ("mixtral ep2", 2, "ep=2", "", ["--option", "exchange=true"]),
+    ("qwen3_moe ep4", 4, "ep=4", "", ["--option", "exchange=true"]),
+    ("mixtral tp2", 2, "tp=2", "", []),
+    ("lora_tp2", 2, "tp=2", "lora", []),
 ]
 
 
 def shared_card(run: Run, backend: str, env: dict[str, str]) -> dict[str, Any]:
-    model = run.bundle / "models" / "llama_gqa"
+    """Logits, loss and gradients of ranks that share the card, beside those of as many ranks on the CPU, which run at
+    the same time."""
+
+    def evaluate_row(row: tuple[str, int, str, str, list[str]], device: str, more: list[str],
+                     values: dict[str, str]) -> pathlib.Path:
+        label, count, mesh, plan, options = row
+        model = run.bundle / "models" / (label.split()[0] if " " in label else "llama_gqa")
+        output = run.folder / f"{label.replace(' ', '_')}_{device}_{backend or 'nccl'}.safetensors"
+        command = [run.moonshard, "eval", str(model), "--input", str(model / "inputs_1.safetensors"), "--grads",
+                   "--dtype", "float32", "--mesh", mesh, "--timeout", "60", *options]
+        if plan:
+            command += ["--plan", str(run.folder / f"{plan}.lua")]
+        run.ranks(count, [*command, "--device", device, "--output", str(output), *more], values)
+        return output
+
+    for name, text in PLANS.items():
+        (run.folder / f"{name}.lua").write_text(text)
     figures: dict[str, Any] = {}
     failed = []
-    for name, count, mesh, plan, options in SHARED:
-        more = list(options)
-        if plan:
-            file = run.folder / f"{plan}.lua"
-            file.write_text(PLANS[plan])
-            more += ["--plan", str(file)]
-        command = [run.moonshard, "eval", str(model), "--input", str(model / "inputs_1.safetensors"), "--grads",
-                   "--dtype", "float32", "--mesh", mesh, "--timeout", "60", *more]
-        try:
-            actual, expected = run.folder / f"{name}.safetensors", run.folder / f"{name}_cpu.safetensors"
-            run.ranks(count, [*command, "--device", run.device, "--output", str(actual),
-                              *(["--backend", backend] if backend else [])], env)
-            if not expected.exists():
-                run.ranks(count, [*command, "--device", "cpu", "--output", str(expected)])
-            figures[name] = run.difference(actual, expected)
-            expect_below(figures[name], 1e-4, name)
-        except Failed as error:
-            figures[name] = str(error)
-            failed.append(name)
+    with concurrent.futures.ThreadPoolExecutor(max(1, min(3, (os.cpu_count() or 2) // 4))) as pool:
+        expected = [pool.submit(evaluate_row, row, "cpu", [], {}) for row in SHARED]
+        for row, on_cpu in zip(SHARED, expected):
+            label = row[0]
+            try:
+                actual = evaluate_row(row, run.device, ["--backend", backend] if backend else [], env)
+                figures[label] = run.difference(actual, on_cpu.result())
+                expect_below(figures[label], 1e-4, label)
+            except Failed as error:
+                figures[label] = str(error)
+                failed.append(label)
     if failed:
         raise Failed(f"{', '.join(failed)} of {len(SHARED)}: " + json.dumps(figures))
     return figures
@@ -311,13 +330,13 @@ def nccl_of_the_bundle(run: Run) -> dict[str, str]:
             "NCCL_IB_DISABLE": "1"}
 
 
-@item(150)
+@item(240)
 def nccl_on_one_card(run: Run) -> dict[str, Any]:
     need_gpu(run)
     return shared_card(run, "", nccl_of_the_bundle(run))
 
 
-@item(150)
+@item(240)
 def gloo_on_one_card(run: Run) -> dict[str, Any]:
     need_gpu(run)
     return shared_card(run, "gloo", {})
@@ -355,6 +374,25 @@ def train_as_on_the_cpu(run: Run) -> dict[str, Any]:
     expect_below(worst, 1e-3, "losses against the CPU")
     expect_below(again, 1e-3, "losses after a resume")
     return {"first": a[0], "last": a[-1], "against_cpu": worst, "resumed": again}
+
+
+@item(60)
+def skipped_steps(run: Run) -> dict[str, Any]:
+    """Losses that are not finite: the same steps are skipped whether the host waits for the numbers of each step
+    (--ahead 0) or the device decides, and the run ends with the error."""
+    found = []
+    for ahead in ("0", "1"):
+        log = run.folder / f"skips_{ahead}.jsonl"
+        process = run.start(train(run, "--steps", "9", "--lr", "1e30", "--clip", "0", "--skips", "2", "--ahead", ahead,
+                                  "--device", run.device, "--log", str(log)))
+        text = run.finish([process])[0]
+        if process.returncode != 1 or "consecutive steps were skipped" not in text or "model." not in text:
+            raise Failed(f"exit code {process.returncode}: " + last_lines([text]))
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        found.append([line["skipped"] for line in lines if line.get("event") == "step"])
+    if found[0] != found[1] or True not in found[0]:
+        raise Failed(json.dumps(found))
+    return {"skipped": found[0]}
 
 
 @item(90)

@@ -35,6 +35,7 @@ constexpr NumberRange BelowOne(std::string_view option) {
 }
 
 constexpr std::array kRanges = {
+    Integer("--ahead", 0, 1, "steps"),
     Integer("--batch", 1, kMostBatch, "sequences"),
     BelowOne("--betas"),
     Integer("--check-inputs", 0, kMostSteps, "calls"),

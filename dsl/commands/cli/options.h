@@ -113,11 +113,12 @@ struct TrainVerb {
   double weight_decay = 0.1;        // of parameters of two dims or more
   std::pair<double, double> betas = {0.9, 0.95};
   double eps = 1e-8;
-  double clip = 1;           // largest norm of the gradients; 0: not clipped
-  int64_t check_inputs = 0;  // the tp ranks compare all inputs every so many calls; 0: only integers on the CPU
-  int64_t skips = 3;         // consecutive steps that may have a non-finite loss or gradients
-  std::string loss;          // next-tokens, or model: the loss that an exported program returns; "": by the data
-  int64_t loss_chunk = 0;    // number of tokens whose logits are in memory at once; 0: all
+  double clip = 1;               // largest norm of the gradients; 0: not clipped
+  int64_t check_inputs = 0;      // the tp ranks compare all inputs every so many calls; 0: only integers on the CPU
+  int64_t skips = 3;             // consecutive steps that may have a non-finite loss or gradients
+  std::optional<int64_t> ahead;  // steps that the host may begin before it reads the numbers of one; nullopt: by device
+  std::string loss;              // next-tokens, or model: the loss that an exported program returns; "": by the data
+  int64_t loss_chunk = 0;        // number of tokens whose logits are in memory at once; 0: all
   // The coefficients of the routers' losses (RouterLosses); nullopt: those of the config.
   std::optional<double> router_balance;
   std::optional<double> router_z;

@@ -61,6 +61,10 @@ void AddOptimizer(CLI::App& app, TrainVerb& train) {
   AddNumber(app, "--clip", train.clip,
             "largest global gradient norm; larger gradients are scaled down (default 1; 0: no clipping)");
   AddNumber(app, "--skips", train.skips, "tolerated consecutive steps with non-finite loss or gradients (default 3)");
+  AddNumber(
+      app, "--ahead", train.ahead,
+      "steps that the host may be ahead of the loss and the norm that it has read: 0 (default on a CPU) waits for "
+      "them at the end of each step; 1 (default on a GPU) does not, and reports them a step later");
 }
 
 void AddRecord(CLI::App& app, TrainVerb& train) {

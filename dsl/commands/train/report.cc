@@ -124,7 +124,7 @@ void Report::Warn(const Diagnostics& warnings) {
 void Report::Step(const StepNumbers& numbers) {
   static const CollectiveLabel label("memory of each rank");
   const Clock::time_point now = Clock::now();
-  const double seconds = Seconds(now - last_);
+  const double seconds = numbers.seconds.value_or(Seconds(now - last_));
   last_ = now;
   if (units_ == 0) first_step_ = numbers.step - 1;
   units_ += numbers.units;

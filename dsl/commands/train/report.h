@@ -21,9 +21,10 @@ struct StepNumbers {
   std::optional<double> router_loss;  // the weighted losses of the routers, which are trained besides
   double grad_norm = 0;               // before clipping
   double learning_rate = 0;
-  bool skipped = false;         // the parameters are unchanged, because the loss or a gradient is not finite
-  int64_t units = 0;            // tokens or examples of the step, over all ranks
-  CollectiveCount collectives;  // of this rank, of all kinds
+  std::optional<double> seconds;  // of the step; nullopt: since the previous step was reported
+  bool skipped = false;           // the parameters are unchanged, because the loss or a gradient is not finite
+  int64_t units = 0;              // tokens or examples of the step, over all ranks
+  CollectiveCount collectives;    // of this rank, of all kinds
   // Of a plan that sends tokens to experts: the largest number of tokens that an expert received, as a multiple of the
   // mean over all experts, and the number of tokens that were not sent to one of their experts, over all ranks.
   std::optional<double> expert_load;

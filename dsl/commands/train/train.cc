@@ -1,14 +1,18 @@
 #include "dsl/commands/train/train.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <deque>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/ops/stack.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "dsl/commands/cli/verbs.h"
 #include "dsl/commands/train/batches.h"
@@ -44,6 +48,7 @@ class TrainingRun {
         optimizer_(MakeOptimizer(verb_, model_)),
         schedule_(ScheduleOf(verb_)),
         compute_type_(ComputeType(verb_)),
+        ahead_(verb_.ahead.value_or(mesh_.device().is_cpu() ? 0 : 1)),
         report_(verb_, mesh_, world_, data_.unit()),
         saves_(verb_, mesh_, model_, folder_, lm_.net.recipes, optimizer_, data_, report_) {
     report_.Warn(model_.plan().findings);
@@ -54,7 +59,8 @@ class TrainingRun {
     if (!verb_.eval_data.empty()) held_out_.emplace(OpenData(kind_, verb_.eval_data, verb_, mesh_, folder_, 1));
     CheckExamples(mesh_, lm_.net, loss_, data_, held_out_ ? &*held_out_ : nullptr);
     Agree(mesh_, "the training run",
-          Describe(verb_) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : ""));
+          Describe(verb_) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : "") + "\n--ahead " +
+              std::to_string(ahead_));
     at::manual_seed(verb_.seed + static_cast<uint64_t>(DrawPlace()));
     if (const std::optional<int64_t> resumed = saves_.Resume()) {
       step_ = *resumed;
@@ -72,13 +78,17 @@ class TrainingRun {
   int Go() {
     report_.Begin();
     while (step_ < verb_.steps && stopped_ == 0) {
-      report_.Step(Step());
+      Step();
+      const bool evaluates = verb_.eval_every > 0 && step_ % verb_.eval_every == 0;
+      const bool saves = verb_.save_every > 0 && step_ % verb_.save_every == 0;
+      SettleAllBut(evaluates || saves || !checked_ || !taken_.back().values.defined() ? 0 : ahead_);
       if (!checked_) CheckCalls();
-      if (verb_.eval_every > 0 && step_ % verb_.eval_every == 0) Evaluate();
-      if (verb_.save_every > 0 && step_ % verb_.save_every == 0) saves_.Begin(step_);
+      if (evaluates) Evaluate();
+      if (saves) saves_.Begin(step_);
       // All ranks stop after the same step, whichever received the signal.
       stopped_ = static_cast<int>(world_.Max(StopRequest::Asked(), CollectiveLabel("whether to stop")));
     }
+    SettleAllBut(0);
     saves_.End(step_);
     if (evaluated_ != step_ && stopped_ == 0) Evaluate();
     report_.End(model_, step_, stopped_);
@@ -97,8 +107,10 @@ class TrainingRun {
   // skipped step counts as taken: its rows are used, and the schedule continues.
   // The loss of the routers is of the tokens of a micro-batch on all ranks, and is not weighted by labels; that of the
   // step is the mean over the micro-batches.
-  StepNumbers Step() {
-    StepNumbers numbers;
+  void Step() {
+    Taken& taken = taken_.emplace_back();
+    StepNumbers& numbers = taken.numbers;
+    Mark(taken.begun);
     numbers.units = data_.units_per_step();
     numbers.learning_rate = LearningRate(schedule_, step_);
     SetLearningRate(optimizer_, numbers.learning_rate);
@@ -121,24 +133,19 @@ class TrainingRun {
       const at::Tensor mean = LossOf(batch);
       const at::Tensor part = batch.counted == 0 ? mean * 0 : mean / (counted / static_cast<double>(batch.counted));
       const std::optional<at::Tensor> of_routers = loss_.OfRouters();
-      if (of_routers) {
-        (part + *of_routers / verb_.micro_batches).backward();
-        router_losses.push_back(of_routers->detach().to(at::kDouble));
-      } else {
-        part.backward();
-      }
+      if (of_routers) router_losses.push_back(of_routers->detach().to(at::kDouble));
+      const at::Tensor whole = of_routers ? part + *of_routers / verb_.micro_batches : part;
+      whole.backward(ahead_ > 0 ? Seed(whole) : at::Tensor());
       losses.push_back(part.detach().to(at::kDouble));
     }
-    unlabelled_ = counted == 0;
-    // The norm is read before the losses: a read waits for the GPU, and the kernels of the norm should not.
-    numbers.grad_norm = verb_.clip > 0 ? ClipGradNorm(model_, verb_.clip) : GradNorm(model_);
-    const at::Tensor parts = at::stack(losses).cpu();
-    double loss = 0;
-    for (int64_t micro = 0; micro < parts.numel(); ++micro) loss += parts.const_data_ptr<double>()[micro];
-    if (!router_losses.empty()) numbers.router_loss = at::stack(router_losses).mean().item<double>();
-    numbers.loss = world_.Mean(unlabelled_ ? std::nan("") : loss, CollectiveLabel("loss"));
-    numbers.skipped = !std::isfinite(numbers.loss) || !std::isfinite(numbers.grad_norm);
-    if (!numbers.skipped) optimizer_.step();
+    taken.unlabelled = counted == 0;
+    const at::Tensor loss = at::stack(losses).sum();
+    const at::Tensor of_routers = router_losses.empty() ? at::Tensor() : at::stack(router_losses).mean();
+    if (ahead_ > 0 && GradientsOnDevice(model_) && optimizer_.CanFuse(/*any_device=*/true)) {
+      UpdateAhead(taken, loss, of_routers);
+    } else {
+      Update(taken, loss, of_routers);
+    }
 
     data_.EndStep();
     numbers.step = ++step_;
@@ -146,8 +153,92 @@ class TrainingRun {
     const CollectiveCount of_loss = Total(loss_.counts());
     numbers.collectives = {of_model.count + of_loss.count, of_model.bytes + of_loss.bytes};
     CountLoads(numbers);
-    CountSkips(numbers);
-    return numbers;
+  }
+
+  // A step that the device may still be computing.
+  struct Taken {
+    StepNumbers numbers;
+    bool unlabelled = false;  // no label of the batch counts
+    // Of a step that the device decided on, in host memory, float64: the loss of this rank, that of the routers, the
+    // norm, whether it was skipped, and the norms of the gradients by parameter. Undefined: `numbers` is complete.
+    at::Tensor values;
+    // The device begins the step; `values` are there. None on a CPU.
+    std::optional<c10::Event> begun;
+    std::optional<c10::Event> copied;
+    std::chrono::steady_clock::time_point queued = std::chrono::steady_clock::now();  // when the step began on the host
+  };
+
+  // Makes an event that measures time, behind all work that is queued on the device.
+  void Mark(std::optional<c10::Event>& event) const {
+    const c10::Device device = mesh_.device();
+    if (device.is_cpu()) return;
+    event.emplace(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+    event->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+
+  // Reads the loss and the norm, and then makes the update or skips it.
+  void Update(Taken& taken, const at::Tensor& loss, const at::Tensor& of_routers) {
+    SettleAllBut(1);  // this step is the newest
+    StepNumbers& numbers = taken.numbers;
+    // The norm is read before the losses: a read waits for the GPU, and the kernels of the norm should not.
+    numbers.grad_norm = verb_.clip > 0 ? ClipGradNorm(model_, verb_.clip) : GradNorm(model_);
+    const auto of_rank = loss.item<double>();
+    if (of_routers.defined()) numbers.router_loss = of_routers.item<double>();
+    numbers.loss = world_.Mean(taken.unlabelled ? std::nan("") : of_rank, CollectiveLabel("loss"));
+    numbers.skipped = !std::isfinite(numbers.loss) || !std::isfinite(numbers.grad_norm);
+    if (!numbers.skipped) optimizer_.step();
+  }
+
+  // Leaves both to the device, which skips the update where the norm is not finite; Settle reads the numbers when the
+  // device has come to them. Seed has made the norm of all ranks NaN if the loss of one rank is not finite.
+  void UpdateAhead(Taken& taken, const at::Tensor& loss, const at::Tensor& of_routers) {
+    const DeviceNorm norm = verb_.clip > 0 ? ClipGradNormOnDevice(model_, verb_.clip) : GradNormOnDevice(model_);
+    const at::Tensor skip =
+        taken.unlabelled ? at::ones_like(norm.norm, at::kFloat) : at::isfinite(norm.norm).logical_not().to(at::kFloat);
+    optimizer_.FusedStepUnless(skip);
+    const at::Tensor routers = of_routers.defined() ? of_routers : at::zeros_like(norm.norm);
+    const at::Tensor values =
+        at::cat({at::stack({loss, routers, norm.norm, skip.to(at::kDouble)}), norm.of_parameters});
+    taken.numbers.router_loss = of_routers.defined() ? std::optional(0.0) : std::nullopt;
+    if (values.is_cpu()) {
+      taken.values = values;
+      taken.numbers.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - taken.queued).count();
+      return;
+    }
+    taken.values = at::empty(values.sizes(), values.options().device(at::kCPU).pinned_memory(true));
+    taken.values.copy_(values, /*non_blocking=*/true);
+    Mark(taken.copied);
+  }
+
+  // The gradient of the loss with respect to itself: 1, or NaN where the loss is not finite, so that the gradients then
+  // are not finite either.
+  static at::Tensor Seed(const at::Tensor& loss) {
+    const at::NoGradGuard no_grad;
+    return at::where(at::isfinite(loss), at::ones_like(loss), at::full_like(loss, std::nan("")));
+  }
+
+  // Completes and reports the oldest steps, until `left` of them are not settled.
+  void SettleAllBut(int64_t left) {
+    while (static_cast<int64_t>(taken_.size()) > left) {
+      Taken& taken = taken_.front();
+      StepNumbers& numbers = taken.numbers;
+      at::Tensor norms;
+      if (taken.values.defined()) {
+        if (taken.copied && !taken.copied->query()) taken.copied->synchronize();
+        mesh_.CheckPeers();
+        if (taken.copied) numbers.seconds = taken.begun->elapsedTime(*taken.copied) / 1000;
+        const auto* values = taken.values.const_data_ptr<double>();
+        numbers.loss = world_.Mean(taken.unlabelled ? std::nan("") : values[0], CollectiveLabel("loss"));
+        if (numbers.router_loss) numbers.router_loss = values[1];
+        numbers.grad_norm = values[2];
+        numbers.skipped = values[3] != 0;
+        norms = taken.values.slice(0, 4);
+        optimizer_.Settle(numbers.skipped);
+      }
+      CountSkips(taken, norms);
+      report_.Step(numbers);
+      taken_.pop_front();
+    }
   }
 
   // How evenly the router spread the tokens of the step over the experts of all layers and ranks. Ranks of tp have the
@@ -226,15 +317,17 @@ class TrainingRun {
   }
 
   // A loss or norm that is not finite: the step is skipped and reported with the first parameter that is not finite.
-  void CountSkips(const StepNumbers& numbers) {
+  // `norms`: of the gradients, if the device decided on the step and the gradients may be those of the next one.
+  void CountSkips(const Taken& taken, const at::Tensor& norms) {
+    const StepNumbers& numbers = taken.numbers;
     skips_ = numbers.skipped ? skips_ + 1 : 0;
     if (!numbers.skipped) return;
-    const NonFinite found = FindNonFinite(model_, world_);
-    Diagnostic d = MakeDiagnostic(Finding::kNotFinite, "step " + std::to_string(step_) + " has loss " +
+    const NonFinite found = norms.defined() ? FindNonFinite(model_, world_, norms) : FindNonFinite(model_, world_);
+    Diagnostic d = MakeDiagnostic(Finding::kNotFinite, "step " + std::to_string(numbers.step) + " has loss " +
                                                            std::to_string(numbers.loss) + " and a gradient norm of " +
                                                            std::to_string(numbers.grad_norm));
     d.path = found.path;
-    d.declared = unlabelled_          ? "no label of the batch counts: the loss is a mean over nothing"
+    d.declared = taken.unlabelled     ? "no label of the batch counts: the loss is a mean over nothing"
                  : found.path.empty() ? ""
                  : found.in_parameter ? "this parameter has a value that is not finite"
                                       : "the gradient of this parameter is not finite";
@@ -274,13 +367,14 @@ class TrainingRun {
   AdamW optimizer_;
   Schedule schedule_;
   c10::ScalarType compute_type_;
+  int64_t ahead_;
   Report report_;
   Saves saves_;
   int64_t step_ = 0;  // taken so far
   int64_t evaluated_ = -1;
   bool checked_ = false;
   int64_t skips_ = 0;        // in a row
-  bool unlabelled_ = false;  // the newest batch has no label that counts
+  std::deque<Taken> taken_;  // the newest steps, whose numbers are not reported yet
   int stopped_ = 0;          // the signal that stopped the run
 };
 

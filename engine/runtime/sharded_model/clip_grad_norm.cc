@@ -57,19 +57,18 @@ at::Tensor Counted(const LiveParameter& parameter, const AppliedPlan& model, con
   return grad;
 }
 
-// Adds up p-th powers axis by axis. An all-gather and a local sum, not an all-reduce: every rank adds the same numbers
-// in the same order, so the result, and with it the scale, is the same to the bit on every rank. Ranks that scaled by
-// different last bits would let replicated parameters drift apart.
-double Combine(const AppliedPlan& model, const std::vector<MeshAxis>& combined, double local, bool largest) {
+// Adds up p-th powers axis by axis; `local` is a float64 tensor of one element on the mesh's device. An all-gather and a
+// local sum, not an all-reduce: every rank adds the same numbers in the same order, so the result, and with it the
+// scale, is the same to the bit on every rank. Ranks that scaled by different last bits would let replicated parameters
+// drift apart.
+at::Tensor Combine(const AppliedPlan& model, const std::vector<MeshAxis>& combined, at::Tensor local, bool largest) {
   static const CollectiveLabel label("gradient norm");
   for (MeshAxis axis : combined) {
-    AxisGroup& group = model.group(axis);
     CollectiveUse use;
     use.direction = Direction::kBackward;
     use.label = &label;
-    const at::Tensor mine = at::full({1}, local, at::TensorOptions().dtype(at::kDouble).device(model.mesh().device()));
-    const at::Tensor all = group.AllGather(mine, use);
-    local = (largest ? all.max() : all.sum()).item<double>();
+    const at::Tensor all = model.group(axis).AllGather(local, use);
+    local = (largest ? all.max() : all.sum()).view({1});
   }
   return local;
 }
@@ -114,8 +113,9 @@ double GradNorm(const AppliedPlan& model, double p) {
     // A NaN stays one: std::max would drop it.
     local = largest ? (std::isnan(norm) || norm > local ? norm : local) : local + std::pow(norm, p);
   }
-  const double all = Combine(model, combined, local, largest);
-  return largest ? all : std::pow(all, 1 / p);
+  const auto on_device = at::TensorOptions().dtype(at::kDouble).device(model.mesh().device());
+  if (!combined.empty()) local = Combine(model, combined, at::full({1}, local, on_device), largest).item<double>();
+  return largest ? local : std::pow(local, 1 / p);
 }
 
 double ClipGradNorm(AppliedPlan& model, double max_norm, double p) {
@@ -127,6 +127,51 @@ double ClipGradNorm(AppliedPlan& model, double max_norm, double p) {
       at::Tensor grad = parameter.tensor.grad();
       if (!parameter.is_buffer && grad.defined()) grad.mul_(scale);
     }
+  }
+  return norm;
+}
+
+bool GradientsOnDevice(const AppliedPlan& model) {
+  return std::ranges::all_of(model.parameters(), [&](const LiveParameter& parameter) {
+    const at::Tensor grad = parameter.tensor.grad();
+    return parameter.is_buffer || !grad.defined() || grad.device().type() == model.mesh().device().type();
+  });
+}
+
+DeviceNorm GradNormOnDevice(const AppliedPlan& model, double p) {
+  const at::NoGradGuard no_grad;
+  const bool largest = std::isinf(p);
+  const std::vector<MeshAxis> combined = CombinedAxes(model);
+  std::vector<at::Tensor> counted;
+  std::vector<int64_t> places;
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    const at::Tensor grad = Counted(model.parameters()[i], model, combined);
+    if (!grad.defined() || grad.numel() == 0) continue;
+    counted.push_back(grad);
+    places.push_back(static_cast<int64_t>(i));
+  }
+  const auto on_device = at::TensorOptions().dtype(at::kDouble).device(model.mesh().device());
+  DeviceNorm out;
+  out.of_parameters = at::zeros({static_cast<int64_t>(model.parameters().size())}, on_device);
+  // The places are known on the host: each is a view that is written, so no index is copied to the device.
+  std::vector<at::Tensor> slots;
+  slots.reserve(places.size());
+  for (const int64_t place : places) slots.push_back(out.of_parameters.select(0, place));
+  if (!counted.empty()) at::_foreach_copy_(slots, at::_foreach_norm(counted, p, at::kDouble));
+  at::Tensor all = largest ? out.of_parameters.max() : out.of_parameters.pow(p).sum();
+  all = Combine(model, combined, all.view({1}), largest);
+  out.norm = (largest ? all : all.pow(1 / p)).select(0, 0);
+  return out;
+}
+
+DeviceNorm ClipGradNormOnDevice(AppliedPlan& model, double max_norm, double p) {
+  const at::NoGradGuard no_grad;
+  DeviceNorm norm = GradNormOnDevice(model, p);
+  // A NaN stays one: clamp keeps it.
+  const at::Tensor scale = (max_norm / (norm.norm + 1e-6)).clamp_max(1);
+  for (const LiveParameter& parameter : model.parameters()) {
+    at::Tensor grad = parameter.tensor.grad();
+    if (!parameter.is_buffer && grad.defined()) grad.mul_(scale);
   }
   return norm;
 }

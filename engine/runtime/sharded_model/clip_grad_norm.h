@@ -16,4 +16,21 @@ double GradNorm(const AppliedPlan& model, double p = 2);
 // makes the finite elements 0 and the infinite ones NaN. To avoid this, skip the step if GradNorm is not finite.
 double ClipGradNorm(AppliedPlan& model, double max_norm, double p = 2);
 
+// The same without a wait of the host for the device: a read of the norm is left to the caller, who can do it when the
+// device has come to it.
+struct DeviceNorm {
+  at::Tensor norm;  // a float64 scalar on the mesh's device: what GradNorm returns
+  // [model.parameters().size()], float64, on the mesh's device: the p-norm of what this rank counts of the gradient of
+  // each parameter, 0 where it counts nothing. Every element of every gradient is counted by one rank of the combined
+  // axes, so a gradient that is not finite shows on some rank.
+  at::Tensor of_parameters;
+};
+
+// Whether all gradients are on the mesh's device, as the two functions below require. Gradients of offloaded shards are
+// not.
+bool GradientsOnDevice(const AppliedPlan& model);
+// GradNorm and ClipGradNorm. Clipping multiplies every gradient also by a factor of 1, which changes no bit.
+DeviceNorm GradNormOnDevice(const AppliedPlan& model, double p = 2);
+DeviceNorm ClipGradNormOnDevice(AppliedPlan& model, double max_norm, double p = 2);
+
 }  // namespace moonshard

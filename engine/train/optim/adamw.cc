@@ -11,6 +11,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
+#include "engine/core/base/check.h"
+
 namespace moonshard {
 namespace {
 
@@ -31,7 +33,7 @@ bool Alike(const at::Tensor& parameter, const at::Tensor& other) {
 
 }  // namespace
 
-bool AdamW::CanFuse() {
+bool AdamW::CanFuse(bool any_device) {
   std::optional<c10::Device> device;
   for (const torch::optim::OptimizerParamGroup& group : param_groups()) {
     if (static_cast<const torch::optim::AdamWOptions&>(group.options()).amsgrad()) return false;
@@ -39,7 +41,9 @@ bool AdamW::CanFuse() {
       const at::Tensor& gradient = parameter.grad();
       if (!gradient.defined()) continue;
       if (!device) device = parameter.device();
-      if (!parameter.is_cuda() || parameter.device() != *device || !Alike(parameter, gradient)) return false;
+      if ((!parameter.is_cuda() && !any_device) || parameter.device() != *device || !Alike(parameter, gradient)) {
+        return false;
+      }
       const auto found = state().find(parameter.unsafeGetTensorImpl());
       if (found == state().end()) continue;
       const auto& state = static_cast<const torch::optim::AdamWParamState&>(*found->second);
@@ -60,10 +64,25 @@ at::Tensor AdamW::step(LossClosure closure) {
   return loss;
 }
 
+void AdamW::FusedStep() { Fused(std::nullopt); }
+
+void AdamW::FusedStepUnless(const at::Tensor& skip) { Fused(skip); }
+
+void AdamW::Settle(bool skipped) {
+  Check(!unsettled_.empty(), "no step of AdamW is unsettled");
+  if (skipped) {
+    for (State* state : unsettled_.front()) state->step(state->step() - 1);
+    skipped_.sub_(1);
+  }
+  unsettled_.pop_front();
+}
+
 // The operator reads the number of the step from a tensor on the device, for the correction of the moments' bias. The
-// state keeps it as an integer, as torch::optim::AdamW does, so the tensor is filled anew: no copy from the host.
-void AdamW::FusedStep() {
+// state keeps it as an integer, as torch::optim::AdamW does, so the tensor is filled anew: no copy from the host. Steps
+// that the device skipped, and of which the host does not know yet, are subtracted on the device.
+void AdamW::Fused(const std::optional<at::Tensor>& skip) {
   const c10::NoGradGuard no_grad;
+  std::vector<State*> counted;
   for (const torch::optim::OptimizerParamGroup& group : param_groups()) {
     const auto& options = static_cast<const torch::optim::AdamWOptions&>(group.options());
     std::map<std::pair<at::ScalarType, int64_t>, FusedGroup> groups;
@@ -80,6 +99,7 @@ void AdamW::FusedStep() {
       }
       auto& state = static_cast<torch::optim::AdamWParamState&>(*slot);
       state.step(state.step() + 1);
+      counted.push_back(&state);
       FusedGroup& fused = groups[{parameter.scalar_type(), state.step()}];
       fused.parameters.push_back(parameter);
       fused.gradients.push_back(gradient);
@@ -87,14 +107,19 @@ void AdamW::FusedStep() {
       fused.second_moments.push_back(state.exp_avg_sq());
     }
     for (auto& [key, fused] : groups) {
-      const at::Tensor step = at::full({}, static_cast<double>(key.second),
-                                       fused.parameters.front().options().dtype(at::kFloat).requires_grad(false));
+      at::Tensor step = at::full({}, static_cast<double>(key.second),
+                                 fused.parameters.front().options().dtype(at::kFloat).requires_grad(false));
+      if (skipped_.defined()) step.sub_(skipped_);
       const std::vector<at::Tensor> steps(fused.parameters.size(), step);
       at::_fused_adamw_(fused.parameters, fused.gradients, fused.first_moments, fused.second_moments, {}, steps,
                         options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
-                        options.weight_decay(), options.eps(), /*amsgrad=*/false, /*maximize=*/false);
+                        options.weight_decay(), options.eps(), /*amsgrad=*/false, /*maximize=*/false,
+                        /*grad_scale=*/std::nullopt, skip);
     }
   }
+  if (!skip) return;
+  skipped_ = skipped_.defined() ? skipped_.add(*skip) : skip->clone();
+  unsettled_.push_back(std::move(counted));
 }
 
 // Weight decay is for matrices and not for vectors (norms, biases). By the shape of the full parameter, so that all

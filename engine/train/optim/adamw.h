@@ -4,6 +4,10 @@
 // Stage before: apply (gradients are summed when backward returns). See also: learning_rate.h, finite.h.
 #pragma once
 
+#include <deque>
+#include <optional>
+#include <vector>
+
 #include <torch/optim/adamw.h>
 
 #include "engine/runtime/apply/applied_plan.h"
@@ -21,8 +25,22 @@ class AdamW : public torch::optim::AdamW {
   // One fused step, also of parameters on the CPU. Requires what is said above, except the device.
   void FusedStep();
 
+  // A step that the device decides on, so that the host need not wait for what it depends on: `skip`, a float32 scalar
+  // on the device of the parameters, is 1 where no parameter, moment or number of steps is to change, else 0. Until
+  // Settle says what it was, state() counts the step as taken. Requires CanFuse, on any device.
+  void FusedStepUnless(const at::Tensor& skip);
+  // Says whether the device skipped the oldest step of FusedStepUnless that was not settled yet. Waits for nothing.
+  void Settle(bool skipped);
+  // Whether the fused operator can make the next step: what is said above. `any_device`: also on a CPU.
+  bool CanFuse(bool any_device = false);
+
  private:
-  bool CanFuse();
+  using State = torch::optim::AdamWParamState;
+
+  void Fused(const std::optional<at::Tensor>& skip);
+
+  std::deque<std::vector<State*>> unsettled_;  // what each step counted
+  at::Tensor skipped_;  // float32 on the device: of the steps that state() counts, how many were skipped
 };
 
 // Returns AdamW with two parameter groups: first the parameters of two dims or more, with `options.weight_decay()`,

@@ -19,4 +19,7 @@ struct NonFinite {
 // parameter that is not finite causes gradients that are not finite.
 NonFinite FindNonFinite(const AppliedPlan& model, const World& world);
 
+// The same when the gradients of the step are gone: `norms`, on the CPU, is DeviceNorm::of_parameters of that step.
+NonFinite FindNonFinite(const AppliedPlan& model, const World& world, const at::Tensor& norms);
+
 }  // namespace moonshard

@@ -427,9 +427,10 @@ TEST_CASE("text is a token per byte, for a vocabulary that has as many") {
 
 TEST_CASE("a loss that is no number: the step is left out and named, and too many in a row end the run") {
   const ScratchFolder folder;
+  const std::string ahead = GENERATE("0", "1");
   const Outcome done = RunTraining(TrainWords(folder, {"--steps", "9", "--mesh", "tp=2", "--lr", "1e30", "--clip", "0",
-                                                       "--skips", "2", "--log", folder / "log"}));
-  INFO(done.ToText());
+                                                       "--skips", "2", "--log", folder / "log", "--ahead", ahead}));
+  INFO("--ahead " << ahead << "\n" << done.ToText());
   CHECK(done.code == 1);
   CHECK_THAT(done.err, Contains("warning[MS0511]") && Contains("step 2 has loss ") && Contains("is not finite") &&
                            Contains("model.") && Contains("consecutive steps were skipped"));
@@ -440,6 +441,44 @@ TEST_CASE("a loss that is no number: the step is left out and named, and too man
   REQUIRE(steps.size() >= 3);
   CHECK_FALSE(steps[0].Find("skipped")->AsBool());
   CHECK(steps.back().Find("skipped")->AsBool());
+}
+
+TEST_CASE("a run whose host is a step ahead reports and trains what one that waits does") {
+  const ScratchFolder folder;
+  struct Row {
+    std::string name;
+    Words more;
+  };
+  const std::vector<Row> rows = {
+      {"one rank", {"--micro-batches", "2", "--eval-data", folder / "held.bin", "--eval-every", "3"}},
+      {"tp", {"--mesh", "tp=2", "--option", "sequence_parallel=true"}},
+      {"fsdp", {"--mesh", "dp=2"}},
+      {"no clipping", {"--mesh", "tp=2", "--clip", "0"}},
+  };
+  folder.Write("held.bin", RawTokens<uint16_t>(SomeTokens(200, 60)));
+  for (const Row& row : rows) {
+    std::vector<std::vector<JsonValue>> steps;
+    for (const std::string ahead : {"0", "1"}) {
+      const std::string log = folder / (row.name + ahead);
+      Words words = {"--steps", "7",          "--dtype",      "float64", "--log",   log,
+                     "--save",  log + ".run", "--save-every", "2",       "--ahead", ahead};
+      words.insert(words.end(), row.more.begin(), row.more.end());
+      const Outcome done = RunTraining(TrainWords(folder, words));
+      INFO(row.name << "\n" << done.ToText());
+      REQUIRE(done.code == 0);
+      steps.push_back(LogLines(log));
+      REQUIRE(steps.back().size() == 7);
+    }
+    for (size_t i = 0; i < 7; ++i) {
+      INFO(row.name << ", step " << i + 1);
+      for (const char* field : {"loss", "grad_norm"}) {
+        CHECK(steps[1][i].Find(field)->AsDouble() == Approx(steps[0][i].Find(field)->AsDouble()).epsilon(1e-9));
+      }
+      for (const char* field : {"step", "tokens", "collectives", "collective_bytes", "learning_rate"}) {
+        CHECK(WriteJson(*steps[1][i].Find(field), 0) == WriteJson(*steps[0][i].Find(field), 0));
+      }
+    }
+  }
 }
 
 TEST_CASE("what cannot be trained is said once, and nothing begins") {

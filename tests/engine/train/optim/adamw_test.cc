@@ -156,6 +156,48 @@ TEST_CASE("the fused step is the step of torch::optim::AdamW, and either continu
   CHECK((sets[0][0] - at::sin(at::arange(24, at::kFloat)).view({4, 6})).abs().max().item<double>() > 1e-2);
 }
 
+TEST_CASE("steps that the device skips leave no trace, whether the host knows of them at once or later") {
+  const auto options = torch::optim::AdamWOptions(1e-2).weight_decay(0.1).betas({0.8, 0.9}).eps(1e-6);
+  // Settled after as many further steps; 0: at once.
+  for (const size_t later : {0, 1, 3}) {
+    std::vector<std::vector<at::Tensor>> sets;
+    for (int run = 0; run < 2; ++run) {
+      sets.push_back({at::sin(at::arange(24, at::kDouble)).requires_grad_(),
+                      at::cos(at::arange(24, at::kDouble)).requires_grad_()});
+    }
+    AdamW plain(sets[0], options);
+    AdamW ahead(sets[1], options);
+    const std::vector<bool> skipped = {false, true, false, true, true, false, false, true};
+    size_t settled = 0;
+    for (size_t step = 0; step < skipped.size(); ++step) {
+      for (const auto& set : sets) {
+        for (size_t i = 0; i < set.size(); ++i) {
+          const at::Tensor& parameter = set[i];
+          // The second parameter gets a gradient in the third step, and its number of steps is another.
+          if (i == 1 && step < 2) continue;
+          at::Tensor gradient = at::sin(at::arange(24, at::kDouble) * 3 + static_cast<double>(step));
+          if (skipped[step]) gradient = gradient / 0.0;
+          parameter.mutable_grad() = gradient;
+        }
+      }
+      if (!skipped[step]) plain.FusedStep();
+      ahead.FusedStepUnless(at::full({}, skipped[step] ? 1 : 0, at::kFloat));
+      while (step + 1 - settled > later) ahead.Settle(skipped[settled++]);
+    }
+    while (settled < skipped.size()) ahead.Settle(skipped[settled++]);
+    for (size_t i = 0; i < 2; ++i) {
+      INFO("settled " << later << " steps later, parameter " << i);
+      CHECK(at::equal(sets[0][i], sets[1][i]));
+      const auto steps = [&](AdamW& optimizer) {
+        const auto& state = optimizer.state().at(optimizer.param_groups()[0].params()[i].unsafeGetTensorImpl());
+        return static_cast<const torch::optim::AdamWParamState&>(*state).step();
+      };
+      CHECK(steps(plain) == steps(ahead));
+      CHECK(steps(ahead) == (i == 0 ? 4 : 3));
+    }
+  }
+}
+
 TEST_CASE("the optimizer of adapters has the factors of the active adapter, which Initialize leaves as they are") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
     Plan plan = BlockPlan(false);
