@@ -419,10 +419,12 @@ def train_two_ranks(run: Run) -> dict[str, Any]:
     return figures
 
 
-def synchronisations(run: Run, ranks: int, env: dict[str, str], *more: str, name: str = "llama_gqa") -> float:
-    """The waits of the host in one step: those of 12 steps less those of 4, by 8. The places of the calls are in OUT."""
+def synchronisations(run: Run, ranks: int, env: dict[str, str], *more: str, name: str = "llama_gqa") -> dict[str, float]:
+    """The waits of the host in one step: those of 12 steps less those of 4, by 8. `for_the_step_before`: for an event,
+    behind the numbers of the step before, which the host waits for where it is a whole step ahead of the device;
+    `in_the_step`: all others. The places of the calls are in OUT."""
     shim = run.bundle / "lib" / "libcount_synchronisations.so"
-    totals = []
+    totals: dict[str, list[int]] = {"in_the_step": [], "for_the_step_before": []}
     places = ""
     for steps in (4, 12):
         count = run.folder / f"count{time.monotonic_ns()}"
@@ -431,11 +433,16 @@ def synchronisations(run: Run, ranks: int, env: dict[str, str], *more: str, name
         command = train(run, "--steps", str(steps), "--device", "cuda", "--log-every", "1000", *more, name=name)
         run.ranks(ranks, command, mine)
         counts = [p.read_text() for p in sorted(run.folder.glob(count.name + ".*"))]
-        totals.append(max([int(re.match(r"total (\d+)", text).group(1)) for text in counts] or [0]))
+        of_ranks = []
+        for text in counts:
+            events = sum(int(n) for n in re.findall(r"^(\d+) cudaEventSynchronize", text, re.M))
+            of_ranks.append((int(re.match(r"total (\d+)", text).group(1)) - events, events))
+        totals["in_the_step"].append(max([all_others for all_others, _ in of_ranks] or [0]))
+        totals["for_the_step_before"].append(max([events for _, events in of_ranks] or [0]))
         places = "\n".join(counts)
     words = [name, str(ranks), *(m for m in more if not m.startswith("-"))]
     (run.out / ("synchronisations_" + re.sub(r"[^A-Za-z0-9]+", "_", "_".join(words)) + ".txt")).write_text(places)
-    return (totals[1] - totals[0]) / 8
+    return {kind: (counts[1] - counts[0]) / 8 for kind, counts in totals.items()}
 
 
 @item(150)
@@ -453,6 +460,11 @@ def synchronisations_of_a_step(run: Run) -> dict[str, Any]:
         figures["tp2_sequence"] = synchronisations(run, 2, env, "--mesh", "tp=2", "--option", "sequence_parallel=true")
     except Skipped as reason:
         figures["two_ranks"] = str(reason)
+    # The host needs the numbers of tokens of the experts.
+    waiting = [name for name, count in figures.items()
+               if name not in ("mixtral", "qwen3_moe") and isinstance(count, dict) and count["in_the_step"] > 0]
+    if waiting:
+        raise Failed(f"the host waits in a step of {', '.join(waiting)}: {json.dumps(figures)}")
     return figures
 
 
