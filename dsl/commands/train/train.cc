@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -26,7 +27,19 @@
 namespace moonshard {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
 constexpr int kSignalled = 128;  // what a shell adds to the number of a signal that ended a program
+
+std::vector<std::shared_ptr<AxisGroup>> GroupsOf(const DeviceMesh& mesh) {
+  std::vector<std::shared_ptr<AxisGroup>> groups;
+  for (const MeshAxis axis : kMeshAxes) {
+    if (mesh.shape().size(axis) > 1) groups.push_back(AxisGroup::Make(mesh, axis));
+  }
+  return groups;
+}
 
 class TrainingRun {
  public:
@@ -39,6 +52,7 @@ class TrainingRun {
       : verb_(verb),
         mesh_(OpenMesh(verb_)),
         world_(mesh_),
+        groups_(GroupsOf(mesh_)),
         kind_(ResolveData(verb_, mesh_)),
         folder_(OpenFolder(verb_)),
         data_(OpenData(kind_, verb_.data, verb_, mesh_, folder_, verb_.micro_batches)),
@@ -135,13 +149,13 @@ class TrainingRun {
       const std::optional<at::Tensor> of_routers = loss_.OfRouters();
       if (of_routers) router_losses.push_back(of_routers->detach().to(at::kDouble));
       const at::Tensor whole = of_routers ? part + *of_routers / verb_.micro_batches : part;
-      whole.backward(ahead_ > 0 ? Seed(whole) : at::Tensor());
+      whole.backward();
       losses.push_back(part.detach().to(at::kDouble));
     }
     taken.unlabelled = counted == 0;
     const at::Tensor loss = at::stack(losses).sum();
     const at::Tensor of_routers = router_losses.empty() ? at::Tensor() : at::stack(router_losses).mean();
-    if (ahead_ > 0 && GradientsOnDevice(model_) && optimizer_.CanFuse(/*any_device=*/true)) {
+    if (DeviceDecides()) {
       UpdateAhead(taken, loss, of_routers);
     } else {
       Update(taken, loss, of_routers);
@@ -165,8 +179,29 @@ class TrainingRun {
     // The device begins the step; `values` are there. None on a CPU.
     std::optional<c10::Event> begun;
     std::optional<c10::Event> copied;
-    std::chrono::steady_clock::time_point queued = std::chrono::steady_clock::now();  // when the step began on the host
+    // On the host: the step begins; on a CPU, it has ended.
+    Clock::time_point queued = Clock::now();
+    Clock::time_point done = {};
   };
+
+  // The time of a step that the device decided on: from the end of the step before it, or, behind other work, from its
+  // own begin. In the time of the device, which is later than that of the host.
+  void Measure(Taken& taken) {
+    if (taken.copied) {
+      const c10::Event& from = device_end_ ? *device_end_ : *taken.begun;
+      taken.numbers.seconds = from.elapsedTime(*taken.copied) / 1000;
+      device_end_ = std::move(taken.copied);
+    } else {
+      taken.numbers.seconds = Seconds(taken.done - host_end_.value_or(taken.queued));
+      host_end_ = taken.done;
+    }
+  }
+
+  // The next step is measured from its own begin.
+  void MeasureAnew() {
+    device_end_.reset();
+    host_end_.reset();
+  }
 
   // Makes an event that measures time, behind all work that is queued on the device.
   void Mark(std::optional<c10::Event>& event) const {
@@ -179,6 +214,7 @@ class TrainingRun {
   // Reads the loss and the norm, and then makes the update or skips it.
   void Update(Taken& taken, const at::Tensor& loss, const at::Tensor& of_routers) {
     SettleAllBut(1);  // this step is the newest
+    MeasureAnew();
     StepNumbers& numbers = taken.numbers;
     // The norm is read before the losses: a read waits for the GPU, and the kernels of the norm should not.
     numbers.grad_norm = verb_.clip > 0 ? ClipGradNorm(model_, verb_.clip) : GradNorm(model_);
@@ -187,14 +223,24 @@ class TrainingRun {
     numbers.loss = world_.Mean(taken.unlabelled ? std::nan("") : of_rank, CollectiveLabel("loss"));
     numbers.skipped = !std::isfinite(numbers.loss) || !std::isfinite(numbers.grad_norm);
     if (!numbers.skipped) optimizer_.step();
+    if (ahead_ > 0) numbers.seconds = Seconds(Clock::now() - taken.queued);
   }
 
-  // Leaves both to the device, which skips the update where the norm is not finite; Settle reads the numbers when the
-  // device has come to them. Seed has made the norm of all ranks NaN if the loss of one rank is not finite.
+  // Whether the device can decide on the step, on all ranks: the two ways exchange numbers at different times, and
+  // gradients are a rank's own.
+  bool DeviceDecides() const {
+    if (ahead_ == 0) return false;
+    const bool can = GradientsOnDevice(model_) && optimizer_.CanFuse(/*any_device=*/true);
+    return world_.Max(can ? 0 : 1, CollectiveLabel("whether the device decides on the step")) == 0;
+  }
+
+  // Leaves both to the device, which skips the update where the norm or the loss of any rank is not finite;
+  // SettleAllBut reads the numbers when the device has come to them.
   void UpdateAhead(Taken& taken, const at::Tensor& loss, const at::Tensor& of_routers) {
     const DeviceNorm norm = verb_.clip > 0 ? ClipGradNormOnDevice(model_, verb_.clip) : GradNormOnDevice(model_);
-    const at::Tensor skip =
-        taken.unlabelled ? at::ones_like(norm.norm, at::kFloat) : at::isfinite(norm.norm).logical_not().to(at::kFloat);
+    const at::NoGradGuard no_grad;
+    const at::Tensor bad = at::isfinite(norm.norm).logical_and(at::isfinite(loss)).logical_not().to(at::kFloat);
+    const at::Tensor skip = taken.unlabelled ? at::ones_like(bad) : OnAnyRank(bad);
     optimizer_.FusedStepUnless(skip);
     const at::Tensor routers = of_routers.defined() ? of_routers : at::zeros_like(norm.norm);
     const at::Tensor values =
@@ -202,7 +248,7 @@ class TrainingRun {
     taken.numbers.router_loss = of_routers.defined() ? std::optional(0.0) : std::nullopt;
     if (values.is_cpu()) {
       taken.values = values;
-      taken.numbers.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - taken.queued).count();
+      taken.done = Clock::now();
       return;
     }
     taken.values = at::empty(values.sizes(), values.options().device(at::kCPU).pinned_memory(true));
@@ -210,11 +256,14 @@ class TrainingRun {
     Mark(taken.copied);
   }
 
-  // The gradient of the loss with respect to itself: 1, or NaN where the loss is not finite, so that the gradients then
-  // are not finite either.
-  static at::Tensor Seed(const at::Tensor& loss) {
-    const at::NoGradGuard no_grad;
-    return at::where(at::isfinite(loss), at::ones_like(loss), at::full_like(loss, std::nan("")));
+  // 1 on all ranks where `flag`, a float32 scalar on the mesh's device, is 1 on any.
+  at::Tensor OnAnyRank(at::Tensor flag) const {
+    static const CollectiveLabel label("whether the loss is finite");
+    CollectiveUse use;
+    use.direction = Direction::kBackward;
+    use.label = &label;
+    for (const std::shared_ptr<AxisGroup>& group : groups_) flag = group->AllGather(flag.view({1}), use).max();
+    return flag;
   }
 
   // Completes and reports the oldest steps, until `left` of them are not settled.
@@ -226,7 +275,7 @@ class TrainingRun {
       if (taken.values.defined()) {
         if (taken.copied && !taken.copied->query()) taken.copied->synchronize();
         mesh_.CheckPeers();
-        if (taken.copied) numbers.seconds = taken.begun->elapsedTime(*taken.copied) / 1000;
+        Measure(taken);
         const auto* values = taken.values.const_data_ptr<double>();
         numbers.loss = world_.Mean(taken.unlabelled ? std::nan("") : values[0], CollectiveLabel("loss"));
         if (numbers.router_loss) numbers.router_loss = values[1];
@@ -276,8 +325,9 @@ class TrainingRun {
 
   // Runs `read`, which reads data, and throws on every rank if it throws on any: otherwise the other ranks would wait
   // in the collectives of the forward. Success is agreed with one all-reduced flag; only errors go through the store.
+  // The steps before are reported first.
   template <class Read>
-  void ReadTogether(const Read& read) const {
+  void ReadTogether(const Read& read) {
     Diagnostics errors;
     try {
       read();
@@ -285,7 +335,10 @@ class TrainingRun {
       errors = error.diagnostics();
     }
     const int64_t any = world_.Max(errors.empty() ? 0 : 1, CollectiveLabel("whether the data is read"));
-    if (any != 0) ThrowTogether(mesh_, "read the data", errors);
+    if (any == 0) return;
+    std::erase_if(taken_, [](const Taken& taken) { return taken.numbers.step == 0; });  // the one that begins
+    SettleAllBut(0);
+    ThrowTogether(mesh_, "read the data", errors);
   }
 
   at::Tensor LossOf(const Batch& batch) const {
@@ -312,6 +365,7 @@ class TrainingRun {
       labels += static_cast<double>(labels_of_part);
     }
     lm_.net.module->train();
+    MeasureAnew();
     const CollectiveLabel label("held-out loss");
     report_.Eval(step_, world_.Mean(sum, label) / world_.Mean(labels, label));
   }
@@ -357,6 +411,7 @@ class TrainingRun {
   const StopRequest stop_;
   DeviceMesh mesh_;
   World world_;
+  std::vector<std::shared_ptr<AxisGroup>> groups_;  // of all axes of several ranks
   DataKind kind_;
   ModelFolder folder_;
   Batches data_;
@@ -373,9 +428,11 @@ class TrainingRun {
   int64_t step_ = 0;  // taken so far
   int64_t evaluated_ = -1;
   bool checked_ = false;
-  int64_t skips_ = 0;        // in a row
-  std::deque<Taken> taken_;  // the newest steps, whose numbers are not reported yet
-  int stopped_ = 0;          // the signal that stopped the run
+  int64_t skips_ = 0;                          // in a row
+  std::optional<c10::Event> device_end_;       // of the step that was settled last
+  std::optional<Clock::time_point> host_end_;  // likewise
+  std::deque<Taken> taken_;                    // the newest steps, whose numbers are not reported yet
+  int stopped_ = 0;                            // the signal that stopped the run
 };
 
 }  // namespace

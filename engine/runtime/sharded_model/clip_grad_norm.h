@@ -29,7 +29,8 @@ struct DeviceNorm {
 // Whether all gradients are on the mesh's device, as the two functions below require. Gradients of offloaded shards are
 // not.
 bool GradientsOnDevice(const AppliedPlan& model);
-// GradNorm and ClipGradNorm. Clipping multiplies every gradient also by a factor of 1, which changes no bit.
+// GradNorm and ClipGradNorm. Clipping multiplies every gradient also by a factor of 1, which changes no bit; a gradient
+// in bfloat16 is multiplied by the factor in bfloat16.
 DeviceNorm GradNormOnDevice(const AppliedPlan& model, double p = 2);
 DeviceNorm ClipGradNormOnDevice(AppliedPlan& model, double max_norm, double p = 2);
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,11 +25,20 @@ struct FusedGroup {
   std::vector<at::Tensor> second_moments;
 };
 
+// Whether both have their elements in one order. The stride of a dim of size 1 says nothing.
+bool SameOrder(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes()) return false;
+  for (int64_t dim = 0; dim < a.dim(); ++dim) {
+    if (a.size(dim) > 1 && a.stride(dim) != b.stride(dim)) return false;
+  }
+  return true;
+}
+
 // The operator walks the memory of its tensors in one order.
 bool Alike(const at::Tensor& parameter, const at::Tensor& other) {
   return at::isFloatingType(parameter.scalar_type()) && !other.is_sparse() && other.device() == parameter.device() &&
-         other.scalar_type() == parameter.scalar_type() && other.sizes() == parameter.sizes() &&
-         other.strides() == parameter.strides() && parameter.is_non_overlapping_and_dense();
+         other.scalar_type() == parameter.scalar_type() && SameOrder(parameter, other) &&
+         parameter.is_non_overlapping_and_dense();
 }
 
 }  // namespace
@@ -71,21 +81,22 @@ void AdamW::FusedStepUnless(const at::Tensor& skip) { Fused(skip); }
 void AdamW::Settle(bool skipped) {
   Check(!unsettled_.empty(), "no step of AdamW is unsettled");
   if (skipped) {
-    for (State* state : unsettled_.front()) state->step(state->step() - 1);
-    skipped_.sub_(1);
+    for (State* state : unsettled_.front().counted) state->step(state->step() - 1);
   }
   unsettled_.pop_front();
 }
 
 // The operator reads the number of the step from a tensor on the device, for the correction of the moments' bias. The
 // state keeps it as an integer, as torch::optim::AdamW does, so the tensor is filled anew: no copy from the host. Steps
-// that the device skipped, and of which the host does not know yet, are subtracted on the device.
+// that the device may have skipped, and of which the host does not know yet, are subtracted on the device. A parameter
+// that had no gradient in such a step did not count it, so these steps are a part of what a group has in common.
 void AdamW::Fused(const std::optional<at::Tensor>& skip) {
   const c10::NoGradGuard no_grad;
-  std::vector<State*> counted;
+  Unsettled step;
+  if (skip) step.skip = *skip;
   for (const torch::optim::OptimizerParamGroup& group : param_groups()) {
     const auto& options = static_cast<const torch::optim::AdamWOptions&>(group.options());
-    std::map<std::pair<at::ScalarType, int64_t>, FusedGroup> groups;
+    std::map<std::tuple<at::ScalarType, int64_t, std::vector<size_t>>, FusedGroup> groups;
     for (const at::Tensor& parameter : group.params()) {
       const at::Tensor& gradient = parameter.grad();
       if (!gradient.defined()) continue;
@@ -99,27 +110,29 @@ void AdamW::Fused(const std::optional<at::Tensor>& skip) {
       }
       auto& state = static_cast<torch::optim::AdamWParamState&>(*slot);
       state.step(state.step() + 1);
-      counted.push_back(&state);
-      FusedGroup& fused = groups[{parameter.scalar_type(), state.step()}];
+      std::vector<size_t> unsure;
+      for (size_t i = 0; i < unsettled_.size(); ++i) {
+        if (unsettled_[i].counted.contains(&state)) unsure.push_back(i);
+      }
+      step.counted.insert(&state);
+      FusedGroup& fused = groups[{parameter.scalar_type(), state.step(), std::move(unsure)}];
       fused.parameters.push_back(parameter);
       fused.gradients.push_back(gradient);
       fused.first_moments.push_back(state.exp_avg());
       fused.second_moments.push_back(state.exp_avg_sq());
     }
     for (auto& [key, fused] : groups) {
-      at::Tensor step = at::full({}, static_cast<double>(key.second),
-                                 fused.parameters.front().options().dtype(at::kFloat).requires_grad(false));
-      if (skipped_.defined()) step.sub_(skipped_);
-      const std::vector<at::Tensor> steps(fused.parameters.size(), step);
+      at::Tensor number = at::full({}, static_cast<double>(std::get<1>(key)),
+                                   fused.parameters.front().options().dtype(at::kFloat).requires_grad(false));
+      for (const size_t i : std::get<2>(key)) number.sub_(unsettled_[i].skip);
+      const std::vector<at::Tensor> steps(fused.parameters.size(), number);
       at::_fused_adamw_(fused.parameters, fused.gradients, fused.first_moments, fused.second_moments, {}, steps,
                         options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
                         options.weight_decay(), options.eps(), /*amsgrad=*/false, /*maximize=*/false,
                         /*grad_scale=*/std::nullopt, skip);
     }
   }
-  if (!skip) return;
-  skipped_ = skipped_.defined() ? skipped_.add(*skip) : skip->clone();
-  unsettled_.push_back(std::move(counted));
+  if (skip) unsettled_.push_back(std::move(step));
 }
 
 // Weight decay is for matrices and not for vectors (norms, biases). By the shape of the full parameter, so that all

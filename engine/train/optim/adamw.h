@@ -6,7 +6,7 @@
 
 #include <deque>
 #include <optional>
-#include <vector>
+#include <set>
 
 #include <torch/optim/adamw.h>
 
@@ -27,7 +27,8 @@ class AdamW : public torch::optim::AdamW {
 
   // A step that the device decides on, so that the host need not wait for what it depends on: `skip`, a float32 scalar
   // on the device of the parameters, is 1 where no parameter, moment or number of steps is to change, else 0. Until
-  // Settle says what it was, state() counts the step as taken. Requires CanFuse, on any device.
+  // Settle says what it was, state() counts the step as taken, and must not be replaced or changed by step(). Requires
+  // CanFuse, on any device, and a `skip` that does not change until Settle.
   void FusedStepUnless(const at::Tensor& skip);
   // Says whether the device skipped the oldest step of FusedStepUnless that was not settled yet. Waits for nothing.
   void Settle(bool skipped);
@@ -39,8 +40,12 @@ class AdamW : public torch::optim::AdamW {
 
   void Fused(const std::optional<at::Tensor>& skip);
 
-  std::deque<std::vector<State*>> unsettled_;  // what each step counted
-  at::Tensor skipped_;  // float32 on the device: of the steps that state() counts, how many were skipped
+  // A step of which the host does not know whether the device skipped it.
+  struct Unsettled {
+    at::Tensor skip;
+    std::set<State*> counted;  // whose number of steps it is part of
+  };
+  std::deque<Unsettled> unsettled_;
 };
 
 // Returns AdamW with two parameter groups: first the parameters of two dims or more, with `options.weight_decay()`,

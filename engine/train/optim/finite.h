@@ -19,7 +19,8 @@ struct NonFinite {
 // parameter that is not finite causes gradients that are not finite.
 NonFinite FindNonFinite(const AppliedPlan& model, const World& world);
 
-// The same when the gradients of the step are gone: `norms`, on the CPU, is DeviceNorm::of_parameters of that step.
+// The same when the gradients of the step are gone: `norms`, on the CPU, is DeviceNorm::of_parameters of that step. The
+// parameters are checked as they are now: a later step may have changed them.
 NonFinite FindNonFinite(const AppliedPlan& model, const World& world, const at::Tensor& norms);
 
 }  // namespace moonshard

@@ -221,6 +221,39 @@ TEST_CASE("a step whose labels are all ignored is skipped, and says so") {
   CHECK_THAT(done.err, Contains("no label of the batch counts"));
 }
 
+// The square of 1e30 is no float32, its derivative is one.
+TEST_CASE("a step whose loss alone is not finite is skipped, whether the host or the device decides") {
+  const ScratchFolder scratch;
+  std::vector<float> features(size_t{8} * 6);
+  for (size_t i = 0; i < features.size(); ++i) features[i] = static_cast<float>(i % 7) / 7;
+  std::vector<float> labels(size_t{8} * 2, 0.5F);
+  labels[9] = 1e30F;  // of the fifth of eight rows
+  const auto bytes = [](const std::vector<float>& numbers) {
+    return std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float));
+  };
+  const std::string data = scratch.Write("data.safetensors", TensorFile({{"features", "F32", "[8,6]", bytes(features)},
+                                                                         {"labels", "F32", "[8,2]", bytes(labels)}}));
+  for (const Words& mesh :
+       std::vector<Words>{{}, {"--mesh", "dp=2", "--plan", PlanOf(scratch, "regression", "ddp {}")}}) {
+    std::vector<std::vector<std::string>> skipped(2);
+    std::vector<double> last;
+    for (const std::string ahead : {"0", "1"}) {
+      const std::string log = scratch / (ahead + std::to_string(mesh.size()));
+      Words words = TrainOn("regression", data, {"--steps", "6", "--batch", "4", "--ahead", ahead, "--log", log});
+      Add(words, mesh);
+      const Outcome done = RunGood(words);
+      CHECK_THAT(done.err, Contains("has loss inf and a gradient norm of ") && !Contains("a gradient norm of nan"));
+      for (const JsonValue& step : LogLines(log)) {
+        skipped[ahead == "1" ? 1 : 0].push_back(step.Find("skipped")->AsBool() ? "skipped" : "taken");
+      }
+      last.push_back(Losses(log).back());
+    }
+    CHECK(std::ranges::count(skipped[0], "skipped") == 3);
+    CHECK(skipped[0] == skipped[1]);
+    if (skipped[0].back() == "taken") CHECK(last[0] == Approx(last[1]).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("files of examples that do not fit the program are refused before the first step") {
   const ScratchFolder scratch;
   const std::string ids = RawTokens<int64_t>({5, 6, 7, 8, 9, 10});

@@ -448,20 +448,22 @@ TEST_CASE("a run whose host is a step ahead reports and trains what one that wai
   struct Row {
     std::string name;
     Words more;
+    std::string save_every = "3";
   };
   const std::vector<Row> rows = {
       {"one rank", {"--micro-batches", "2", "--eval-data", folder / "held.bin", "--eval-every", "3"}},
       {"tp", {"--mesh", "tp=2", "--option", "sequence_parallel=true"}},
       {"fsdp", {"--mesh", "dp=2"}},
       {"no clipping", {"--mesh", "tp=2", "--clip", "0"}},
+      {"no saves", {"--mesh", "dp=2"}, "7"},
   };
   folder.Write("held.bin", RawTokens<uint16_t>(SomeTokens(200, 60)));
   for (const Row& row : rows) {
     std::vector<std::vector<JsonValue>> steps;
     for (const std::string ahead : {"0", "1"}) {
       const std::string log = folder / (row.name + ahead);
-      Words words = {"--steps", "7",          "--dtype",      "float64", "--log",   log,
-                     "--save",  log + ".run", "--save-every", "2",       "--ahead", ahead};
+      Words words = {"--steps", "7",          "--dtype",      "float64",      "--log",   log,
+                     "--save",  log + ".run", "--save-every", row.save_every, "--ahead", ahead};
       words.insert(words.end(), row.more.begin(), row.more.end());
       const Outcome done = RunTraining(TrainWords(folder, words));
       INFO(row.name << "\n" << done.ToText());
