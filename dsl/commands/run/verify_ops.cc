@@ -45,8 +45,8 @@ Diagnostic Differs(const OperatorDifference& first, const std::string& alone, bo
 }
 
 // One axis after the other, since a type says how the ranks of one axis divide what they hold together: the step on tp
-// alone against the unsharded step, and the step on cp and tp against the step on tp alone, of which every rank of cp
-// has the same. So a difference is between steps that differ in one axis.
+// alone against the unsharded step, and the step on cp (or ep) and tp against the step on tp alone, of which every rank
+// of cp (or ep) has the same. So a difference is between steps that differ in one axis.
 class OperatorsOfSteps {
  public:
   OperatorsOfSteps(const VerifyVerb& verb, const ModelFolder& folder, const DeviceMesh& mesh)
@@ -56,7 +56,8 @@ class OperatorsOfSteps {
   bool Run() {
     const MeshShape& shape = folder_.mesh;
     const bool tp = shape.size(MeshAxis::kTp) > 1;
-    if (shape.size(MeshAxis::kCp) == 1) {
+    const MeshAxis outer = shape.size(MeshAxis::kEp) > 1 ? MeshAxis::kEp : MeshAxis::kCp;
+    if (shape.size(outer) == 1) {
       const SideBySide pair = LoadSideBySide(verb_.model, folder_, mesh_, type_, /*operators=*/true);
       return Compare(pair.sharded, TraceOf(pair.sharded, mesh_.device()), TraceOf(pair.alone, c10::kCPU), MeshAxis::kTp,
                      kUnsharded);
@@ -74,8 +75,8 @@ class OperatorsOfSteps {
     }
     const SideBySide pair = LoadSideBySide(verb_.model, folder_, mesh_, type_, /*operators=*/tp);
     if (!tp) before = TraceOf(pair.alone, c10::kCPU);
-    const bool same = Compare(pair.sharded, TraceOf(pair.sharded, mesh_.device()), before, MeshAxis::kCp,
-                              tp ? "the run at cp=1" : kUnsharded);
+    const bool same = Compare(pair.sharded, TraceOf(pair.sharded, mesh_.device()), before, outer,
+                              tp ? "the run at " + std::string(ToString(outer)) + "=1" : kUnsharded);
     return good && same;
   }
 
@@ -96,11 +97,11 @@ class OperatorsOfSteps {
     const bool whole = applied.plan().mesh == folder_.mesh;
     if (whole && mesh_.rank() == 0) PrintFindings(applied.plan().findings, verb_.findings_output);
     const Tolerance tolerance = ToleranceOf(verb_.tolerance, type_, applied.plan());
-    // Of the axes of the types, cp is in front of tp.
-    const size_t index = axis == MeshAxis::kTp && applied.plan().mesh.size(MeshAxis::kCp) > 1 ? 1 : 0;
+    // Of the axes of the types, tp is the last.
+    const size_t index = axis == MeshAxis::kTp && applied.plan().mesh.world_size() > applied.group(axis).size() ? 1 : 0;
     const bool zigzag = axis == MeshAxis::kCp && applied.plan().own_tokens().zigzag;
     const OperatorDifferences found =
-        CompareOperators(*here, *alone, applied.group(axis), index, tolerance.relative, zigzag);
+        CompareOperators(*here, *alone, applied.group(axis), index, tolerance.relative, zigzag, axis == MeshAxis::kEp);
     if (mesh_.rank() == 0) {
       char largest[32];
       std::snprintf(largest, sizeof(largest), "%.1e", found.largest);
@@ -109,15 +110,19 @@ class OperatorsOfSteps {
                 << (found.left_out_different == 0 ? ""
                                                   : ", " + std::to_string(found.left_out_different) +
                                                         " of them different where cp and tp shard one dim")
+                << (found.left_out_routed == 0
+                        ? ""
+                        : ", " + std::to_string(found.left_out_routed) + " of them of a rank's own experts")
                 << ", largest difference " << largest << " (" << Visible(found.largest_name) << ")\n";
     }
     const std::vector<int64_t> finders =
         applied.group(MeshAxis::kTp).ExchangeNumbers(found.first ? 1 : 0, CollectiveLabel("the findings of operators"));
     const auto first = std::ranges::find(finders, 1) - finders.begin();
     const bool differs = first < static_cast<int64_t>(finders.size());
-    if (found.first && mesh_.coordinate(MeshAxis::kCp) == 0 && mesh_.coordinate(MeshAxis::kTp) == first) {
-      PrintFindings({Differs(*found.first, what, found.left_out_different == 0, applied.plan(), tolerance)},
-                    verb_.findings_output);
+    const bool alike = mesh_.coordinate(MeshAxis::kCp) == 0 && mesh_.coordinate(MeshAxis::kEp) == 0;
+    if (found.first && alike && mesh_.coordinate(MeshAxis::kTp) == first) {
+      const bool all = found.left_out_different == 0 && found.left_out_routed == 0;
+      PrintFindings({Differs(*found.first, what, all, applied.plan(), tolerance)}, verb_.findings_output);
     }
     return !differs;
   }
@@ -133,9 +138,12 @@ class OperatorsOfSteps {
 int RunVerifyOps(const VerifyVerb& verb) {
   const ModelFolder folder =
       WithoutLossOfShards(verb.model, OpenModelFolder(verb.model, /*headers_only=*/false).ValueOrThrow());
-  if (folder.mesh.size(MeshAxis::kCp) * folder.mesh.size(MeshAxis::kTp) != folder.mesh.world_size()) {
-    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "--ops supports only meshes of the axes cp and tp");
-    d.required = "a mesh such as tp=2 or cp=2,tp=2";
+  const int64_t tp = folder.mesh.size(MeshAxis::kTp);
+  const bool on_cp = folder.mesh.size(MeshAxis::kCp) * tp == folder.mesh.world_size();
+  const bool on_ep = folder.mesh.size(MeshAxis::kEp) * tp == folder.mesh.world_size();
+  if (!on_cp && !on_ep) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadMesh, "--ops supports only meshes of tp and one of the axes cp and ep");
+    d.required = "a mesh such as tp=2, cp=2,tp=2 or ep=2,tp=2";
     throw PlanError({std::move(d)});
   }
   CheckTypedExperts(folder, "--ops");

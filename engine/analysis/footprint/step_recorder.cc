@@ -116,8 +116,9 @@ void StepRecorder::Begin(AppliedPlan& model) {
   of_parameter_.assign(blocks().size(), false);
   for (const LiveParameter& parameter : model.parameters()) {
     const int64_t block = BlockOf(parameter.tensor);
-    Check(block >= 0, "a parameter was allocated outside of the recorder's scope");
-    of_parameter_[static_cast<size_t>(block)] = true;
+    // Of an expert that another rank owns there is no element.
+    Check(block >= 0 || parameter.tensor.numel() == 0, "a parameter was allocated outside of the recorder's scope");
+    if (block >= 0) of_parameter_[static_cast<size_t>(block)] = true;
     paths_->AddParameter(parameter.tensor, model.plan().tree->modules()[parameter.ref.module].path);
   }
   base_ = live();

@@ -36,6 +36,10 @@ Values IndexSelect(const MetaArguments& a, const MetaOptions& /*options*/) {
   return {at::empty(shape, a.tensor(0).options())};
 }
 
+// index_add(self, dim, index, source) and index_add_. LibTorch's Meta kernel refuses a source without rows.
+Values IndexAdd(const MetaArguments& a, const MetaOptions& /*options*/) { return {at::empty_like(a.tensor(0))}; }
+Values IndexAddInto(const MetaArguments& a, const MetaOptions& /*options*/) { return {a.tensor(0)}; }
+
 // nonzero(self) -> [found, dims].
 Values Nonzero(const MetaArguments& a, const MetaOptions& options) {
   const double found = std::round(static_cast<double>(a.tensor(0).numel()) * options.routed_share);
@@ -252,6 +256,8 @@ const std::unordered_map<std::string, ShapeRule>& Rules() {
       {"aten::masked_scatter_backward", {&MaskedScatterBackward}},
       {"aten::polar", {&Polar}},
       {"aten::index_select", {&IndexSelect}},
+      {"aten::index_add", {&IndexAdd}},
+      {"aten::index_add_", {&IndexAddInto}},
       {"aten::masked_fill", {&MaskedFill}},
       {"aten::nonzero", {&Nonzero, true}},
       {"aten::_local_scalar_dense", {&Number, true}},

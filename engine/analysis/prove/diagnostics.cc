@@ -152,6 +152,8 @@ Diagnostic OfGradient(const TypeFault& fault) {
                                                   ", but the parameter is declared " + fault.declared + Alike(fault));
   d.declared = fault.declared;
   d.required = fault.got == "partial" ? "shared" : fault.got;
+  if (fault.axis == MeshAxis::kEp && fault.declared.starts_with("shard"))
+    d.required = "the gradient of the rank's own experts, which is complete and not summed over ep";
   d.help = Since(fault);
   if (fault.got.starts_with("partial")) {
     if (!d.help.empty()) d.help += "; ";

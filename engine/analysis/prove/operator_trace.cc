@@ -14,6 +14,11 @@
 // Of tokens in zigzag the order of the ranks is not that of the full dim, and most gradients have no indices: a shard
 // along an axis that shards tokens so is compared with the elements that a zigzag shard of the unsharded result has.
 //
+// On ep every rank runs the step on the same rows. What is computed from its tokens is then that of the full step on
+// each rank, also what is typed as a shard of the batch or as terms of a gradient; rows of a rank's own experts come in
+// another order and from all ranks, and are left out. What an expert did wrong shows in the first operator behind the
+// return of its results.
+//
 // A gradient that several operators contribute to is added up in the order in which the backward reaches them, which
 // may be another one at tp=1: the sums under way differ, and the whole one goes into an operator that is compared.
 //
@@ -206,8 +211,8 @@ struct Row {
 class Comparing {
  public:
   Comparing(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group, size_t index, double tolerance,
-            bool zigzag)
-      : group_(group), index_(index), tolerance_(tolerance), zigzag_(zigzag) {
+            bool zigzag, bool same_rows)
+      : group_(group), index_(index), tolerance_(tolerance), zigzag_(zigzag), same_rows_(same_rows) {
     std::map<std::string, size_t> row_of;
     for (size_t i = 0; i < full.operators().size(); ++i) {
       const TracedOperator& op = full.operators()[i];
@@ -218,7 +223,7 @@ class Comparing {
     for (const TracedOperator& op : trace.operators()) {
       const auto row = row_of.find(KeyOf(op.path, op.backward, op.name));
       if (row == row_of.end()) {
-        out_.left_out += static_cast<int64_t>(op.outputs.size());
+        CountLeftOut(op);
       } else {
         rows_[row->second].here.push_back(&op);
       }
@@ -232,7 +237,7 @@ class Comparing {
       const auto count = static_cast<int64_t>(row.here.size());
       const std::vector<int64_t> counts = group_.ExchangeNumbers(count, label_);
       if (std::ranges::count(counts, count) != static_cast<int64_t>(counts.size())) {
-        out_.left_out += count;
+        for (const TracedOperator* op : row.here) CountLeftOut(*op);
         continue;
       }
       size_t next = 0;
@@ -258,9 +263,19 @@ class Comparing {
     std::vector<AxisType> types;
   };
 
-  Candidate Gather(const TracedOperator& op, size_t i) {
-    // A mesh of one rank has no axis, and every result is full.
+  // A mesh of one rank has no axis, and every result is full.
+  AxisType TypeOf(const TracedOperator& op, size_t i) const {
     const AxisType type = index_ < op.types[i].size() ? op.types[i][index_] : AxisType::Full();
+    return same_rows_ && type.is_known() && !type.is(TypeKind::kRouted) ? AxisType::Full() : type;
+  }
+
+  void CountLeftOut(const TracedOperator& op) {
+    out_.left_out += static_cast<int64_t>(op.outputs.size());
+    for (size_t i = 0; i < op.outputs.size(); ++i) out_.left_out_routed += TypeOf(op, i).is(TypeKind::kRouted) ? 1 : 0;
+  }
+
+  Candidate Gather(const TracedOperator& op, size_t i) {
+    const AxisType type = TypeOf(op, i);
     Candidate out;
     const bool ordered = !zigzag_ || type.chosen == nullptr;
     const bool comparable = type.is_replicate() || (type.is_shard() && ordered) || type.is_partial();
@@ -361,12 +376,10 @@ class Comparing {
       for (size_t i = 0; fits && i < made.size(); ++i) fits = Fits(made[i], other.outputs[i]);
       if (Everywhere(fits)) break;
     }
-    if (at == row.full.size()) {
-      out_.left_out += static_cast<int64_t>(made.size());
-      return;
-    }
+    if (at == row.full.size()) return CountLeftOut(op);
     next = at + 1;
     for (size_t i = 0; i < made.size(); ++i) {
+      out_.left_out_routed += TypeOf(op, i).is(TypeKind::kRouted) ? 1 : 0;
       Compare(op, made[i], row.full[at].first->outputs[i], row.full[at].second);
     }
   }
@@ -418,6 +431,7 @@ class Comparing {
   size_t index_;
   double tolerance_;
   bool zigzag_;
+  bool same_rows_;
   CollectiveLabel label_{"the comparison of operators"};
   std::vector<Row> rows_;
   size_t first_place_ = std::numeric_limits<size_t>::max();
@@ -427,8 +441,8 @@ class Comparing {
 }  // namespace
 
 OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
-                                     size_t index, double tolerance, bool zigzag) {
-  return Comparing(trace, full, group, index, tolerance, zigzag).Run();
+                                     size_t index, double tolerance, bool zigzag, bool same_rows) {
+  return Comparing(trace, full, group, index, tolerance, zigzag, same_rows).Run();
 }
 
 }  // namespace moonshard

@@ -65,6 +65,7 @@ struct OperatorDifferences {
   // or terms.
   int64_t left_out = 0;
   int64_t left_out_different = 0;  // number of the last of these
+  int64_t left_out_routed = 0;     // number of results of a rank's own experts, which are left out too
   double largest = 0;              // largest difference over all ranks
   std::string largest_name;        // "aten::mm in 'layers.0.mlp'"
   // The first difference above the tolerance, in the order of the unsharded step.
@@ -74,10 +75,11 @@ struct OperatorDifferences {
 // Compares `trace`, the trace of the sharded step, with `full`, the trace of the unsharded step. Every rank passes both
 // traces. Collective over `group`; `index` is the index of the group's axis in the types. A difference above
 // `tolerance` is a candidate for OperatorDifferences::first. `zigzag`: whether the axis shards the tokens of a sequence
-// in zigzag; a shard whose indices are not known then counts as such tokens. Throws the PlanErrors of the group's
-// collectives.
+// in zigzag; a shard whose indices are not known then counts as such tokens. `same_rows`: whether all ranks of the
+// axis, which is ep, have the rows of the full step. What is no result of a rank's own experts is then the same on
+// each rank, whatever its type is. Throws the PlanErrors of the group's collectives.
 OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
-                                     size_t index, double tolerance, bool zigzag = false);
+                                     size_t index, double tolerance, bool zigzag = false, bool same_rows = false);
 
 // Reassembles the full tensor from the local tensors `shards` of all ranks, in rank order. `type` is the type of the
 // local tensors; `types` has each rank's own type, since lengths differ. `full_size` is the size of the sharded dim in

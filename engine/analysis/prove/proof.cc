@@ -33,8 +33,8 @@ JsonValue::Object ScopeJson(const Proof& proof) {
 }  // namespace
 
 std::string_view ToString(Assumption::Kind kind) {
-  constexpr std::array<std::string_view, 7> kNames = {"constants",   "regions", "axes",     "numbers",
-                                                      "value_sizes", "slices",  "backwards"};
+  constexpr std::array<std::string_view, 8> kNames = {"constants",   "regions", "axes",      "numbers",
+                                                      "value_sizes", "slices",  "backwards", "experts"};
   return kNames.at(static_cast<size_t>(kind));
 }
 
@@ -56,6 +56,9 @@ std::string Assumption::ToText() const {
       return "the backward of " + n +
              " modules runs different operators than at tp=1 (first: " + (of.empty() ? "" : of.front()) +
              "): assumed to be the derivative of the forward, which was compared";
+    case Kind::kExperts:
+      return "which rows meet which in the experts of " + n + " modules (first: " + (of.empty() ? "" : of.front()) +
+             "): each row is assumed to be computed by itself and by the expert of its token";
   }
   return {};
 }

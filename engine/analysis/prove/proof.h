@@ -34,19 +34,20 @@ struct Assumption {
     kValueSizes,  // sizes of results that depend on values, such as the number of tokens of an expert
     kSlices,      // slices outside of all modules (of flattened gradients) may begin at another index than at tp=1
     kBackwards,   // a backward that runs other operators than at tp=1 is the derivative of its forward
+    kExperts,     // on ep, each row is computed by itself and by the expert that its token has chosen
   };
 
   Kind kind = Kind::kConstants;
   // kConstants: number of tensors; kValueSizes: of results; kSlices: of slices; other kinds: the length of `of`.
   int64_t count = 0;
   // kRegions: the names of the regions, sorted; kAxes: of the axes; kNumbers: kinds of sizes and numbers; kBackwards:
-  // modules, each with its first operator that differs; other kinds: empty.
+  // modules, each with its first operator that differs; kExperts: modules that exchange tokens; other kinds: empty.
   std::vector<std::string> of;
 
   // One sentence for reports.
   std::string ToText() const;
 };
-// "constants", "regions", "axes", "numbers", "value_sizes", "slices", "backwards".
+// "constants", "regions", "axes", "numbers", "value_sizes", "slices", "backwards", "experts".
 std::string_view ToString(Assumption::Kind kind);
 
 // The step for which a proof holds. Other sizes, ranks or paths through the model's code are not covered.

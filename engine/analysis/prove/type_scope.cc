@@ -132,23 +132,36 @@ struct TypeScope::State final : CallObserver {
   // Along the data-parallel axes every rank computes with a parameter that is full there, on a batch of its own. That
   // is `shared`, exactly as a tp rank that works on a shard of the tokens: the value is the same, the gradients are
   // terms. Thus the sum over dp needs no rule of its own. Where fsdp shards the parameter, its shards are no layout
-  // that a forward meets: the type is that of the gathered parameter.
+  // that a forward meets: the type is that of the gathered parameter. A weight of experts that ep distributes is the
+  // rank's own, as the rows that it receives are.
   TensorType TypeOfParameter(const LiveParameter& parameter) const {
     TensorType type;
     for (const CheckedAxis& axis : checker.axes()) {
+      if (axis.axis == MeshAxis::kEp && parameter.placement[axis.axis].is_shard()) {
+        type.push_back(AxisType::Of(TypeKind::kRouted));
+        continue;
+      }
       if (IsDataAxis(axis.axis)) {
         type.push_back(AxisType::Shared());
         continue;
       }
       const std::vector<int64_t>& full = parameter.shape;
       // As it is while it is used: fsdp has gathered it, and the rank has other tokens than the other ranks of cp.
-      const Placement gathered = Gathered(parameter.placement);
+      Placement gathered = Gathered(parameter.placement);
+      // An expert of another rank of ep has no element here. Its layout is the one that it has on its rank.
+      const int64_t owner = gathered[MeshAxis::kEp].owner;
+      const bool elsewhere = owner >= 0 && owner != applied.mesh().coordinate(MeshAxis::kEp);
+      if (elsewhere) gathered[MeshAxis::kEp] = Layout::Replicate();
       const bool of_unit = gathered[axis.axis] != parameter.placement[axis.axis];
       const Layout layout = of_unit ? Layout::Shared() : gathered[axis.axis];
       const std::vector<int64_t> local = LocalShape(full, gathered, applied.plan().mesh, applied.mesh().rank());
       int64_t size = -1;
       if (layout.is_shard()) size = full[static_cast<size_t>(layout.dim)];
       type.push_back(TypeOfLayout(layout, local, size, axis.ranks, axis.rank));
+      if (type.back().is_shard() && elsewhere) {
+        type.back().length = 0;
+        for (int64_t& part : type.back().parts) part = 0;
+      }
     }
     return type;
   }
@@ -232,8 +245,8 @@ struct TypeScope::State final : CallObserver {
   }
 
   // After the backward every gradient sum has run, so .grad must have the parameter's own layout: a shard for a shard,
-  // the same everywhere for replicate and for shared, whose terms were summed. On tp and cp alone: gradients over dp
-  // may rightly be terms, where the host reduces them itself.
+  // the same everywhere for replicate and for shared, whose terms were summed. Not on dp: gradients over it may rightly
+  // be terms, where the host reduces them itself; on ep too where no section sums them, apart from those of experts.
   void CheckGradients() {
     const CompiledPlan& plan = applied.plan();
     for (const LiveParameter& parameter : applied.parameters()) {
@@ -242,7 +255,10 @@ struct TypeScope::State final : CallObserver {
       const TensorType type = TypeOfParameter(parameter);
       for (size_t a = 0; a < checker.axes().size(); ++a) {
         const CheckedAxis& axis = checker.axes()[a];
-        const bool checked = axis.axis == MeshAxis::kTp || (axis.axis == MeshAxis::kCp && plan.context_parallel);
+        const bool of_expert = type[a].is(TypeKind::kRouted);
+        const bool on_ep = axis.axis == MeshAxis::kEp && plan.exchanges_tokens();
+        const bool checked = axis.axis == MeshAxis::kTp || (axis.axis == MeshAxis::kCp && plan.context_parallel) ||
+                             (on_ep && (of_expert || plan.plan->data_parallel));
         if (!checked || gradient.sizes() != parameter.tensor.sizes()) continue;
         const Layout& layout = parameter.placement[axis.axis];
         const bool of_unit = axis.axis == MeshAxis::kCp && layout.is_shard();
@@ -317,6 +333,11 @@ struct TypeScope::State final : CallObserver {
       }
     }
     add(Assumption::Kind::kAxes, std::move(others));
+    std::vector<std::string> exchanging;
+    for (size_t m = 0; m < applied.plan().layouts_of.size() && applied.plan().exchanges_tokens(); ++m) {
+      if (applied.plan().LayoutsOf(m).exchange) exchanging.push_back(applied.plan().tree->modules()[m].path);
+    }
+    add(Assumption::Kind::kExperts, std::move(exchanging));
     return out;
   }
 
@@ -344,24 +365,8 @@ struct TypeScope::State final : CallObserver {
   bool loss_checked = false;
 };
 
-namespace {
-
-// The tokens that an expert received from several ranks have no type on ep, so that a proof would not mean anything.
-AppliedPlan& Typed(AppliedPlan& applied) {
-  const CompiledPlan& plan = applied.plan();
-  if (!plan.exchanges_tokens()) return applied;
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                "the types of a plan that sends tokens to experts on ep cannot be checked");
-  d.declared = "ep=" + std::to_string(plan.mesh.size(MeshAxis::kEp));
-  d.required = "a mesh without ep";
-  d.help = "verify compares the numbers of such a plan with those of an unsharded run";
-  throw PlanError({std::move(d)});
-}
-
-}  // namespace
-
 TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
-    : state_(std::make_unique<State>(Typed(applied), options)) {}
+    : state_(std::make_unique<State>(applied, options)) {}
 
 // Finish closes first and checks then: gradients are read by the checker and by no operator, and what the host runs
 // after the step must not be recorded as a part of it. A scope that an exception leaves closes here, without a proof.

@@ -35,6 +35,7 @@ std::string AxisType::ToString() const {
       if (last > 0) return "partial in the last " + std::to_string(last) + " features";
       return mean ? "partial mean" : "partial";
     case TypeKind::kOwnRows: return "own rows";
+    case TypeKind::kRouted: return "rows of a rank's own experts";
     case TypeKind::kVarying: return "varying";
     case TypeKind::kUnproven: return "unproven";
     case TypeKind::kFaulty: return "faulty";

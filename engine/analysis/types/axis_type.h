@@ -9,6 +9,10 @@
 //   partial     the full tensor is the sum of the ranks' tensors; `partial mean`: their mean
 //   own rows    ids for a lookup in a table that is sharded by rows, shifted to the rows of this rank: ids of rows on
 //               other ranks are not valid, and the results for these ids must be masked (NoteOwnRows)
+//   routed      rows of the tokens of all ranks that belong to this rank's own experts (DeclareRouted), the
+//               weights of these experts, and what is computed from both. May be combined with replicated tensors, but
+//               not with a shard of the batch. As the gradient of a weight of these experts it is complete, as that of
+//               a replicated parameter it is a term of a sum over the ranks
 //   varying     the values differ between ranks in a way that no layout describes
 //   unproven    the layout is not known: an operator has no rule, or its rule does not cover the operands
 //   faulty      the result of an operator with a fault: faults of operators that use this result are not reported
@@ -47,7 +51,7 @@
 
 namespace moonshard {
 
-enum class TypeKind : uint8_t { kReplicate, kShard, kPartial, kOwnRows, kVarying, kUnproven, kFaulty };
+enum class TypeKind : uint8_t { kReplicate, kShard, kPartial, kOwnRows, kRouted, kVarying, kUnproven, kFaulty };
 
 // The elements that one mask or one `nonzero` chose along a sharded dim.
 struct Choice {

@@ -121,7 +121,7 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
     // What each rank has of its own are terms too.
     case LayoutKind::kPartial:
       return (type.is_partial() && !type.mean && !type.is_mixed()) || type.is(TypeKind::kVarying) ||
-             (type.is_replicate() && type.zero);
+             type.is(TypeKind::kRouted) || (type.is_replicate() && type.zero);
     case LayoutKind::kShard: break;
   }
   if (layout.owner >= 0) return true;
@@ -222,7 +222,8 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
     return NoteUnproven("the layout of a parameter's gradient is not known");
   }
   const bool fits =
-      expected.is_shard()
+      expected.is(TypeKind::kRouted) ? here.is(expected.kind) || (here.is_replicate() && here.zero)
+      : expected.is_shard()
           ? here.SameAs(expected) || (here.is_replicate() && (here.uniform_along(expected.dim) || expected.is_whole()))
           : here.is(expected.kind);
   if (fits) return;
@@ -304,6 +305,13 @@ void OperatorChecker::RegionGradientInput(const RegionInfo& region, const at::Te
                                           const at::Tensor& gradient) {
   if (!gradient.defined()) return;
   RegionInput(region, gradient, Layout::Partial());
+  const auto leaf = leaves_.find(parameter.unsafeGetTensorImpl());
+  for (size_t index : AxesOf(region)) {
+    if (leaf == leaves_.end() || !leaf->second[index].is(TypeKind::kRouted)) continue;
+    const ModulePath::Place place = path_.Here();
+    Blame({TypeFault::Kind::kRegion, place.path, place.backward, axes_[index].axis, std::string(region.name), "",
+           "the gradient of a parameter that all ranks have", "the gradient of a weight of a rank's own experts", ""});
+  }
   reduced_.insert_or_assign(parameter.unsafeGetTensorImpl(), Get(gradient));
 }
 
@@ -485,6 +493,85 @@ void OperatorChecker::RegionGradientOf(const RegionInfo& region, const at::Tenso
   SetType(result, std::move(type));
 }
 
+// A region that sends rows may not be fed with rows that were sent already, nor with terms of a sum. Along an axis that
+// shards the features a row keeps them. Along the other data-parallel axes each rank sends rows of its own, too, in an
+// order that is that of the experts and no longer that of the batch.
+void OperatorChecker::RowsSent(const RegionInfo& region, const at::Tensor& from, const at::Tensor& rows) {
+  if (!from.defined() || !rows.defined()) return;
+  TensorType type = Get(from);
+  const std::vector<size_t> axes = AxesOf(region);
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    AxisType& here = type[i];
+    if (here.is(TypeKind::kFaulty)) continue;
+    if (std::ranges::count(axes, i) > 0 || IsDataAxis(axes_[i].axis)) {
+      if (here.is(TypeKind::kRouted) || here.is_partial() || here.is(TypeKind::kOwnRows)) {
+        const ModulePath::Place place = path_.Here();
+        Blame({TypeFault::Kind::kRegion, place.path, place.backward, axes_[i].axis, std::string(region.name), "",
+               "rows of the batch", here.ToString(), here.since ? *here.since : ""});
+      }
+      here = AxisType::Of(TypeKind::kRouted);
+      here.since = OriginOf(region);
+    } else {
+      here = OfRows(region, here, from, rows, axes_[i]);
+    }
+    here.by_value = true;
+  }
+  SetType(rows, std::move(type));
+}
+
+void OperatorChecker::RowsReturned(const RegionInfo& region, const at::Tensor& rows, const at::Tensor& tokens,
+                                   const at::Tensor& result) {
+  if (!result.defined()) return;
+  if (!rows.defined()) NoteUnproven(std::string(region.name) + " of a rank whose experts have no result");
+  TensorType type = rows.defined() ? Get(rows) : TensorType(axes_.size());
+  const TensorType of_tokens = tokens.defined() ? Get(tokens) : TensorType(axes_.size());
+  const std::vector<size_t> axes = AxesOf(region);
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    AxisType& here = type[i];
+    if (here.is(TypeKind::kFaulty)) continue;
+    const bool along = std::ranges::count(axes, i) > 0 || IsDataAxis(axes_[i].axis);
+    if (along && here.is_known() && !here.is(TypeKind::kRouted) && !here.is_replicate()) {
+      const ModulePath::Place place = path_.Here();
+      Blame({TypeFault::Kind::kRegion, place.path, place.backward, axes_[i].axis, std::string(region.name), "",
+             AxisType::Of(TypeKind::kRouted).ToString(), here.ToString(), here.since ? *here.since : ""});
+    }
+    if (along) {
+      here = tokens.defined() ? of_tokens[i] : AxisType::Shard(0, result.size(0));
+      here.of_gradient = !tokens.defined();
+      here.behind = -1;
+      here.uniform = 0;
+      here.zero = false;
+      here.copies = 0;
+      here.since = OriginOf(region);
+    } else {
+      here = OfRows(region, here, rows, result, axes_[i]);
+    }
+    here.by_value = false;
+  }
+  SetType(result, std::move(type));
+}
+
+// The type along an axis that takes no rows of the batch: of `made`, whose last dim is that of `from`, of type `here`.
+AxisType OperatorChecker::OfRows(const RegionInfo& region, AxisType here, const at::Tensor& from,
+                                 const at::Tensor& made, const CheckedAxis& axis) {
+  here.uniform = 0;
+  here.zero = false;
+  here.copies = 0;
+  here.behind = -1;
+  if (!here.is_known() || here.is_partial()) return here;
+  if (here.is_replicate()) {
+    here.map = nullptr;
+    return here;
+  }
+  if (here.is_shard() && here.dim == from.dim() - 1) {
+    here.dim = static_cast<int>(made.dim()) - 1;
+    return here;
+  }
+  NoteUnproven(std::string(region.name) + ": the rows are not known to be the same on all ranks of " +
+               ToString(axis.axis));
+  return AxisType::Of(TypeKind::kUnproven);
+}
+
 // A sum over the ranks makes terms whole. Of a shard it stays a shard: several ranks hold that shard (key and value
 // heads) and the sum is over those ranks alone. Of what is replicated already it would be the value times the number
 // of ranks, a fault, as would be the sum of a mean; zeros are the same whichever way they are read. Undefined terms are
@@ -495,7 +582,8 @@ void OperatorChecker::RegionSum(const RegionInfo& region, const at::Tensor& term
   TensorType type = terms.defined() ? Get(terms) : TensorType(axes_.size(), AxisType::Full());
   for (size_t index : axes) {
     AxisType& here = type[index];
-    if (here.is_partial() && !here.mean) {
+    const bool own = here.is(TypeKind::kVarying) || here.is(TypeKind::kRouted);
+    if ((here.is_partial() && !here.mean) || own) {
       here = AxisType::Full();
     } else if (here.is_partial() || (here.is_replicate() && !here.zero && terms.defined())) {
       const ModulePath::Place place = path_.Here();

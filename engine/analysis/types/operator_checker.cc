@@ -133,7 +133,9 @@ std::string Folded(const std::string& path) {
 }
 
 // Types whose origin is worth a word: what differs between ranks.
-bool HasOrigin(const AxisType& type) { return type.is_partial() || type.is(TypeKind::kVarying) || type.is_shard(); }
+bool HasOrigin(const AxisType& type) {
+  return type.is_partial() || type.is(TypeKind::kVarying) || type.is(TypeKind::kRouted) || type.is_shard();
+}
 
 // The first operand with an origin that is as `type` is, or at all where `type` is null.
 std::shared_ptr<const std::string> OriginAmong(c10::ArrayRef<AxisType> types, const AxisType* type) {
@@ -442,6 +444,92 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
              [&call] { return call.Numbers(); }});
 }
 
+namespace {
+
+// Rows of tokens, and not weights: the number of rows depends on the routing.
+bool IsRows(const Operands& o, size_t i) {
+  return o.type(i).is(TypeKind::kRouted) && o.type(i).by_value && at::isFloatingType(o.dtype(i)) && o.dims(i) > 0;
+}
+
+// Whether a reduction, an operator along a dim or a transposition concerns dim 0 of its first operand.
+bool ConcernsRows(const Operands& o) {
+  const auto is_rows = [&](int64_t dim) { return dim == 0 || dim + o.dims(0) == 0; };
+  bool named = false;
+  for (const char* name : {"dim", "dims", "dim0", "dim1"}) {
+    const size_t a = o.Named(name);
+    if (a >= o.arguments() || o.argument(a).isNone()) continue;
+    named = true;
+    if (o.argument(a).isInt() && is_rows(o.Int(a))) return true;
+    const std::vector<int64_t> dims = o.argument(a).isIntList() ? o.Ints(a) : std::vector<int64_t>();
+    const bool moved = o.name() == "permute" && !dims.empty() && !is_rows(dims.front());
+    if (moved || (o.name() != "permute" && std::ranges::any_of(dims, is_rows))) return true;
+  }
+  return !named;
+}
+
+// In a forward, whether an operator makes an element of several rows, which may be those of several experts: on another
+// number of ranks they would be others.
+bool MixesRows(const Operands& o) {
+  constexpr std::array kAlong = {"sum",
+                                 "mean",
+                                 "amax",
+                                 "amin",
+                                 "prod",
+                                 "logsumexp",
+                                 "max",
+                                 "min",
+                                 "aminmax",
+                                 "median",
+                                 "var",
+                                 "std",
+                                 "var_mean",
+                                 "std_mean",
+                                 "norm",
+                                 "linalg_vector_norm",
+                                 "_softmax",
+                                 "_safe_softmax",
+                                 "_log_softmax",
+                                 "cumsum",
+                                 "cumprod",
+                                 "logcumsumexp",
+                                 "sort",
+                                 "topk",
+                                 "argsort",
+                                 "transpose",
+                                 "t",
+                                 "permute"};
+  constexpr std::array kBatches = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update",
+                                   "cudnn_batch_norm", "batch_norm"};
+  constexpr std::array kProducts = {"mm", "bmm", "addmm", "baddbmm", "mv", "dot", "_foreach_norm"};
+  const auto among = [&](const auto& names) { return std::ranges::find(names, o.name()) != names.end(); };
+  size_t rows = 0;
+  for (size_t i = 0; i < o.size(); ++i) rows += IsRows(o, i) ? 1 : 0;
+  if (o.backward() || rows == 0) return false;
+  if (among(kBatches) || o.name().starts_with("_scaled_dot_product")) return true;
+  if (among(kProducts)) return rows > 1;
+  return IsRows(o, 0) && among(kAlong) && ConcernsRows(o);
+}
+
+}  // namespace
+
+// Each rank computes with its own experts and with the rows that were sent to them, which no other rank has: whatever
+// the operator is, its result is a part of that, if no other operand differs between ranks. Where a term of a sum over
+// the ranks is added (the gradient of a parameter that experts and the tokens of the batch use, a loss of weights), it
+// is not known whether the sum would be right.
+AxisType OperatorChecker::OfRouted(const Entry& entry, Operands& operands) {
+  if (entry.collective) return operands.Unproven("a collective of rows of a rank's own experts");
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const AxisType& type = operands.type(i);
+    if (type.is(TypeKind::kRouted) || type.is_replicate()) continue;
+    if (type.is_partial()) return operands.Unproven("a partial tensor is combined with what a rank's own experts have");
+    return operands.Fault(
+        "rows of a rank's own experts are combined with rows of the batch, which belong to other tokens; the results "
+        "of experts return to the ranks of their tokens first");
+  }
+  if (MixesRows(operands)) return operands.Unproven("rows of several experts may be mixed");
+  return AxisType::Of(TypeKind::kRouted);
+}
+
 AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const {
   operands.SetSizesCompared(sizes_compared_.contains(axes_[axis].axis));
   operands.SetBackward(call.place.backward);
@@ -455,6 +543,7 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
     for (size_t i = 0; i < operands.products(); ++i) kept.push_back(operands.type(i));
     return kept;
   }
+  if (operands.Any(TypeKind::kRouted)) return {OfRouted(entry, operands)};
   if (const std::string why = LocalIndicesMisused(operands); !why.empty()) return {operands.Unproven(why)};
   if (entry.rule != nullptr) {
     AxisTypes made = (*entry.rule)(operands);
@@ -549,13 +638,14 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     fault = FullMisused(entry, call, types);
     suggested_fix = SuggestedFix::kShare;
   }
-  // Which of the two it is would decide whether this is wrong.
-  if (!fault.empty() && outside) return fill(TypeKind::kVarying);
+  // Which of the two it is would decide whether this is wrong. Rows of experts may meet both of them.
+  const bool routed = std::ranges::any_of(types, [](const AxisType& type) { return type.is(TypeKind::kRouted); });
+  if (!fault.empty() && outside && !routed) return fill(TypeKind::kVarying);
   // No plan shards what a data-parallel rank computes: each is a step of its own, on its own rows. What mixes those (a
   // sort of its tokens) makes values of its own, whose gradients are terms as all of them are. A sum over its rows that
   // has a gradient is a loss, or on the way to one; what has none counts something.
   const bool counts_alone = std::ranges::none_of(call.operands, &Operand::needs_gradient);
-  const bool own_step = IsDataAxis(axes_[axis].axis) && !entry.collective &&
+  const bool own_step = IsDataAxis(axes_[axis].axis) && !entry.collective && !routed &&
                         (call.place.backward || counts_alone || std::ranges::none_of(types, &AxisType::is_partial));
   if (own_step && (!fault.empty() || !operands.unproven().empty())) return fill(TypeKind::kVarying);
   if (!fault.empty()) {
@@ -579,7 +669,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   const bool mixed = std::ranges::any_of(types, &AxisType::is_mixed);
   bool by_value = entry.counts;
   for (size_t i = 0; i < types.size(); ++i) {
-    if (entry.into_places && i > 0) break;
+    if (entry.into_places && i > 0 && !types[i].is(TypeKind::kRouted)) break;
     by_value = by_value || types[i].by_value || (i > 0 && call.operands[i].is_mask() && entry.base == "index");
   }
   for (size_t i = 0; i < call.types.size(); ++i) {

@@ -29,6 +29,7 @@
 #include "engine/analysis/types/typed_tensor.h"
 #include "engine/runtime/intercept/operator_scope.h"
 #include "engine/runtime/intercept/region.h"
+#include "engine/runtime/intercept/routed_rows.h"
 
 namespace c10d {
 class ProcessGroup;
@@ -58,7 +59,7 @@ struct CheckedOperator {
   std::function<std::vector<double>()> numbers;
 };
 
-class OperatorChecker final : public OperatorHandler {
+class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
  public:
   // Keeps a reference to `rules`.
   OperatorChecker(std::vector<CheckedAxis> axes, const RuleTable& rules);
@@ -129,6 +130,11 @@ class OperatorChecker final : public OperatorHandler {
                         const at::Tensor& result) override;
   void RegionSlice(const RegionInfo& region, const at::Tensor& full, at::TensorList parts, const at::Tensor& shard,
                    const Layout& layout) override;
+  // Reports a fault if `from` are no rows of the batch along an axis of the region.
+  void RowsSent(const RegionInfo& region, const at::Tensor& from, const at::Tensor& rows) override;
+  // Reports a fault if `rows` are not routed along an axis of the region.
+  void RowsReturned(const RegionInfo& region, const at::Tensor& rows, const at::Tensor& tokens,
+                    const at::Tensor& result) override;
   void RegionSum(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) override;
   void OwnRows(const at::Tensor& ids, const at::Tensor& table) override;
   void OwnRows(const at::Tensor& ids, MeshAxis axis) override;
@@ -164,6 +170,10 @@ class OperatorChecker final : public OperatorHandler {
   // Reports a fault if `here`, the type of a region's input on an axis, does not agree with the declared layout.
   void CheckRegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout, const AxisType& here,
                         const CheckedAxis& axis);
+  // Returns the type on `axis`, which takes no rows of the batch, of the rows `made` that a region makes of the rows
+  // `from` of type `here`.
+  AxisType OfRows(const RegionInfo& region, AxisType here, const at::Tensor& from, const at::Tensor& made,
+                  const CheckedAxis& axis);
   // Returns the index in axes_ of the axis of a collective's process group; -1: not among the checked axes.
   int AxisOfGroup(const Call& call) const;
   void Judge(const Entry& entry, Call& call);
@@ -173,6 +183,8 @@ class OperatorChecker final : public OperatorHandler {
   // Sets the type of a view from the type of its base, after a write into the base made the type of the view void.
   void RenewView(const at::Tensor& view) const;
   void JudgeAxis(const Entry& entry, Call& call, size_t axis);
+  // Returns the type of what an operator makes of routed tensors, on the axis of the experts.
+  static AxisType OfRouted(const Entry& entry, Operands& operands);
   AxisTypes Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const;
   // Returns a message if a replicated tensor that requires a gradient is combined with tensors that differ between
   // ranks, because nothing would reduce the gradient of the replicated tensor; else "".

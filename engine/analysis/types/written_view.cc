@@ -97,6 +97,7 @@ AxisType AfterWrite(const AxisType& before, int64_t dims, const AxisType& writte
       if (written.is_mixed()) return Unknown();
       if (before.is_replicate() && before.zero) return written;
       return before.is_partial() && before.mean == written.mean && !before.is_mixed() ? before : Unknown();
+    case TypeKind::kRouted: return IsConstant(before, dims) || before.is(TypeKind::kRouted) ? written : Unknown();
     case TypeKind::kVarying: return IsConstant(before, dims) || before.is(TypeKind::kVarying) ? written : Unknown();
     default: return Unknown();
   }

@@ -29,6 +29,8 @@
 #include "engine/core/base/result.h"
 #include "engine/core/base/text.h"
 #include "engine/runtime/collective/label.h"
+#include "engine/runtime/intercept/region.h"
+#include "engine/runtime/intercept/routed_rows.h"
 #include "engine/runtime/redistribute/defined_gradient.h"
 
 namespace moonshard {
@@ -47,6 +49,11 @@ struct TokenExchange::Spec {
 namespace {
 
 using Spec = TokenExchange::Spec;
+
+constexpr const char* kSending = "exchange of tokens";
+constexpr const char* kReturning = "return of tokens";
+
+RegionInfo InfoOf(const char* name, const Spec& spec) { return {name, spec.label.text(), spec.group->axes()}; }
 
 std::string ShapeOf(const at::Tensor& tensor) {
   return (at::isFloatingType(tensor.scalar_type()) ? "" : "integer ") + ShapeToString(tensor.sizes());
@@ -81,15 +88,6 @@ Diagnostic BadCall(const Spec& spec, std::string declared) {
   return d;
 }
 
-Diagnostic WithoutNumbers(const Spec& spec) {
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "how many tokens the experts of '" + spec.path +
-                                                            "' receive is not known on the meta device");
-  d.path = spec.path;
-  d.declared = "experts on " + spec.group->name();
-  d.required = "a mesh without ep";
-  return d;
-}
-
 int64_t Sum(const std::vector<int64_t>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), int64_t{0}); }
 
 // The rows of this rank's tokens, to their experts and back. Both ways they are counted as the rows of this rank's own
@@ -114,12 +112,18 @@ class Rows {
   Direction direction_;
 };
 
+// The most rows of an expert, of `ids` of one rank's tokens.
+int64_t MostRows(const Spec& spec, int64_t ids) {
+  if (spec.exchange.capacity <= 0) return ids;
+  const double mean = static_cast<double>(ids) / static_cast<double>(spec.experts);
+  const double capacity = std::ceil(spec.exchange.capacity * mean - 1e-9);
+  return static_cast<int64_t>(std::min(capacity, static_cast<double>(ids)));
+}
+
 // Leaves out of `order` the rows of each expert beyond its capacity, and out of `counts` their number. The sort was
 // stable, so they are those of the last tokens.
 void DropBeyondCapacity(const Spec& spec, const at::Tensor& ids, at::Tensor& order, at::Tensor& counts) {
-  const double mean = static_cast<double>(ids.numel()) / static_cast<double>(spec.experts);
-  const double capacity = std::ceil(spec.exchange.capacity * mean - 1e-9);
-  const auto most = static_cast<int64_t>(std::min(capacity, static_cast<double>(ids.numel())));
+  const int64_t most = MostRows(spec, ids.numel());
   const at::Tensor first = counts.cumsum(0) - counts;  // by expert: its first row in the order
   const at::Tensor place =
       at::arange(order.size(0), order.options()) - first.index_select(0, ids.index_select(0, order));
@@ -140,8 +144,12 @@ class SendBackward final : public autograd::Node {
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     const at::Tensor rows = DefinedGradient(std::move(gradients[0]), *this, "an exchange of tokens", spec_->path);
     const at::NoGradGuard no_grad;
+    const RegionInfo info = InfoOf(kReturning, *spec_);
+    const Region region(info.name, info.label, info.axes);
     const at::Tensor own = Rows(*spec_, splits_, Direction::kBackward).ToTokens(rows);
-    return {at::zeros({tokens_, own.size(1)}, own.options()).index_add(0, source_, own)};
+    at::Tensor sum = at::zeros({tokens_, own.size(1)}, own.options()).index_add(0, source_, own);
+    DeclareReturned(info, rows, {}, sum);
+    return {std::move(sum)};
   }
   std::string name() const override { return "SendTokensBackward(" + spec_->path + ")"; }
 
@@ -154,20 +162,39 @@ class SendBackward final : public autograd::Node {
 
 class ReturnBackward final : public autograd::Node {
  public:
-  ReturnBackward(std::shared_ptr<const Spec> spec, TokenExchange::Splits splits, autograd::edge_list&& edges)
-      : Node(std::move(edges)), spec_(std::move(spec)), splits_(std::move(splits)) {}
+  ReturnBackward(std::shared_ptr<const Spec> spec, TokenExchange::Splits splits, at::Tensor order,
+                 autograd::edge_list&& edges)
+      : Node(std::move(edges)), spec_(std::move(spec)), splits_(std::move(splits)), order_(std::move(order)) {}
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
-    const at::Tensor rows = DefinedGradient(std::move(gradients[0]), *this, "an exchange of tokens", spec_->path);
+    const at::Tensor given = DefinedGradient(std::move(gradients[0]), *this, "an exchange of tokens", spec_->path);
     const at::NoGradGuard no_grad;
-    return {Rows(*spec_, splits_, Direction::kBackward).ToExperts(rows), {}};
+    const RegionInfo info = InfoOf(kSending, *spec_);
+    const Region region(info.name, info.label, info.axes);
+    const at::Tensor own = given.reshape({given.size(0) * given.size(1), given.size(2)}).index_select(0, order_);
+    at::Tensor rows = Rows(*spec_, splits_, Direction::kBackward).ToExperts(own);
+    DeclareRouted(info, given, rows);
+    return {std::move(rows), {}};
   }
   std::string name() const override { return "ReturnTokensBackward(" + spec_->path + ")"; }
 
  private:
   std::shared_ptr<const Spec> spec_;
   TokenExchange::Splits splits_;
+  at::Tensor order_;  // row -> position in the flattened ids
 };
+
+// The number of rows of this rank's tokens, of `ids` in all, for each rank: those of balanced routing.
+std::vector<int64_t> BalancedRows(const Spec& spec, int64_t ids) {
+  const int64_t rows = std::min(ids, spec.experts * MostRows(spec, ids));
+  std::vector<int64_t> out;
+  for (int64_t rank = 0; rank < spec.group->size(); ++rank) {
+    const int64_t begin = std::min(rank * spec.block, spec.experts);
+    const int64_t end = std::min(begin + spec.block, spec.experts);
+    out.push_back(rows * end / spec.experts - rows * begin / spec.experts);
+  }
+  return out;
+}
 
 template <class Node, class... Arguments>
 std::shared_ptr<Node> MakeNode(Arguments&&... arguments) {
@@ -186,16 +213,20 @@ TokenExchange::TokenExchange(std::shared_ptr<AxisGroup> group, const Exchange& e
 TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at::Tensor& weights) const {
   const Spec& spec = *spec_;
   const int64_t ranks = spec.group->size();
-  if (tokens.is_meta()) throw PlanError({WithoutNumbers(spec)});
+  const int64_t own = std::clamp<int64_t>(spec.experts - spec.group->rank() * spec.block, 0, spec.block);
+  const int64_t first = spec.exchange.listed > 0 ? spec.group->rank() * spec.block : 0;
   const std::optional<std::string> misfit = Misfit(spec, tokens, ids, weights);
+  const RegionInfo info = InfoOf(kSending, spec);
+  const Region region(info.name, info.label, info.axes);
   Sent sent;
   at::Tensor rows;
+  at::Tensor own_ids;
   at::Tensor source;
   {
     const at::NoGradGuard no_grad;
     // A rank whose arguments do not fit says so in its counts, so that every rank throws and none waits.
     at::Tensor counts = at::full({ranks * spec.block}, -1, at::TensorOptions(at::kLong).device(tokens.device()));
-    if (!misfit) {
+    if (!misfit && !tokens.is_meta()) {
       const at::Tensor flat = ids.reshape(-1).to(at::kLong);
       sent.order = at::argsort(flat, /*stable=*/true, 0, false);
       counts = at::bincount(flat, {}, ranks * spec.block);
@@ -205,24 +236,31 @@ TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at:
     const CollectiveUse use = {Direction::kForward, &spec.label, shape, counts.numel() * counts.element_size(), -1};
     const at::Tensor received = spec.group->AllToAll(counts, use);
     if (misfit) throw PlanError({BadCall(spec, *misfit)});
-    const at::Tensor wanted = counts.view({ranks, spec.block}).cpu();
-    const at::Tensor got = received.view({ranks, spec.block}).cpu();
-    for (int64_t rank = 0; rank < ranks; ++rank) {
-      if (got[rank].lt(0).any().item<bool>()) {
-        throw PlanError(
-            {BadCall(spec, "other arguments on rank " + std::to_string(rank) + " of " + spec.group->name())});
+    if (tokens.is_meta()) {
+      sent.splits.send = BalancedRows(spec, ids.numel());
+      const int64_t of_each = sent.splits.send[static_cast<size_t>(spec.group->rank())];
+      sent.splits.receive.assign(static_cast<size_t>(ranks), of_each);
+      sent.load = at::full({own}, own > 0 ? ranks * of_each / own : 0, at::kLong);
+      sent.order = at::empty({Sum(sent.splits.send)}, counts.options());
+      own_ids = at::empty({ranks * of_each, 1}, ids.options());
+    } else {
+      const at::Tensor wanted = counts.view({ranks, spec.block}).cpu();
+      const at::Tensor got = received.view({ranks, spec.block}).cpu();
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        if (got[rank].lt(0).any().item<bool>()) {
+          throw PlanError(
+              {BadCall(spec, "other arguments on rank " + std::to_string(rank) + " of " + spec.group->name())});
+        }
+        sent.splits.send.push_back(wanted[rank].sum().item<int64_t>());
+        sent.splits.receive.push_back(got[rank].sum().item<int64_t>());
       }
-      sent.splits.send.push_back(wanted[rank].sum().item<int64_t>());
-      sent.splits.receive.push_back(got[rank].sum().item<int64_t>());
+      sent.load = got.sum(0).slice(0, 0, own);
+      // Experts of the rank in the order of the rows, of each rank that sent some.
+      const at::Tensor experts = at::arange(first, first + spec.block, at::kLong).repeat({ranks});
+      own_ids = at::repeat_interleave(experts, got.reshape(-1)).to(ids.device(), ids.scalar_type()).unsqueeze(-1);
     }
-    const int64_t own = std::clamp<int64_t>(spec.experts - spec.group->rank() * spec.block, 0, spec.block);
-    sent.load = got.sum(0).slice(0, 0, own);
     source = sent.order.div(spec.exchange.per_token, "floor");
     rows = Rows(spec, sent.splits, Direction::kForward).ToExperts(tokens.index_select(0, source));
-    // Experts of the rank in the order of the rows, of each rank that sent some.
-    const int64_t first = spec.exchange.listed > 0 ? spec.group->rank() * spec.block : 0;
-    const at::Tensor experts = at::arange(first, first + spec.block, at::kLong).repeat({ranks});
-    ids = at::repeat_interleave(experts, got.reshape(-1)).to(ids.device(), ids.scalar_type()).unsqueeze(-1);
   }
   sent.weights = weights;
   sent.dtype = tokens.scalar_type();
@@ -231,8 +269,14 @@ TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at:
                                        autograd::edge_list{autograd::impl::gradient_edge(tokens)});
     autograd::create_gradient_edge(rows, sent.node);
   }
-  weights = at::ones({rows.size(0), 1}, weights.options());
+  at::Tensor ones = at::ones({rows.size(0), 1}, weights.options());
+  DeclareRouted(info, tokens, rows);
+  DeclareRouted(info, ids, own_ids);
+  DeclareRouted(info, weights, ones);
+  NoteExpertIds(own_ids, first, own);
   tokens = std::move(rows);
+  ids = std::move(own_ids);
+  weights = std::move(ones);
   return sent;
 }
 
@@ -246,28 +290,32 @@ at::Tensor TokenExchange::Return(const Sent& sent, const at::Tensor& given) cons
   const bool nothing = received == 0 && (!given.defined() || given.numel() == 0);
   const at::Tensor results =
       fits ? given : at::zeros({received, features}, at::TensorOptions(sent.dtype).device(sent.weights.device()));
-  at::Tensor rows;
+  at::Tensor of_token;
   {
     const at::NoGradGuard no_grad;
-    rows = Rows(spec, sent.splits, Direction::kForward).ToTokens(results);
-  }
-  if (!fits && !nothing) {
-    throw PlanError({BadCall(
-        spec, "a result " +
-                  (given.defined() ? "of shape " + ShapeToString(given.sizes()) : std::string("without a tensor")) +
-                  " for " + std::to_string(received) + " rows")});
+    const RegionInfo info = InfoOf(kReturning, spec);
+    const Region region(info.name, info.label, info.axes);
+    const at::Tensor rows = Rows(spec, sent.splits, Direction::kForward).ToTokens(results);
+    if (!fits && !nothing) {
+      throw PlanError({BadCall(
+          spec, "a result " +
+                    (given.defined() ? "of shape " + ShapeToString(given.sizes()) : std::string("without a tensor")) +
+                    " for " + std::to_string(received) + " rows")});
+    }
+    // The inverse of a permutation sorts it. Of a row that was dropped the result is zero.
+    const bool dropped = rows.size(0) < sent.weights.numel();
+    const at::Tensor all =
+        dropped ? at::zeros({sent.weights.numel(), features}, rows.options()).index_copy(0, sent.order, rows)
+                : rows.index_select(0, at::argsort(sent.order));
+    of_token = at::_unsafe_view(all, {sent.weights.size(0), spec.exchange.per_token, features});
+    DeclareReturned(info, fits ? given : at::Tensor(), sent.weights, of_token);
   }
   if (sent.node) {
     const auto node = MakeNode<ReturnBackward>(
-        spec_, sent.splits, autograd::edge_list{autograd::impl::gradient_edge(results), autograd::Edge(sent.node, 0)});
-    autograd::create_gradient_edge(rows, node);
+        spec_, sent.splits, sent.order,
+        autograd::edge_list{autograd::impl::gradient_edge(results), autograd::Edge(sent.node, 0)});
+    autograd::create_gradient_edge(of_token, node);
   }
-  // The inverse of a permutation sorts it. Of a row that was dropped the result is zero.
-  const bool dropped = rows.size(0) < sent.weights.numel();
-  const at::Tensor all =
-      dropped ? at::zeros({sent.weights.numel(), features}, rows.options()).index_copy(0, sent.order, rows)
-              : rows.index_select(0, at::argsort(sent.order));
-  const at::Tensor of_token = all.view({sent.weights.size(0), spec.exchange.per_token, features});
   return (of_token * sent.weights.unsqueeze(-1)).sum(1).to(results.scalar_type());
 }
 

@@ -50,9 +50,11 @@ TEST_CASE("explain --memory refuses a plan that sends tokens to experts, and tak
   CHECK_THAT(done.err, Contains("error[MS0506]: the memory of a plan that sends tokens to experts on ep cannot be "
                                 "predicted") &&
                            Contains("declared: ep=2") && Contains("required: a mesh without ep"));
-  const Outcome without = Explain(kParity + "mixtral", {"--mesh", "tp=2", "--option", "exchange=true"});
-  INFO(without.ToText());
-  CHECK(without.code == 0);
+  for (const char* option : {"exchange=true", "expert_parallel=true"}) {
+    const Outcome without = Explain(kParity + "mixtral", {"--mesh", "tp=2", "--option", option});
+    INFO(without.ToText());
+    CHECK(without.code == 0);
+  }
 }
 
 TEST_CASE("its JSON holds the same bytes in every run, and kinds add up") {

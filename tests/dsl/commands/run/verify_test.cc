@@ -290,18 +290,47 @@ TEST_CASE("--types and --ops refuse experts on cp") {
   }
 }
 
-TEST_CASE("--types and --ops refuse experts on ep") {
-  const std::vector<std::pair<std::string, std::string>> rows = {
-      {"--types", "error[MS0506]: the types of a plan that sends tokens to experts on ep cannot be checked"},
-      {"--ops", "error[MS0308]: --ops supports only meshes of the axes cp and tp"},
-  };
-  for (const auto& [option, says] : rows) {
-    const Outcome done = Verify("mixtral", {"--mesh", "ep=2", "--option", "exchange=true", option});
-    INFO(done.ToText());
-    CHECK(done.code != 0);
-    CHECK_THAT(done.err, Contains(says));
-    CHECK_THAT(done.out, !Contains("proven") && !Contains("results compared"));
-  }
+TEST_CASE("--types proves plans that send tokens to experts on ep") {
+  const auto [model, mesh, options] = GENERATE(table<std::string, std::string, Words>({
+      {"mixtral", "ep=2", {}},
+      {"mixtral", "ep=4,tp=2", {"--option", "sequence_parallel=true", "--rank", "5"}},
+      {"qwen3_moe", "dp=2,ep=2", {"--rank", "3"}},
+      {"qwen3_moe", "ep=3", {"--rank", "2"}},
+  }));
+  Words words = {"--mesh", mesh, "--option", "exchange=true", "--types"};
+  words.insert(words.end(), options.begin(), options.end());
+  const Outcome done = Verify(model, words);
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.out, Contains(": proven for"));
+}
+
+TEST_CASE("--ops compares the operators of a plan that sends tokens to experts on ep") {
+  const auto [model, mesh, option] = GENERATE(table<std::string, std::string, std::string>({
+      {"mixtral", "ep=2", "sequence_parallel=false"},
+      {"qwen3_moe", "ep=2,tp=2", "sequence_parallel=true"},
+      {"qwen3_moe", "ep=4", "sequence_parallel=false"},
+  }));
+  const Outcome done = Verify(model, {"--mesh", mesh, "--option", "exchange=true", "--option", option, "--ops"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.out, Contains("results compared") && Contains(" of them of a rank's own experts"));
+  CHECK_THAT(done.out, !Contains("operators: 0 results"));
+}
+
+TEST_CASE("--ops finds tokens that were not sent to their expert, behind the experts of their layer") {
+  const Outcome done = Verify(
+      "mixtral", {"--mesh", "ep=2", "--option", "exchange=true", "--ops", "--plan", kPlanted + "exchange_drops.lua"});
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("error[MS0510]") && Contains("at: model.layers.1"));
+}
+
+TEST_CASE("--ops refuses meshes of more axes than two") {
+  const Outcome done = Verify("mixtral", {"--mesh", "dp=2,tp=2", "--ops"});
+  INFO(done.ToText());
+  CHECK(done.code != 0);
+  CHECK_THAT(done.err, Contains("error[MS0308]: --ops supports only meshes of tp and one of the axes cp and ep"));
 }
 
 TEST_CASE("--types finds other heads on cp at the module that computes with them") {

@@ -40,10 +40,12 @@ struct Setup {
   std::string context = {};  // "ulysses", "ring"
   int64_t rank = 0;
   at::ScalarType type = at::kFloat;
+  bool owned_experts = false;
   std::string Name() const {
     return folder.filename().string() + " " + mesh + (sequence_parallel ? " sequence_parallel" : "") +
            (loss_parallel ? " loss_parallel" : "") + (recompute.empty() ? "" : " recompute " + recompute) +
-           (fsdp ? " fsdp" : "") + (context.empty() ? "" : " " + context + ", rank " + std::to_string(rank));
+           (fsdp ? " fsdp" : "") + (context.empty() ? "" : " " + context + ", rank " + std::to_string(rank)) +
+           (owned_experts ? " owned experts, rank " + std::to_string(rank) : "");
   }
 };
 
@@ -69,6 +71,7 @@ Model Make(const Setup& setup, c10::Device device, ApplyOptions options) {
   inputs.options["sequence_parallel"] = setup.sequence_parallel;
   inputs.options["loss_parallel"] = setup.loss_parallel;
   if (!setup.context.empty()) inputs.options["context"] = setup.context;
+  if (setup.owned_experts) inputs.options["expert_parallel"] = true;
   Plan plan = LoadPlanFile(SelectPlan(config).ValueOrThrow(), inputs).ValueOrThrow();
   if (!setup.recompute.empty()) {
     Recomputed section;
@@ -174,6 +177,14 @@ std::vector<Setup> Setups() {
         recomputed.rank = last;
         out.push_back(recomputed);
       }
+    }
+  }
+  for (const char* model : {"mixtral", "qwen3_moe"}) {
+    for (const int64_t rank : {0, 1}) {
+      Setup setup{SourcePath("tests/parity/" + std::string(model)), "tp=2"};
+      setup.owned_experts = true;
+      setup.rank = rank;
+      out.push_back(setup);
     }
   }
   return out;

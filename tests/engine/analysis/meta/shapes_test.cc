@@ -12,6 +12,7 @@
 #include "engine/analysis/footprint/ledger.h"
 #include "engine/analysis/meta/meta_scope.h"
 #include "engine/core/base/result.h"
+#include "engine/runtime/intercept/routed_rows.h"
 #include "tests/support/counting_allocator.h"
 
 namespace moonshard::test {
@@ -271,6 +272,22 @@ TEST_CASE("outside of a scope the meta device is LibTorch's own, also after one"
   }
   CHECK_THROWS_AS(at::scaled_dot_product_attention(q, q, q), c10::Error);
   CHECK_THROWS_AS(at::nonzero(q), c10::Error);
+}
+
+TEST_CASE("ids of an exchange of tokens are of each expert of the rank alike, and of no other") {
+  const MetaScope meta({.routed_share = 0.25});
+  const at::TensorOptions long_on_meta = at::TensorOptions(at::kMeta).dtype(at::kLong);
+  const at::Tensor ids = at::empty({12, 1}, long_on_meta);
+  NoteExpertIds(ids, /*first=*/4, /*count=*/2);
+  for (const int64_t expert : {3, 4, 5, 6}) {
+    const int64_t rows = expert == 4 || expert == 5 ? 6 : 0;
+    CHECK(ids.eq(expert).nonzero().size(0) == rows);
+    CHECK((ids.flatten() == expert).nonzero().size(0) == rows);
+    CHECK(at::empty({12, 8}, long_on_meta).index({ids.flatten().eq(expert)}).size(0) == rows);
+  }
+  CHECK(at::empty({12, 1}, long_on_meta).eq(4).nonzero().size(0) == 3);
+  const at::Tensor sum = at::empty({12, 8}, at::kMeta);
+  CHECK(sum.index_add(0, at::empty({0}, long_on_meta), at::empty({0, 8}, at::kMeta)).sizes() == sum.sizes());
 }
 
 }  // namespace
