@@ -10,10 +10,16 @@
 // which expert, so no id is sent. Results come back in the order of the sent rows, and the inverse of the sort brings
 // the k rows of a token together.
 //
-// Why the backward cannot hang. The two nodes hang in one chain: that of Return has an edge to the results and one to
-// the node of Send. A rank whose experts computed nothing from the rows (none arrived) has no path through them, and
-// the second edge, along which no gradient flows, still makes autograd run the node of Send, with zeros. Whether nodes
-// are recorded depends on the grad mode alone, which is the same on every rank, and not on what a rank received.
+// Why the backward cannot hang. The three nodes hang in one chain: that of Return has an edge to the results and one to
+// the node of Wait, which has one to the node of Start. A rank whose experts computed nothing from the rows (none
+// arrived) has no path through them, and the second edge, along which no gradient flows, still makes autograd run the
+// node of Wait, with zeros. Whether nodes are recorded depends on the grad mode alone, which is the same on every rank,
+// and not on what a rank received.
+//
+// The order of the backward. Of the nodes that can run, autograd takes the one with the largest sequence number, the
+// newest. The node of Start has the number that was next at Start, so that everything computed between Start and Wait
+// is newer and that of Wait newer still. The gradients of the rows therefore travel while the backward of that
+// computation runs, and no rank can wait for them before its own are sent.
 #include "engine/runtime/redistribute/token_exchange.h"
 
 #include <algorithm>
@@ -23,9 +29,11 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/SequenceNumber.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "engine/core/base/check.h"
 #include "engine/core/base/result.h"
 #include "engine/core/base/text.h"
 #include "engine/runtime/collective/label.h"
@@ -99,14 +107,18 @@ class Rows {
   Rows(const Spec& spec, const TokenExchange::Splits& splits, Direction direction)
       : spec_(spec), splits_(splits), direction_(direction) {}
 
-  at::Tensor ToExperts(const at::Tensor& rows) const { return Run(rows, splits_.send, splits_.receive); }
-  at::Tensor ToTokens(const at::Tensor& rows) const { return Run(rows, splits_.receive, splits_.send); }
+  PendingCollective StartToExperts(const at::Tensor& rows) const { return Start(rows, splits_.send, splits_.receive); }
+  PendingCollective StartToTokens(const at::Tensor& rows) const { return Start(rows, splits_.receive, splits_.send); }
+  at::Tensor ToExperts(const at::Tensor& rows) const { return spec_.group->Finish(StartToExperts(rows)); }
+  at::Tensor ToTokens(const at::Tensor& rows) const { return spec_.group->Finish(StartToTokens(rows)); }
 
  private:
-  at::Tensor Run(const at::Tensor& rows, const std::vector<int64_t>& send, const std::vector<int64_t>& receive) const {
+  PendingCollective Start(const at::Tensor& rows, const std::vector<int64_t>& send,
+                          const std::vector<int64_t>& receive) const {
     const int64_t shape[] = {spec_.experts, spec_.exchange.features};
     const int64_t bytes = Sum(splits_.send) * spec_.exchange.features * rows.element_size();
-    return spec_.group->AllToAllUneven(rows.contiguous(), send, receive, {direction_, &spec_.label, shape, bytes, -1});
+    return spec_.group->StartAllToAllUneven(rows.contiguous(), send, receive,
+                                            {direction_, &spec_.label, shape, bytes, -1});
   }
 
   const Spec& spec_;
@@ -127,29 +139,55 @@ void DropBeyondCapacity(const Spec& spec, const at::Tensor& ids, at::Tensor& ord
   counts = counts.clamp_max(most);
 }
 
-class SendBackward final : public autograd::Node {
+// Its edge from the node of Wait carries no gradient: the rows on their way are not yet values, so they come in
+// `arriving_`, of which each backward through the graph is the only user.
+class StartBackward final : public autograd::Node {
  public:
-  SendBackward(std::shared_ptr<const Spec> spec, TokenExchange::Splits splits, at::Tensor source, int64_t tokens,
-               autograd::edge_list&& edges)
-      : Node(std::move(edges)),
+  StartBackward(uint64_t sequence, std::shared_ptr<const Spec> spec, at::Tensor source, const at::Tensor& tokens)
+      : Node(sequence, autograd::edge_list{autograd::impl::gradient_edge(tokens)}),
+        spec_(std::move(spec)),
+        source_(std::move(source)),
+        tokens_(tokens.size(0)) {
+    add_input_metadata(tokens);
+  }
+
+  void Arrive(PendingCollective rows) { arriving_ = std::move(rows); }
+
+  autograd::variable_list apply(autograd::variable_list&& /*gradients*/) override {
+    Check(arriving_.started(), "a backward waits for rows that it did not send");
+    const at::NoGradGuard no_grad;
+    const at::Tensor own = spec_->group->Finish(std::exchange(arriving_, {}));
+    return {at::zeros({tokens_, own.size(1)}, own.options()).index_add(0, source_, own)};
+  }
+  std::string name() const override { return "StartTokensBackward(" + spec_->path + ")"; }
+
+ private:
+  std::shared_ptr<const Spec> spec_;
+  at::Tensor source_;  // row -> token
+  int64_t tokens_;
+  PendingCollective arriving_;
+};
+
+class WaitBackward final : public autograd::Node {
+ public:
+  WaitBackward(std::shared_ptr<const Spec> spec, TokenExchange::Splits splits, std::shared_ptr<StartBackward> start)
+      : Node(autograd::edge_list{autograd::Edge(start, 0)}),
         spec_(std::move(spec)),
         splits_(std::move(splits)),
-        source_(std::move(source)),
-        tokens_(tokens) {}
+        start_(std::move(start)) {}
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     const at::Tensor rows = DefinedGradient(std::move(gradients[0]), *this, "an exchange of tokens", spec_->path);
     const at::NoGradGuard no_grad;
-    const at::Tensor own = Rows(*spec_, splits_, Direction::kBackward).ToTokens(rows);
-    return {at::zeros({tokens_, own.size(1)}, own.options()).index_add(0, source_, own)};
+    start_->Arrive(Rows(*spec_, splits_, Direction::kBackward).StartToTokens(rows));
+    return {at::Tensor()};
   }
-  std::string name() const override { return "SendTokensBackward(" + spec_->path + ")"; }
+  std::string name() const override { return "WaitForTokensBackward(" + spec_->path + ")"; }
 
  private:
   std::shared_ptr<const Spec> spec_;
   TokenExchange::Splits splits_;
-  at::Tensor source_;  // row -> token
-  int64_t tokens_;
+  std::shared_ptr<StartBackward> start_;
 };
 
 class ReturnBackward final : public autograd::Node {
@@ -183,14 +221,15 @@ TokenExchange::TokenExchange(std::shared_ptr<AxisGroup> group, const Exchange& e
       Spec{std::move(group), exchange, experts, block, path, CollectiveLabel(path + " exchange of tokens")});
 }
 
-TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at::Tensor& weights) const {
+TokenExchange::Started TokenExchange::Start(const at::Tensor& tokens, const at::Tensor& ids,
+                                            const at::Tensor& weights) const {
   const Spec& spec = *spec_;
   const int64_t ranks = spec.group->size();
   if (tokens.is_meta()) throw PlanError({WithoutNumbers(spec)});
   const std::optional<std::string> misfit = Misfit(spec, tokens, ids, weights);
-  Sent sent;
-  at::Tensor rows;
-  at::Tensor source;
+  Started started;
+  started.sequence = at::sequence_number::get_and_increment();
+  Sent& sent = started.sent;
   {
     const at::NoGradGuard no_grad;
     // A rank whose arguments do not fit says so in its counts, so that every rank throws and none waits.
@@ -217,23 +256,43 @@ TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at:
     }
     const int64_t own = std::clamp<int64_t>(spec.experts - spec.group->rank() * spec.block, 0, spec.block);
     sent.load = got.sum(0).slice(0, 0, own);
-    source = sent.order.div(spec.exchange.per_token, "floor");
-    rows = Rows(spec, sent.splits, Direction::kForward).ToExperts(tokens.index_select(0, source));
+    started.source = sent.order.div(spec.exchange.per_token, "floor");
+    started.rows = Rows(spec, sent.splits, Direction::kForward).StartToExperts(tokens.index_select(0, started.source));
     // Experts of the rank in the order of the rows, of each rank that sent some.
     const int64_t first = spec.exchange.listed > 0 ? spec.group->rank() * spec.block : 0;
     const at::Tensor experts = at::arange(first, first + spec.block, at::kLong).repeat({ranks});
-    ids = at::repeat_interleave(experts, got.reshape(-1)).to(ids.device(), ids.scalar_type()).unsqueeze(-1);
+    started.experts = at::repeat_interleave(experts, got.reshape(-1)).to(ids.device(), ids.scalar_type()).unsqueeze(-1);
   }
   sent.weights = weights;
   sent.dtype = tokens.scalar_type();
+  started.tokens = tokens;
+  started.ids = ids;
+  started.weights = weights;
+  return started;
+}
+
+TokenExchange::Sent TokenExchange::Wait(Started started, at::Tensor& tokens, at::Tensor& ids,
+                                        at::Tensor& weights) const {
+  at::Tensor rows;
+  {
+    const at::NoGradGuard no_grad;
+    rows = spec_->group->Finish(std::move(started.rows));
+  }
+  Sent sent = std::move(started.sent);
+  sent.weights = weights;
   if (at::GradMode::is_enabled()) {
-    sent.node = MakeNode<SendBackward>(spec_, sent.splits, source, tokens.size(0),
-                                       autograd::edge_list{autograd::impl::gradient_edge(tokens)});
+    const auto start = MakeNode<StartBackward>(started.sequence, spec_, started.source, tokens);
+    sent.node = MakeNode<WaitBackward>(spec_, sent.splits, start);
     autograd::create_gradient_edge(rows, sent.node);
   }
+  ids = std::move(started.experts);
   weights = at::ones({rows.size(0), 1}, weights.options());
   tokens = std::move(rows);
   return sent;
+}
+
+TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at::Tensor& weights) const {
+  return Wait(Start(tokens, ids, weights), tokens, ids, weights);
 }
 
 at::Tensor TokenExchange::Return(const Sent& sent, const at::Tensor& given) const {
