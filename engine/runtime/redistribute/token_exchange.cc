@@ -263,7 +263,6 @@ TokenExchange::Started TokenExchange::Start(const at::Tensor& tokens, const at::
     const at::Tensor experts = at::arange(first, first + spec.block, at::kLong).repeat({ranks});
     started.experts = at::repeat_interleave(experts, got.reshape(-1)).to(ids.device(), ids.scalar_type()).unsqueeze(-1);
   }
-  sent.weights = weights;
   sent.dtype = tokens.scalar_type();
   started.tokens = tokens;
   started.ids = ids;
