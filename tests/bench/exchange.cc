@@ -201,7 +201,11 @@ void BenchAhead(const Sizes& sizes, int pairs) {
     };
     const auto with = step(true);
     const auto without = step(false);
-    test::Expect(with.first.equal(without.first) && at::allclose(with.second, without.second), "the results differ");
+    test::Expect(with.first.equal(without.first), "the outputs differ");
+    // The terms of the gradient are added in another order.
+    const at::Tensor difference = (with.second - without.second).abs().max() / without.second.abs().max();
+    test::Expect(difference.item<double>() < 1e-5,
+                 "the gradients differ by " + std::to_string(difference.item<double>()));
     const PairTimes times = TimePairs([&] { step(true); }, [&] { step(false); }, pairs, 3);
     if (mesh.rank() != 0) return;
     std::printf(
@@ -226,7 +230,7 @@ int main(int argc, char** argv) {
       {1024, 256, 512, 8, 2}, {4096, 256, 512, 8, 2}, {1024, 256, 128, 64, 6}, {1024, 256, 512, 8, 2, true}};
   const std::vector<Sizes> small = {{16, 8, 8, 4, 2}, {16, 8, 8, 4, 2, true}};
   for (const Sizes& sizes : arguments.short_round() ? small : usual) moonshard::bench::Bench(sizes, pairs);
-  const Sizes shared = arguments.short_round() ? small[0] : Sizes{4096, 1024, 256, 8, 4};
+  const Sizes shared = arguments.short_round() ? small[0] : Sizes{2048, 512, 256, 8, 4};
   moonshard::bench::BenchAhead(shared, pairs);
   return 0;
 }

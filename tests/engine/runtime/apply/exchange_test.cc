@@ -5,6 +5,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -156,6 +157,21 @@ TEST_CASE("an exchange does not start before a call that casts or recomputes its
   }
 }
 
+TEST_CASE("an exchange does not start before a call that redistributes its tokens") {
+  Plan plan = PlanOfSwitches();
+  plan.rules.front().style.inputs = {Redistribution{Layout::Replicate(), Layout::Shared()}};
+  RunRanks("ep=2,tp=2", [&](DeviceMesh& mesh) {
+    auto model = Parallelize(SwitchedNet(), plan, mesh);
+    int64_t before = -1;
+    model.net()->between = [&] { before = SentSoFar(model, Direction::kForward); };
+    const int64_t rank = mesh.coordinate(MeshAxis::kEp);
+    const at::Tensor ids = (at::tensor({0, 1, 1}, at::kLong) + rank).remainder(2).view({3, 1});
+    ExpectEqual(model.forward(at::full({3, 4}, rank + 1, at::kDouble), ids).detach(),
+                at::full({3, 4}, 8.0 * static_cast<double>(rank + 1), at::kDouble), "the sums");
+    Expect(before == 0, "the call sends the tokens");
+  });
+}
+
 TEST_CASE("an exception between the start of an exchange and the call leaves the model usable") {
   RunRanks("ep=2", [](DeviceMesh& mesh) {
     auto model = Parallelize(SwitchedNet(), PlanOfSwitches(), mesh);
@@ -175,15 +191,21 @@ TEST_CASE("an exception between the start of an exchange and the call leaves the
 }
 
 TEST_CASE("experts that are called with other tensors than their exchange was started with are an error") {
-  const auto failures = RunRanksFailing("ep=2", [](DeviceMesh& mesh) {
-    auto model = Parallelize(SwitchedNet(), PlanOfSwitches(), mesh);
-    model.net()->between = [] {};
-    model.net()->spoil = [](const at::Tensor& tokens) { return tokens * 2; };
-    model.forward(TokensOfRank(mesh), IdsOfSwitch(mesh));
-  });
-  REQUIRE(failures.size() == 2);
-  for (const RankFailure& failure : failures) {
-    CHECK_THAT(failure.text, Catch::Contains("'experts' was called with other tensors than StartExchange"));
+  const std::vector<std::function<at::Tensor(const at::Tensor&)>> others = {
+      [](const at::Tensor& tokens) { return tokens * 2; },
+      [](const at::Tensor& tokens) { return tokens.narrow(0, 0, 2); },  // in the same memory
+  };
+  for (const auto& other : others) {
+    const auto failures = RunRanksFailing("ep=2", [&](DeviceMesh& mesh) {
+      auto model = Parallelize(SwitchedNet(), PlanOfSwitches(), mesh);
+      model.net()->between = [] {};
+      model.net()->spoil = other;
+      model.forward(TokensOfRank(mesh), IdsOfSwitch(mesh));
+    });
+    REQUIRE(failures.size() == 2);
+    for (const RankFailure& failure : failures) {
+      CHECK_THAT(failure.text, Catch::Contains("'experts' was called with other tensors than StartExchange"));
+    }
   }
 }
 

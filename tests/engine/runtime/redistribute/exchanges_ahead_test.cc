@@ -23,7 +23,7 @@ TEST_CASE("a started exchange is taken once, and the newest of each exchange") {
     const TokenExchange first(group, keys, 2, "first");
     const TokenExchange second(group, keys, 2, "second");
     const at::Tensor tokens = at::ones({2, 4});
-    const at::Tensor newer = at::full({2, 4}, 2);
+    const at::Tensor newer = at::full({2, 4}, 2.0);
     const at::Tensor ids = at::arange(2).view({2, 1});
     const at::Tensor weights = at::ones({2, 1});
     const auto start = [&](const TokenExchange& exchange, const at::Tensor& of) {
