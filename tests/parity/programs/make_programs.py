@@ -96,7 +96,7 @@ OWN_MODULES = HERE.parent / "own_modules"
 
 # Checkpoints of tests/parity, one of each architecture that has a C++ model.
 REFERENCE = ("baichuan1", "baichuan2", "decilm", "gemma3_softcap", "llama_gqa", "ministral3_yarn", "mistral_window8", "mixtral",
-             "phi3_gqa", "phi_partial", "qwen2_moe", "qwen2_tied", "qwen3_head_dim12", "qwen3_moe")  # fmt: skip
+             "phi3_gqa", "phi_partial", "qwen2_tied", "qwen3_head_dim12", "qwen3_moe")  # fmt: skip
 
 
 def shrunk_vl(config: transformers.PretrainedConfig) -> None:
