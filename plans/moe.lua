@@ -1,5 +1,5 @@
--- moe.lua: common decoders with experts: GLM-4.5, dots1, ERNIE 4.5, OLMoE, FlexOlmo, Qwen2 with experts, Mellum, Solar
--- Open, EXAONE, Hunyuan 3, MiniMax-M2, PhiMoE. Layers have an mlp, or experts with or without a shared mlp beside them.
+-- moe.lua: common decoders with experts: GLM-4.5, dots1, ERNIE 4.5, OLMoE, FlexOlmo, Mellum, Solar Open, EXAONE, Hunyuan
+-- 3, MiniMax-M2, PhiMoE. Layers have an mlp, or experts with or without a shared mlp beside them.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {

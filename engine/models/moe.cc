@@ -1,9 +1,12 @@
 #include "engine/models/moe.h"
 
+#include <algorithm>
 #include <string>
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+
+#include "engine/runtime/apply/exchange_step.h"
 
 namespace moonshard {
 
@@ -25,6 +28,17 @@ MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_to
     fields.WarnUnused("router_z_loss_coef", "a model without output_router_logits");
   }
   return options;
+}
+
+bool SparseLayers::contains(int64_t layer) const {
+  return (layer + 1) % every == 0 && std::find(dense.begin(), dense.end(), layer) == dense.end();
+}
+
+SparseLayers ReadSparseLayers(ConfigReader& fields) {
+  SparseLayers layers;
+  layers.every = fields.Int("decoder_sparse_step", 1).value_or(1);
+  layers.dense = fields.Ints("mlp_only_layers").value_or(std::vector<int64_t>{});
+  return layers;
 }
 
 ExpertsImpl::ExpertsImpl(const MoeOptions& options) {
@@ -53,6 +67,10 @@ SparseMoeImpl::SparseMoeImpl(const MoeOptions& options) : options_(options) {
   const auto router = torch::nn::LinearOptions(options.expert.hidden, options.experts).bias(false);
   gate_ = register_module("gate", nn::Linear(router));
   experts_ = register_module("experts", Experts(options));
+  if (!options.shared) return;
+  shared_expert_ = register_module("shared_expert", GatedMlp(*options.shared));
+  const auto gate = torch::nn::LinearOptions(options.shared->hidden, 1).bias(false);
+  shared_expert_gate_ = register_module("shared_expert_gate", nn::Linear(gate));
 }
 
 at::Tensor SparseMoeImpl::forward(const at::Tensor& hidden) {
@@ -65,7 +83,11 @@ at::Tensor SparseMoeImpl::forward(const at::Tensor& hidden) {
   auto [weights, chosen] = at::topk(probabilities, options_.experts_per_token);
   if (losses_) losses_->Count(gate_path_, scores, probabilities, chosen);
   if (options_.normalize) weights = weights / weights.sum(-1, /*keepdim=*/true);
-  return experts_(tokens, chosen, weights).view(hidden.sizes());
+  if (!shared_expert_) return experts_(tokens, chosen, weights).view(hidden.sizes());
+  // Where tokens are sent to other ranks, they travel while this rank computes the shared expert.
+  StartExchange(*experts_, {tokens, chosen, weights});
+  const at::Tensor shared = at::sigmoid(shared_expert_gate_(tokens)) * shared_expert_(tokens);
+  return (experts_(tokens, chosen, weights) + shared).view(hidden.sizes());
 }
 
 }  // namespace moonshard

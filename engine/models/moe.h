@@ -1,10 +1,12 @@
 // Mixture of experts: a router sends each token to a few of many MLPs and adds their weighted results (Shazeer et al.
-// 2017, arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961). Modules have the checkpoints' names: gate,
-// experts.N.(the projections of an MLP).
+// 2017, arXiv:1701.06538; Fedus et al. 2021, arXiv:2101.03961). Beside them, a shared expert may compute all tokens
+// (Dai et al. 2024, arXiv:2401.06066). Modules have the checkpoints' names: gate, experts.N.(the projections of an
+// MLP), shared_expert.(the projections), shared_expert_gate.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +28,8 @@ struct MoeOptions {
   // otherwise the weights are the probabilities of the router.
   bool normalize = false;
   MlpSizes expert;
+  // The shared expert, whose output a sigmoid of shared_expert_gate multiplies; nullopt: none.
+  std::optional<MlpSizes> shared;
   RouterCoefficients losses;  // of the config; 0 without output_router_logits
 };
 
@@ -35,6 +39,15 @@ struct MoeOptions {
 // router_z_loss_coef (default 0), which these models of transformers do not have, of the z-loss. Without
 // output_router_logits, a router_z_loss_coef is a warning.
 MoeOptions ReadMoe(ConfigReader& fields, int64_t experts, int64_t experts_per_token);
+
+// The layers of a model that have experts; the others have an MLP.
+struct SparseLayers {
+  int64_t every = 1;           // the last layer of this many, by number
+  std::vector<int64_t> dense;  // layers without experts
+  bool contains(int64_t layer) const;
+};
+// Reads decoder_sparse_step and mlp_only_layers.
+SparseLayers ReadSparseLayers(ConfigReader& fields);
 
 // Experts "0", "1", ...: tokens [N, H], ids of their experts int64 [N, k], weights [N, k] -> the sums [N, H] of the
 // weighted results of the experts. Every expert is called in every forward, also if no token is routed to it, so that
@@ -49,7 +62,8 @@ class ExpertsImpl : public torch::nn::Module {
 };
 MOONSHARD_MODULE(Experts);
 
-// x [B, T, H] -> [B, T, H].
+// x [B, T, H] -> [B, T, H]: the weighted results of each token's experts, plus sigmoid(shared_expert_gate(x)) *
+// shared_expert(x).
 class SparseMoeImpl : public torch::nn::Module {
  public:
   explicit SparseMoeImpl(const MoeOptions& options);
@@ -71,6 +85,8 @@ class SparseMoeImpl : public torch::nn::Module {
   int64_t score_terms_ = 1;
   nn::Linear gate_ = nullptr;
   Experts experts_ = nullptr;
+  GatedMlp shared_expert_ = nullptr;
+  nn::Linear shared_expert_gate_ = nullptr;
 };
 MOONSHARD_MODULE(SparseMoe);
 

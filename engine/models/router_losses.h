@@ -13,9 +13,9 @@
 //   loss = balance * E * sum_e f_e P_e  +  z * mean(l^2)
 //
 // The first term is the load-balancing loss of Fedus et al. 2021 (arXiv:2101.03961, equation 4), over the rows of all
-// layers together, as load_balancing_loss_func of transformers computes it for Mixtral and Qwen3-MoE; a mean of losses
-// of single layers is another number. The second term is the z-loss of Zoph et al. 2022 (arXiv:2202.08906, equation 5),
-// over the same rows. f has no gradient. The gradient of the scores s of a row with probabilities p is
+// layers together, as load_balancing_loss_func of transformers computes it for Mixtral, Qwen2-MoE and Qwen3-MoE; a mean
+// of losses of single layers is another number. The second term is the z-loss of Zoph et al. 2022 (arXiv:2202.08906,
+// equation 5), over the same rows. f has no gradient. The gradient of the scores s of a row with probabilities p is
 //
 //   dloss/ds = (balance * E * p (f - sum_e p_e f_e)  +  2 z l p) / R
 //

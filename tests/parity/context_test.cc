@@ -119,7 +119,8 @@ void ExpectAsPredicted(const ShardedModel& sharded, const CollectiveCounts& coun
 // Whether some layers have a window and others have none.
 bool HasMixedWindows(const JsonValue& config) {
   const JsonValue* const window = config.Find("sliding_window");
-  const bool mixes = config.Find("layer_types") != nullptr || config.Find("sliding_window_pattern") != nullptr;
+  const bool mixes = config.Find("layer_types") != nullptr || config.Find("sliding_window_pattern") != nullptr ||
+                     config.Find("max_window_layers") != nullptr;
   return mixes && window != nullptr && window->is_int();
 }
 
@@ -135,7 +136,7 @@ std::vector<ContextSetup> RecordedSetups() {
       if (std::string(mesh).find("tp") != std::string::npos) out.push_back({checkpoint, mesh, true});
     }
   }
-  for (const char* checkpoint : {"mixtral", "qwen3_moe", "qwen3_moe_unnormalized"}) {
+  for (const char* checkpoint : {"mixtral", "qwen3_moe", "qwen3_moe_unnormalized", "qwen2_moe", "qwen2_moe_window"}) {
     out.push_back({checkpoint, "cp=2"});
     out.push_back({checkpoint, "cp=4"});
     out.push_back({checkpoint, "cp=2,tp=2", true});
@@ -280,6 +281,8 @@ TEST_CASE("context parallelism in float64 gives the numbers of one rank") {
   }
   setups.push_back({"mistral_window8", "cp=4", false, "", 1, "ring"});
   setups.push_back({"mixtral", "cp=4", false, "", 1, "ring"});
+  setups.push_back({"qwen2_moe", "cp=2,tp=2", true, recomputed, 1, "ring"});
+  setups.push_back({"qwen2_moe_window", "cp=2", false, "", 2});
   setups.push_back({"llama_gqa", "cp=8", false, recomputed, 2, "ring"});
   setups.push_back({"llama_gqa", "cp=2", false, R"(recompute { "model.layers.*.self_attn" })", 1, "ring"});
   setups.push_back({"llama_gqa", "cp=4", false, "", 2, "plain_ring"});

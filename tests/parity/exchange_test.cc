@@ -133,16 +133,16 @@ void ExpectAllTokensSent(const AppliedPlan& applied, int64_t rows, int64_t per_t
   }
 }
 
-// ep=4: the last rank has none of the five experts of qwen3_moe.
+// ep=4: the last rank has none of the five experts of qwen3_moe and qwen2_moe.
 std::vector<ExchangeSetup> RecordedExchanges() {
   std::vector<ExchangeSetup> out;
-  for (const char* checkpoint : {"mixtral", "qwen3_moe", "qwen3_moe_unnormalized"}) {
+  for (const char* checkpoint : {"mixtral", "qwen3_moe", "qwen3_moe_unnormalized", "qwen2_moe", "qwen2_moe_window"}) {
     for (const char* mesh : {"ep=2", "ep=2,tp=2", "ep=2,cp=2"}) out.push_back({checkpoint, mesh});
     out.push_back({checkpoint, "ep=2,tp=2", true});
     out.push_back({checkpoint, "ep=2", false, "ddp {}"});
     out.push_back({checkpoint, "ep=2", false, R"(recompute { "model.layers.*" })"});
   }
-  for (const char* checkpoint : {"mixtral", "qwen3_moe"}) {
+  for (const char* checkpoint : {"mixtral", "qwen3_moe", "qwen2_moe"}) {
     out.push_back({checkpoint, "ep=4"});
     out.push_back({checkpoint, "dp_shard=2,ep=2"});
     out.push_back({checkpoint, "dp_shard=2,ep=2", false, "ddp {}"});
@@ -193,6 +193,63 @@ TEST_CASE("an exchange of tokens gives the numbers of transformers") {
       INFO("gradient of " << worst_gradient.second);
       CHECK(worst_logits <= bound);
       CHECK(worst_gradient.first <= bound);
+    }
+  }
+}
+
+// The all-to-alls that ran when a shared expert begins, and when its backward begins.
+struct SharedExpertTrace final : CallObserver {
+  explicit SharedExpertTrace(const AppliedPlan& applied) : applied(applied) {}
+  int64_t SoFar(Direction direction) const { return applied.counts().of(direction, CollectiveKind::kAllToAll).count; }
+  bool IsAt(size_t module, const char* name) const {
+    return applied.plan().tree->modules()[module].path.ends_with(name);
+  }
+  void Entered(size_t module, std::span<const TensorSlot> /*arguments*/) override {
+    if (IsAt(module, ".shared_expert.gate_proj")) forward.push_back(SoFar(Direction::kForward));
+  }
+  void Made(size_t module, std::span<const TensorSlot> results) override {
+    if (!IsAt(module, ".shared_expert.down_proj") || !results.front().tensor->requires_grad()) return;
+    results.front().tensor->register_hook([this](const at::Tensor& gradient) {
+      backward.push_back(SoFar(Direction::kBackward));
+      return gradient;
+    });
+  }
+  const AppliedPlan& applied;
+  std::vector<int64_t> forward;
+  std::vector<int64_t> backward;
+};
+
+// Of the three all-to-alls of a layer's forward the counts and the rows start before the shared expert, and of the two
+// of its backward both, of which the second is still on its way. The second runs of recomputed layers begin with the
+// last one.
+TEST_CASE("tokens travel while the shared expert computes") {
+  using Counts = std::vector<int64_t>;
+  struct Row {
+    std::string sections;
+    Counts forward;
+  };
+  const std::vector<Row> rows = {
+      {"", {2, 5}},
+      {R"(recompute { "model.layers.*" })", {2, 5, 8, 11}},
+      {R"(recompute { "model.layers.*.mlp" })", {2, 5, 8, 11}},
+      {R"(recompute { "model.layers.*", keep_modules = "model.layers.*.mlp.experts" })", {2, 5, 8, 11}},
+      {R"(recompute { "model.layers.*.mlp.experts" })", {0, 3}},  // sends again in the backward
+      {R"(keep_dtype("model.layers.*.mlp.experts", "float64"))", {0, 3}},
+  };
+  for (const Row& row : rows) {
+    for (const char* mesh_text : {"ep=2", "ep=2,tp=2", "dp_shard=2,ep=2"}) {
+      INFO(mesh_text << " " << row.sections);
+      RunRanks(mesh_text, [&](DeviceMesh& mesh) {
+        const ShardedModel sharded =
+            LoadWithExchange({"qwen2_moe", mesh_text, false, row.sections}, mesh, std::nullopt);
+        SharedExpertTrace trace(*sharded.applied);
+        sharded.applied->Watch(trace, /*all=*/true);
+        const at::Tensor ids = at::arange(10).view({2, 5}) + mesh.shape().DataCoordinate(mesh.rank());
+        sharded.model.forward(ids, std::nullopt, std::nullopt).sum().backward();
+        sharded.applied->Unwatch(trace);
+        Expect(trace.forward == row.forward, "the all-to-alls before the shared expert");
+        Expect(trace.backward == Counts{2, 4}, "the all-to-alls before its backward");
+      });
     }
   }
 }
@@ -385,7 +442,7 @@ TEST_CASE("an exchange of tokens in float64 gives the numbers of one rank") {
   const std::string recomputed = R"(recompute { "model.layers.*" })";
   const std::string layers = R"(fsdp { wrap = "model.layers.*", reshard = true })";
   std::vector<ExchangeSetup> setups;
-  for (const char* checkpoint : {"mixtral", "qwen3_moe"}) {
+  for (const char* checkpoint : {"mixtral", "qwen3_moe", "qwen2_moe"}) {
     setups.push_back({checkpoint, "ep=2"});
     setups.push_back({checkpoint, "ep=3"});
     setups.push_back({checkpoint, "ep=4", false, "ddp {}"});
@@ -402,6 +459,15 @@ TEST_CASE("an exchange of tokens in float64 gives the numbers of one rank") {
     setups.push_back({checkpoint, "ep=2,cp=2", false, "ddp {}"});
   }
   setups.push_back({"mixtral", "dp_shard=2,ep=2,tp=2", true, layers + ", " + recomputed, 3});
+  setups.push_back({"qwen2_moe", "dp_shard=2,ep=2,tp=2", true, layers + ", " + recomputed, 3});
+  setups.push_back({"qwen2_moe", "dp_shard=2,ep=2,cp=2", false, "ddp {}"});
+  setups.push_back({"qwen2_moe", "ep=2,cp=2,tp=2", true});
+  setups.push_back({"qwen2_moe", "ep=2", false, R"(recompute { "model.layers.*.mlp.experts" })"});
+  setups.push_back({"qwen2_moe", "ep=2", false, R"(recompute { "model.layers.*.mlp" })"});
+  setups.push_back(
+      {"qwen2_moe", "ep=2", false, R"(recompute { "model.layers.*", keep_modules = "model.layers.*.mlp.experts" })"});
+  setups.push_back({"qwen2_moe", "dp_shard=2,ep=2", false,
+                    R"(fsdp { wrap = { "model.layers.*", "model.layers.*.mlp.shared_expert" }, reshard = true })"});
   setups.push_back({"mixtral", "dp_shard=2,ep=2,cp=2"});
   setups.push_back({"mixtral", "ep=2,cp=2,tp=2", true});
   setups.push_back({"mixtral", "ep=2", false,

@@ -38,6 +38,11 @@ def nemotron_nas_of_its_blocks(config):
     return config
 
 
+def without_layer_types(config):
+    del config["layer_types"]
+    return config
+
+
 def attention(queries_per_key=None, linear=False):
     return dict(n_heads_in_group=queries_per_key, no_op=not (queries_per_key or linear), replace_with_linear=linear,
                 num_sink_tokens=None, sparsify=None, unshifted_sink=False,
@@ -122,6 +127,22 @@ CASES = {
         hf.Qwen3MoeConfig(**{**TINY, "num_hidden_layers": 3}, head_dim=4, moe_intermediate_size=5, num_experts=5,
                           num_experts_per_tok=2, norm_topk_prob=True, mlp_only_layers=[1], output_router_logits=True,
                           router_aux_loss_coef=0.3), ROUTERS),
+    "qwen2_moe": (
+        hf.Qwen2MoeForCausalLM,
+        hf.Qwen2MoeConfig(**small(), moe_intermediate_size=18, shared_expert_intermediate_size=20, num_experts=5,
+                          num_experts_per_tok=2), {**MICRO, "padded": True, "packed": True, "expert_names": QWEN_EXPERTS}),
+    "qwen2_moe_window": (
+        hf.Qwen2MoeForCausalLM,
+        hf.Qwen2MoeConfig(**small(num_hidden_layers=4, num_key_value_heads=4), moe_intermediate_size=14,
+                          shared_expert_intermediate_size=12, num_experts=6, num_experts_per_tok=3, norm_topk_prob=True,
+                          qkv_bias=False, decoder_sparse_step=2, mlp_only_layers=[3], use_sliding_window=True,
+                          sliding_window=5, max_window_layers=3),
+        {"expert_names": QWEN_EXPERTS, "rewrite_config": without_layer_types}),
+    "routers/qwen2_moe": (
+        hf.Qwen2MoeForCausalLM,
+        hf.Qwen2MoeConfig(**{**TINY, "num_hidden_layers": 3}, moe_intermediate_size=5, shared_expert_intermediate_size=7,
+                          num_experts=5, num_experts_per_tok=2, norm_topk_prob=True, mlp_only_layers=[1],
+                          output_router_logits=True, router_aux_loss_coef=0.4), ROUTERS),
     "decilm": (
         DeciLMForCausalLM,
         NemotronNasConfig(**small(hidden_size=16, num_hidden_layers=5), block_configs=[

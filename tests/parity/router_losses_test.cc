@@ -166,7 +166,7 @@ std::vector<RouterSetup> SetupsOfRouters(const std::string& checkpoint) {
 }
 
 TEST_CASE("the losses of routers give the numbers of transformers") {
-  for (const char* checkpoint : {"mixtral", "qwen3_moe"}) {
+  for (const char* checkpoint : {"mixtral", "qwen3_moe", "qwen2_moe"}) {
     for (const RouterSetup& setup : SetupsOfRouters(checkpoint)) {
       DYNAMIC_SECTION(setup.Name()) {
         const std::filesystem::path folder = DirectoryOfRouters(checkpoint);
@@ -287,7 +287,7 @@ std::pair<double, std::string> WorstOf(const RouterSetup& setup, const RoutedSte
 }
 
 TEST_CASE("the losses of routers in float64 give the numbers of one rank") {
-  for (const char* checkpoint : {"mixtral", "qwen3_moe"}) {
+  for (const char* checkpoint : {"mixtral", "qwen3_moe", "qwen2_moe"}) {
     std::vector<RouterSetup> setups = SetupsOfRouters(checkpoint);
     setups.push_back({checkpoint, "dp_shard=3,ep=2"});
     setups.push_back({checkpoint, "tp=2", {}, kLayersRecomputed, 3});

@@ -54,7 +54,7 @@ Shape ShapeOf(const JsonValue& config) {
   Shape shape;
   const std::string& type = config.Find("model_type")->AsString();
   shape.shared_everywhere = type == "qwen3" || type == "gemma3_text" || type == "mixtral" || type == "qwen3_moe" ||
-                            Says(config, "qk_layernorm");
+                            type == "qwen2_moe" || Says(config, "qk_layernorm");
   const int64_t heads = config.Find("num_attention_heads")->AsInt();
   if (const JsonValue* blocks = config.Find("block_configs")) {
     for (const JsonValue& block : blocks->AsArray()) {

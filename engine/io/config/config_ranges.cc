@@ -40,6 +40,7 @@ constexpr std::array kRanges = {
     ConfigRange{"num_key_value_heads", kMostHeads},
     ConfigRange{"num_layers", kMostLayers},
     ConfigRange{"num_local_experts", kMostExperts},
+    ConfigRange{"shared_expert_intermediate_size", kMostInner},
     ConfigRange{"vocab_size", kMostVocabulary},
 };
 

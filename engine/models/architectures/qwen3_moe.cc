@@ -1,8 +1,6 @@
 // Qwen3-MoE: Qwen3's attention; a layer has experts, or an MLP, as the config declares. Names as checkpoints have them.
 //
 //   model.layers.N.mlp.{gate, experts.E.{gate,up,down}_proj}
-#include <algorithm>
-
 #include "engine/models/architecture.h"
 #include "engine/models/moe.h"
 
@@ -27,13 +25,11 @@ DecoderSpec ReadQwen3Moe(ConfigReader& fields, const std::string& /*name*/) {
   moe.normalize = fields.Bool("norm_topk_prob").value_or(false);
   moe.expert = MlpSizesOf(spec.config);
   moe.expert.intermediate = fields.RequiredInt("moe_intermediate_size", 1);
-  const int64_t every = fields.Int("decoder_sparse_step", 1).value_or(1);
-  const std::vector<int64_t> dense = fields.Ints("mlp_only_layers").value_or(std::vector<int64_t>{});
-  spec.layer = [config = spec.config, moe, bias, every, dense](int64_t index) {
+  spec.layer = [config = spec.config, moe, bias, sparse = ReadSparseLayers(fields)](int64_t index) {
     AttentionOptions options{.qkv_bias = bias, .output_bias = bias};
     options.head_norm = nn::RMSNormOptions(config.head_dim).eps(config.norm_eps);
-    const bool has_experts = (index + 1) % every == 0 && std::find(dense.begin(), dense.end(), index) == dense.end();
-    const UnaryModule mlp = has_experts ? UnaryModule(SparseMoe(moe)) : UnaryModule(GatedMlp(MlpSizesOf(config)));
+    const UnaryModule mlp =
+        sparse.contains(index) ? UnaryModule(SparseMoe(moe)) : UnaryModule(GatedMlp(MlpSizesOf(config)));
     return PreNormLayer(config, Attention(config, options).ptr(), mlp).ptr();
   };
   return spec;

@@ -151,6 +151,7 @@ class Applier {
                                  s_.plan.sharded_dims,
                                  options_.check_inputs,
                                  s_.loads,
+                                 std::make_shared<ExchangesAhead>(),
                                  s_.trains};
     std::vector<std::pair<Hookable*, std::shared_ptr<Boundary>>> made;
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {

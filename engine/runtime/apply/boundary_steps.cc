@@ -31,15 +31,16 @@
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/precision.h"
+#include "engine/runtime/apply/exchange_step.h"
 #include "engine/runtime/apply/input_signature.h"
 #include "engine/runtime/dtype/scalar_type.h"
 #include "engine/runtime/fsdp/unit_step.h"
 #include "engine/runtime/precision/cast_step.h"
 #include "engine/runtime/recompute/recompute.h"
 #include "engine/runtime/redistribute/call_frame.h"
+#include "engine/runtime/redistribute/exchanges_ahead.h"
 #include "engine/runtime/redistribute/local_experts.h"
 #include "engine/runtime/redistribute/shared_redistributions.h"
-#include "engine/runtime/redistribute/token_exchange.h"
 
 namespace moonshard {
 namespace {
@@ -66,17 +67,18 @@ class OutermostCallStep final : public BoundaryStep {
         guard_(parts.guard),
         streams_(parts.streams),
         trains_(parts.trains),
+        exchanges_(parts.exchanges),
         label_("the inputs of '" + path + "'") {}
 
   std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override {
     if (CallFrame::Current() != nullptr) return nullptr;
-    if (torch::autograd::get_current_graph_task_id() != -1) return std::make_unique<Open>(nullptr, false);
+    if (torch::autograd::get_current_graph_task_id() != -1) return Opened(nullptr, false);
     if (values_) values_->Check();
     if (guard_) guard_->Check();
     for (Comparison& c : comparisons_) c.group->StartCheckInputs(c.signature.Of(arguments), label_);
     if (gradient_sum_) gradient_sum_->Rearm();
     if (streams_) streams_->Begin();
-    auto open = std::make_unique<Open>(streams_.get(), true);
+    auto open = Opened(streams_.get(), true);
     if (!*trains_) open->no_grad.emplace();
     return open;
   }
@@ -106,12 +108,19 @@ class OutermostCallStep final : public BoundaryStep {
     std::optional<c10::NoGradGuard> no_grad;
   };
 
+  std::unique_ptr<Open> Opened(RandomStreams* streams, bool outermost) const {
+    auto open = std::make_unique<Open>(streams, outermost);
+    open->frame.SetExchanges(exchanges_);
+    return open;
+  }
+
   std::vector<Comparison> comparisons_;
   std::shared_ptr<GradientSum> gradient_sum_;
   std::shared_ptr<DeferredValues> values_;
   std::shared_ptr<const ShardGuard> guard_;
   std::shared_ptr<RandomStreams> streams_;
   std::shared_ptr<const bool> trains_;
+  std::shared_ptr<const ExchangesAhead> exchanges_;
   CollectiveLabel label_;
 };
 
@@ -180,13 +189,6 @@ class RedistributeStep final : public BoundaryStep {
   TensorRedistribution redistribution_;
 };
 
-Diagnostic MissingArgument(const std::string& path, const std::string& what, std::string required) {
-  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "'" + path + "' was called without " + what);
-  d.path = path;
-  d.required = std::move(required);
-  return d;
-}
-
 class RouteStep final : public BoundaryStep {
  public:
   RouteStep(Route route, LocalExperts experts, std::string path)
@@ -219,57 +221,6 @@ class RouteStep final : public BoundaryStep {
   Route route_;
   LocalExperts experts_;
   std::string path_;
-};
-
-// The tokens among the arguments go to the ranks of their experts, and the results of the call come back. The call's
-// state has what brings them back.
-class ExchangeStep final : public BoundaryStep {
- public:
-  ExchangeStep(const Exchange& exchange, TokenExchange tokens, std::string path, std::shared_ptr<ExpertLoads> loads)
-      : positions_{exchange.tokens, exchange.ids, exchange.weights},
-        tokens_(std::move(tokens)),
-        path_(std::move(path)),
-        loads_(std::move(loads)) {}
-
-  std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override {
-    std::array<at::Tensor*, 3> found = {};
-    for (const TensorSlot& slot : arguments) {
-      for (size_t i = 0; i < found.size(); ++i) {
-        if (slot.position == static_cast<size_t>(positions_[i]) && slot.tensor->defined()) found[i] = slot.tensor;
-      }
-    }
-    if (std::ranges::find(found, nullptr) != found.end()) {
-      throw PlanError({MissingArgument(path_, "tokens, the ids of their experts or the routing weights",
-                                       "exchange: tensors at the declared positions (the first is 0)")});
-    }
-    auto out = std::make_unique<Out>(tokens_.Send(*found[0], *found[1], *found[2]));
-    // A call that a backward repeats sends the same tokens again.
-    if (torch::autograd::get_current_graph_task_id() == -1) {
-      const TokenExchange::Sent& sent = out->sent;
-      loads_->Add(path_, sent.load, sent.weights.numel() - sent.order.numel());
-    }
-    return out;
-  }
-  void Leave(State* state, std::span<const TensorSlot> results) override {
-    const TokenExchange::Sent& sent = static_cast<const Out*>(state)->sent;
-    for (const TensorSlot& slot : results) {
-      if (slot.position != 0) continue;
-      *slot.tensor = tokens_.Return(sent, *slot.tensor);
-      return;
-    }
-    tokens_.Return(sent, at::Tensor());  // the other ranks wait for the results of this one
-  }
-
- private:
-  struct Out final : State {
-    explicit Out(TokenExchange::Sent sent) : sent(std::move(sent)) {}
-    TokenExchange::Sent sent;
-  };
-
-  std::array<int, 3> positions_;
-  TokenExchange tokens_;
-  std::string path_;
-  std::shared_ptr<ExpertLoads> loads_;
 };
 
 // Opens a frame for the calls inside: siblings that redistribute the same tensor alike find the first result there
@@ -374,7 +325,11 @@ class BoundaryMaker {
     const SourceSpan& source = SourceOf(plan_, layouts_);
     std::string where = path_.empty() ? "the model" : "'" + path_ + "'";
     if (source.known()) where += " (" + source.ToString() + ")";
-    return std::make_shared<Boundary>(std::move(out_), module_, std::move(where), parts_.observers);
+    auto boundary = std::make_shared<Boundary>(std::move(out_), module_, std::move(where), parts_.observers);
+    if (exchange_ && !ChangesBeforeSending()) {
+      parts_.exchanges->Add(boundary.get(), {exchange_->exchange(), exchange_->tokens()});
+    }
+    return boundary;
   }
 
  private:
@@ -406,11 +361,11 @@ class BoundaryMaker {
       case StepKind::kRouteInputs:
       case StepKind::kRouteOutputs: return std::make_shared<RouteStep>(*layouts_.route, OwnExperts(), path_);
       case StepKind::kSendTokens:
-        return std::make_shared<ExchangeStep>(
-            *layouts_.exchange,
-            TokenExchange(parts_.groups.at({MeshAxis::kEp, plan_.mesh.size(MeshAxis::kEp)}), *layouts_.exchange,
-                          layouts_.experts, path_),
-            path_, parts_.loads);
+        return exchange_ = std::make_shared<ExchangeStep>(
+                   *layouts_.exchange,
+                   TokenExchange(parts_.groups.at({MeshAxis::kEp, plan_.mesh.size(MeshAxis::kEp)}), *layouts_.exchange,
+                                 layouts_.experts, path_),
+                   path_, parts_.loads);
       case StepKind::kShareResults: return std::make_shared<ShareResultsStep>();
       case StepKind::kNeedGradient: return std::make_shared<NeedGradientStep>();
       case StepKind::kAddParameters: return std::make_shared<AddParametersStep>(std::move(late_));
@@ -423,6 +378,15 @@ class BoundaryMaker {
     }
     Check(false, "a step of `leave` ends a step that `enter` does not have");
     return nullptr;
+  }
+
+  // Whether what is sent may differ from the arguments of the call. A recomputed call runs on tensors of its runner,
+  // and again in the backward, where the block does not run.
+  bool ChangesBeforeSending() const {
+    return std::ranges::any_of(steps_.enter, [](const ModuleStep& step) {
+      return step.kind == StepKind::kCastArguments || step.kind == StepKind::kRedistributeInput ||
+             step.kind == StepKind::kRouteInputs || step.kind == StepKind::kRecompute;
+    });
   }
 
   void Leave(const ModuleStep& step) {
@@ -490,7 +454,8 @@ class BoundaryMaker {
   std::vector<TensorRedistribution> redistributions_;
   size_t redistributed_ = 0;
   std::vector<at::Tensor> late_;
-  std::vector<int> entered_;  // by step of `enter`: index into out_.enter; -1: it has no object
+  std::shared_ptr<ExchangeStep> exchange_;  // null: the module sends no tokens
+  std::vector<int> entered_;                // by step of `enter`: index into out_.enter; -1: it has no object
   Boundary::Steps out_;
 };
 

@@ -20,6 +20,7 @@
 #include "engine/runtime/fsdp/unit_order.h"
 #include "engine/runtime/nn/boundary.h"
 #include "engine/runtime/random/random_streams.h"
+#include "engine/runtime/redistribute/exchanges_ahead.h"
 #include "engine/runtime/redistribute/expert_loads.h"
 #include "engine/runtime/redistribute/gradient_sum.h"
 #include "engine/runtime/redistribute/redistribute.h"
@@ -49,7 +50,8 @@ struct BoundaryParts {
   std::set<int64_t> sharded_dims;  // CompiledPlan::sharded_dims
   int64_t check_inputs = 0;        // ApplyOptions::check_inputs
   std::shared_ptr<ExpertLoads> loads;
-  std::shared_ptr<const bool> trains;  // whether calls may train: AppliedPlan::SetActiveAdapter
+  std::shared_ptr<ExchangesAhead> exchanges;  // gets those of the boundaries that are made
+  std::shared_ptr<const bool> trains;         // whether calls may train: AppliedPlan::SetActiveAdapter
 };
 
 // Returns the boundary of a module that has steps. `redistributions`: the result of MakeRedistributions. `late`: the

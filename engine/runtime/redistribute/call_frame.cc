@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/runtime/redistribute/exchanges_ahead.h"
 #include "engine/runtime/redistribute/shared_redistributions.h"
 
 namespace moonshard {
@@ -33,6 +34,11 @@ CallFrame* CallFrame::Current() { return current; }
 SharedRedistributions& CallFrame::redistributions() {
   if (!redistributions_) redistributions_ = std::make_unique<SharedRedistributions>();
   return *redistributions_;
+}
+
+StartedExchanges& CallFrame::started_exchanges() {
+  if (!started_exchanges_) started_exchanges_ = std::make_unique<StartedExchanges>();
+  return *started_exchanges_;
 }
 
 void CallFrame::NoteSize(const AxisGroup& group, int64_t dim, int64_t size) {

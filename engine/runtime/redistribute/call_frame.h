@@ -1,16 +1,19 @@
 // CallFrame: one call of a hookable module, on the thread that runs it. Frames nest. A frame owns the redistributions
-// that the calls inside it share (shared_redistributions.h). The outermost frame also owns the sizes of dims that were
-// sharded while it runs.
+// that the calls inside it share (shared_redistributions.h), and the exchanges of tokens that were started inside it
+// (exchanges_ahead.h). The outermost frame also owns the sizes of dims that were sharded while it runs.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 
 namespace moonshard {
 
 class AxisGroup;
+class ExchangesAhead;
 class SharedRedistributions;
+class StartedExchanges;
 
 class CallFrame {
  public:
@@ -24,6 +27,10 @@ class CallFrame {
   bool outermost() const { return enclosing_ == nullptr; }
   // The redistributions that the calls inside this frame share.
   SharedRedistributions& redistributions();
+  StartedExchanges& started_exchanges();
+  // Of the outermost frame, for all frames inside it: the exchanges of the model that may be started; null: none.
+  void SetExchanges(std::shared_ptr<const ExchangesAhead> exchanges) { exchanges_ = std::move(exchanges); }
+  const ExchangesAhead* exchanges() const { return root_->exchanges_.get(); }
 
   // Records, until the outermost frame ends, that dim `dim` of `size` elements was sharded over `group`. Does nothing
   // without a frame.
@@ -40,6 +47,8 @@ class CallFrame {
   CallFrame* enclosing_;
   CallFrame* root_;
   std::unique_ptr<SharedRedistributions> redistributions_;
+  std::unique_ptr<StartedExchanges> started_exchanges_;
+  std::shared_ptr<const ExchangesAhead> exchanges_;
   std::unique_ptr<Sizes> sizes_;
 };
 

@@ -10,10 +10,16 @@
 // which expert, so no id is sent. Results come back in the order of the sent rows, and the inverse of the sort brings
 // the k rows of a token together.
 //
-// Why the backward cannot hang. The two nodes hang in one chain: that of Return has an edge to the results and one to
-// the node of Send. A rank whose experts computed nothing from the rows (none arrived) has no path through them, and
-// the second edge, along which no gradient flows, still makes autograd run the node of Send, with zeros. Whether nodes
-// are recorded depends on the grad mode alone, which is the same on every rank, and not on what a rank received.
+// Why the backward cannot hang. The three nodes hang in one chain: that of Return has an edge to the results and one to
+// the node of Wait, which has one to the node of Start. A rank whose experts computed nothing from the rows (none
+// arrived) has no path through them, and the second edge, along which no gradient flows, still makes autograd run the
+// node of Wait, with zeros. Whether nodes are recorded depends on the grad mode alone, which is the same on every rank,
+// and not on what a rank received.
+//
+// The order of the backward. Of the nodes that can run, autograd takes the one with the largest sequence number, the
+// newest. The node of Start has the number that was next at Start, so that everything computed between Start and Wait
+// is newer and that of Wait newer still. The gradients of the rows therefore travel while the backward of that
+// computation runs, and no rank can wait for them before its own are sent.
 #include "engine/runtime/redistribute/token_exchange.h"
 
 #include <algorithm>
@@ -23,9 +29,11 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/SequenceNumber.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "engine/core/base/check.h"
 #include "engine/core/base/result.h"
 #include "engine/core/base/text.h"
 #include "engine/runtime/collective/label.h"
@@ -97,14 +105,18 @@ class Rows {
   Rows(const Spec& spec, const TokenExchange::Splits& splits, Direction direction)
       : spec_(spec), splits_(splits), direction_(direction) {}
 
-  at::Tensor ToExperts(const at::Tensor& rows) const { return Run(rows, splits_.send, splits_.receive); }
-  at::Tensor ToTokens(const at::Tensor& rows) const { return Run(rows, splits_.receive, splits_.send); }
+  PendingCollective StartToExperts(const at::Tensor& rows) const { return Start(rows, splits_.send, splits_.receive); }
+  PendingCollective StartToTokens(const at::Tensor& rows) const { return Start(rows, splits_.receive, splits_.send); }
+  at::Tensor ToExperts(const at::Tensor& rows) const { return spec_.group->Finish(StartToExperts(rows)); }
+  at::Tensor ToTokens(const at::Tensor& rows) const { return spec_.group->Finish(StartToTokens(rows)); }
 
  private:
-  at::Tensor Run(const at::Tensor& rows, const std::vector<int64_t>& send, const std::vector<int64_t>& receive) const {
+  PendingCollective Start(const at::Tensor& rows, const std::vector<int64_t>& send,
+                          const std::vector<int64_t>& receive) const {
     const int64_t shape[] = {spec_.experts, spec_.exchange.features};
     const int64_t bytes = Sum(splits_.send) * spec_.exchange.features * rows.element_size();
-    return spec_.group->AllToAllUneven(rows.contiguous(), send, receive, {direction_, &spec_.label, shape, bytes, -1});
+    return spec_.group->StartAllToAllUneven(rows.contiguous(), send, receive,
+                                            {direction_, &spec_.label, shape, bytes, -1});
   }
 
   const Spec& spec_;
@@ -131,33 +143,66 @@ void DropBeyondCapacity(const Spec& spec, const at::Tensor& ids, at::Tensor& ord
   counts = counts.clamp_max(most);
 }
 
-class SendBackward final : public autograd::Node {
+// Its edge from the node of Wait carries no gradient: the rows on their way are not yet values, so they come in
+// `arriving_`, of which each backward through the graph is the only user.
+class StartBackward final : public autograd::Node {
  public:
-  SendBackward(std::shared_ptr<const Spec> spec, TokenExchange::Splits splits, at::Tensor source, int64_t tokens,
-               autograd::edge_list&& edges)
-      : Node(std::move(edges)),
+  StartBackward(uint64_t sequence, std::shared_ptr<const Spec> spec, at::Tensor source, const at::Tensor& tokens)
+      : Node(sequence, autograd::edge_list{autograd::impl::gradient_edge(tokens)}),
+        spec_(std::move(spec)),
+        source_(std::move(source)),
+        tokens_(tokens.size(0)) {
+    add_input_metadata(tokens);
+  }
+
+  // `given`: the gradient of the rows at their experts, which `rows` sends back.
+  void Arrive(at::Tensor given, PendingCollective rows) {
+    given_ = std::move(given);
+    arriving_ = std::move(rows);
+  }
+
+  autograd::variable_list apply(autograd::variable_list&& /*gradients*/) override {
+    Check(arriving_.started(), "a backward waits for rows that it did not send");
+    const at::NoGradGuard no_grad;
+    const RegionInfo info = InfoOf(kReturning, *spec_);
+    const Region region(info.name, info.label, info.axes);
+    const at::Tensor own = spec_->group->Finish(std::exchange(arriving_, {}));
+    at::Tensor sum = at::zeros({tokens_, own.size(1)}, own.options()).index_add(0, source_, own);
+    DeclareReturned(info, std::exchange(given_, {}), {}, sum);
+    return {std::move(sum)};
+  }
+  std::string name() const override { return "StartTokensBackward(" + spec_->path + ")"; }
+
+ private:
+  std::shared_ptr<const Spec> spec_;
+  at::Tensor source_;  // row -> token
+  int64_t tokens_;
+  at::Tensor given_;
+  PendingCollective arriving_;
+};
+
+class WaitBackward final : public autograd::Node {
+ public:
+  WaitBackward(std::shared_ptr<const Spec> spec, TokenExchange::Splits splits, std::shared_ptr<StartBackward> start)
+      : Node(autograd::edge_list{autograd::Edge(start, 0)}),
         spec_(std::move(spec)),
         splits_(std::move(splits)),
-        source_(std::move(source)),
-        tokens_(tokens) {}
+        start_(std::move(start)) {}
 
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     const at::Tensor rows = DefinedGradient(std::move(gradients[0]), *this, "an exchange of tokens", spec_->path);
     const at::NoGradGuard no_grad;
     const RegionInfo info = InfoOf(kReturning, *spec_);
     const Region region(info.name, info.label, info.axes);
-    const at::Tensor own = Rows(*spec_, splits_, Direction::kBackward).ToTokens(rows);
-    at::Tensor sum = at::zeros({tokens_, own.size(1)}, own.options()).index_add(0, source_, own);
-    DeclareReturned(info, rows, {}, sum);
-    return {std::move(sum)};
+    start_->Arrive(rows, Rows(*spec_, splits_, Direction::kBackward).StartToTokens(rows));
+    return {at::Tensor()};
   }
-  std::string name() const override { return "SendTokensBackward(" + spec_->path + ")"; }
+  std::string name() const override { return "WaitForTokensBackward(" + spec_->path + ")"; }
 
  private:
   std::shared_ptr<const Spec> spec_;
   TokenExchange::Splits splits_;
-  at::Tensor source_;  // row -> token
-  int64_t tokens_;
+  std::shared_ptr<StartBackward> start_;
 };
 
 class ReturnBackward final : public autograd::Node {
@@ -210,7 +255,8 @@ TokenExchange::TokenExchange(std::shared_ptr<AxisGroup> group, const Exchange& e
       Spec{std::move(group), exchange, experts, block, path, CollectiveLabel(path + " exchange of tokens")});
 }
 
-TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at::Tensor& weights) const {
+TokenExchange::Started TokenExchange::Start(const at::Tensor& tokens, const at::Tensor& ids,
+                                            const at::Tensor& weights) const {
   const Spec& spec = *spec_;
   const int64_t ranks = spec.group->size();
   const int64_t own = std::clamp<int64_t>(spec.experts - spec.group->rank() * spec.block, 0, spec.block);
@@ -218,10 +264,9 @@ TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at:
   const std::optional<std::string> misfit = Misfit(spec, tokens, ids, weights);
   const RegionInfo info = InfoOf(kSending, spec);
   const Region region(info.name, info.label, info.axes);
-  Sent sent;
-  at::Tensor rows;
-  at::Tensor own_ids;
-  at::Tensor source;
+  Started started;
+  started.sequence = at::sequence_number::get_and_increment();
+  Sent& sent = started.sent;
   {
     const at::NoGradGuard no_grad;
     // A rank whose arguments do not fit says so in its counts, so that every rank throws and none waits.
@@ -242,7 +287,7 @@ TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at:
       sent.splits.receive.assign(static_cast<size_t>(ranks), of_each);
       sent.load = at::full({own}, own > 0 ? ranks * of_each / own : 0, at::kLong);
       sent.order = at::empty({Sum(sent.splits.send)}, counts.options());
-      own_ids = at::empty({ranks * of_each, 1}, ids.options());
+      started.experts = at::empty({ranks * of_each, 1}, ids.options());
     } else {
       const at::Tensor wanted = counts.view({ranks, spec.block}).cpu();
       const at::Tensor got = received.view({ranks, spec.block}).cpu();
@@ -257,19 +302,39 @@ TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at:
       sent.load = got.sum(0).slice(0, 0, own);
       // Experts of the rank in the order of the rows, of each rank that sent some.
       const at::Tensor experts = at::arange(first, first + spec.block, at::kLong).repeat({ranks});
-      own_ids = at::repeat_interleave(experts, got.reshape(-1)).to(ids.device(), ids.scalar_type()).unsqueeze(-1);
+      started.experts =
+          at::repeat_interleave(experts, got.reshape(-1)).to(ids.device(), ids.scalar_type()).unsqueeze(-1);
     }
-    source = sent.order.div(spec.exchange.per_token, "floor");
-    rows = Rows(spec, sent.splits, Direction::kForward).ToExperts(tokens.index_select(0, source));
+    started.source = sent.order.div(spec.exchange.per_token, "floor");
+    started.rows = Rows(spec, sent.splits, Direction::kForward).StartToExperts(tokens.index_select(0, started.source));
   }
-  sent.weights = weights;
   sent.dtype = tokens.scalar_type();
+  started.tokens = tokens;
+  started.ids = ids;
+  started.weights = weights;
+  return started;
+}
+
+TokenExchange::Sent TokenExchange::Wait(Started started, at::Tensor& tokens, at::Tensor& ids,
+                                        at::Tensor& weights) const {
+  const RegionInfo info = InfoOf(kSending, *spec_);
+  const Region region(info.name, info.label, info.axes);
+  at::Tensor rows;
+  {
+    const at::NoGradGuard no_grad;
+    rows = spec_->group->Finish(std::move(started.rows));
+  }
+  Sent sent = std::move(started.sent);
+  sent.weights = weights;
   if (at::GradMode::is_enabled()) {
-    sent.node = MakeNode<SendBackward>(spec_, sent.splits, source, tokens.size(0),
-                                       autograd::edge_list{autograd::impl::gradient_edge(tokens)});
+    const auto start = MakeNode<StartBackward>(started.sequence, spec_, started.source, tokens);
+    sent.node = MakeNode<WaitBackward>(spec_, sent.splits, start);
     autograd::create_gradient_edge(rows, sent.node);
   }
+  at::Tensor own_ids = std::move(started.experts);
   at::Tensor ones = at::ones({rows.size(0), 1}, weights.options());
+  const int64_t own = std::clamp<int64_t>(spec_->experts - spec_->group->rank() * spec_->block, 0, spec_->block);
+  const int64_t first = spec_->exchange.listed > 0 ? spec_->group->rank() * spec_->block : 0;
   DeclareRouted(info, tokens, rows);
   DeclareRouted(info, ids, own_ids);
   DeclareRouted(info, weights, ones);
@@ -278,6 +343,10 @@ TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at:
   ids = std::move(own_ids);
   weights = std::move(ones);
   return sent;
+}
+
+TokenExchange::Sent TokenExchange::Send(at::Tensor& tokens, at::Tensor& ids, at::Tensor& weights) const {
+  return Wait(Start(tokens, ids, weights), tokens, ids, weights);
 }
 
 at::Tensor TokenExchange::Return(const Sent& sent, const at::Tensor& given) const {

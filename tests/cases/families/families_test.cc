@@ -198,6 +198,7 @@ const std::map<std::string, int64_t>& ExchangesOfLayer() {
       {"phi", 4},
       {"phi3", 2},
       {"qwen2", 4},
+      {"qwen2_moe_file", 4},
       {"qwen3", 4},
       {"qwen3_classification", 4},
       {"qwen3_moe_file", 4},

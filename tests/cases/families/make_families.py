@@ -99,6 +99,9 @@ CLASSES = {
     "phi": (hf.PhiForCausalLM, hf.PhiConfig(**SIZES, qk_layernorm=True)),
     "phi3": (hf.Phi3ForCausalLM, hf.Phi3Config(**SIZES)),
     "qwen2": (hf.Qwen2ForCausalLM, hf.Qwen2Config(**SIZES)),
+    "qwen2_moe": (hf.Qwen2MoeForCausalLM, hf.Qwen2MoeConfig(
+        **SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32,
+        mlp_only_layers=[0])),
     "qwen2_vl": (hf.Qwen2VLForConditionalGeneration, hf.Qwen2VLConfig(
         text_config=SIZES, tie_word_embeddings=False, vision_config=dict(
             depth=1, embed_dim=32, hidden_size=64, num_heads=4, mlp_ratio=2, patch_size=4))),
@@ -282,6 +285,7 @@ RENAMED = {
     "mistral3": LANGUAGE_MODEL,
     "mixtral": [(r"\.mlp\.", ".block_sparse_moe.")],
     "nemotron_h": [(r"^model\.", "backbone.")],
+    "qwen2_moe": [],
     "qwen3_moe": [],
     "deepseek_v3": [],
 }

@@ -88,6 +88,7 @@ PLANS = {
     "phi": PHI,
     "phi3": PHI3,
     "qwen2": LLAMA,
+    "qwen2_moe": LLAMA,
     "qwen3": LLAMA,
     "qwen3_classification": decoder(head="score"),
     # Registered, but it raises for the class of text alone; this is what its plan for the other one says.

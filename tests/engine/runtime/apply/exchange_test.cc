@@ -1,12 +1,16 @@
-// The call of experts with an exchange: arguments that are missing, exceptions and results that do not fit.
+// The call of experts with an exchange: arguments that are missing, exceptions, results that do not fit, and an exchange
+// that starts before the call.
 #include <catch2/catch.hpp>
 
+#include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "engine/runtime/apply/exchange_step.h"
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/nn/hook.h"
 #include "tests/support/ranks.h"
@@ -36,10 +40,17 @@ MOONSHARD_MODULE(SwitchedExperts);
 struct SwitchedNetImpl : torch::nn::Module {
   SwitchedNetImpl() { experts = register_module("experts", SwitchedExperts()); }
   at::Tensor forward(const at::Tensor& tokens, const at::Tensor& ids) {
-    return experts(tokens, ids, with_weights ? at::full(ids.sizes(), 2, tokens.options()) : at::Tensor());
+    const at::Tensor weights = with_weights ? at::full(ids.sizes(), 2, tokens.options()) : at::Tensor();
+    if (between) {
+      StartExchange(*experts, {tokens, ids, weights});
+      between();
+    }
+    return experts(spoil ? spoil(tokens) : tokens, ids, weights);
   }
   SwitchedExperts experts = nullptr;
   bool with_weights = true;
+  std::function<void()> between;  // runs between the start of the exchange and the call
+  std::function<at::Tensor(const at::Tensor&)> spoil;
 };
 MOONSHARD_MODULE(SwitchedNet);
 
@@ -102,6 +113,100 @@ TEST_CASE("an exception in the experts of an exchange leaves the model usable") 
     model.net()->experts->throws = false;
     ExpectRightStep(model, mesh);
   });
+}
+
+int64_t SentSoFar(const ParallelModel<SwitchedNet>& model, Direction direction) {
+  return model.applied().counts().of(direction, CollectiveKind::kAllToAll).count;
+}
+
+TEST_CASE("a block starts the exchange before the call of its experts, with the same collectives and numbers") {
+  RunRanks("ep=2", [](DeviceMesh& mesh) {
+    auto model = Parallelize(SwitchedNet(), PlanOfSwitches(), mesh);
+    ExpectRightStep(model, mesh);
+    const CollectiveCounts plain = model.applied().counts();
+    model.applied().ClearCounts();
+    int64_t before = -1;
+    model.net()->between = [&] { before = SentSoFar(model, Direction::kForward); };
+    ExpectRightStep(model, mesh);
+    Expect(before == 2, "the counts and the rows");
+    Expect(model.applied().counts() == plain, "the collectives of the step");
+    // An alias of the argument, as an observer of the call may pass, is the same tensor.
+    model.net()->spoil = [](const at::Tensor& tokens) { return tokens.view_as(tokens); };
+    ExpectRightStep(model, mesh);
+    const at::NoGradGuard no_grad;
+    ExpectEqual(model.forward(TokensOfRank(mesh), IdsOfSwitch(mesh)),
+                at::full({3, 4}, 8.0 * static_cast<double>(mesh.rank() + 1), at::kDouble),
+                "the sums without gradients");
+  });
+}
+
+TEST_CASE("an exchange does not start before a call that casts or recomputes its arguments") {
+  Plan recomputed = PlanOfSwitches();
+  recomputed.recompute.emplace_back().modules.push_back({"experts"});
+  Plan cast = PlanOfSwitches();
+  cast.kept_dtypes.push_back({{"experts"}, "float32"});
+  cast.data_parallel->shards = true;
+  for (const Plan& plan : {recomputed, cast}) {
+    RunRanks("ep=2", [&](DeviceMesh& mesh) {
+      auto model = Parallelize(SwitchedNet(), plan, mesh);
+      int64_t before = -1;
+      model.net()->between = [&] { before = SentSoFar(model, Direction::kForward); };
+      ExpectRightStep(model, mesh);
+      Expect(before == 0, "the call sends the tokens");
+    });
+  }
+}
+
+TEST_CASE("an exchange does not start before a call that redistributes its tokens") {
+  Plan plan = PlanOfSwitches();
+  plan.rules.front().style.inputs = {Redistribution{Layout::Replicate(), Layout::Shared()}};
+  RunRanks("ep=2,tp=2", [&](DeviceMesh& mesh) {
+    auto model = Parallelize(SwitchedNet(), plan, mesh);
+    int64_t before = -1;
+    model.net()->between = [&] { before = SentSoFar(model, Direction::kForward); };
+    const int64_t rank = mesh.coordinate(MeshAxis::kEp);
+    const at::Tensor ids = (at::tensor({0, 1, 1}, at::kLong) + rank).remainder(2).view({3, 1});
+    ExpectEqual(model.forward(at::full({3, 4}, rank + 1, at::kDouble), ids).detach(),
+                at::full({3, 4}, 8.0 * static_cast<double>(rank + 1), at::kDouble), "the sums");
+    Expect(before == 0, "the call sends the tokens");
+  });
+}
+
+TEST_CASE("an exception between the start of an exchange and the call leaves the model usable") {
+  RunRanks("ep=2", [](DeviceMesh& mesh) {
+    auto model = Parallelize(SwitchedNet(), PlanOfSwitches(), mesh);
+    model.net()->between = [] { throw std::runtime_error("planted beside the experts"); };
+    std::string what;
+    try {
+      model.forward(TokensOfRank(mesh), IdsOfSwitch(mesh));
+    } catch (const std::exception& error) {
+      what = error.what();
+    }
+    Expect(what.find("planted beside the experts") != std::string::npos, "got: " + what);
+    model.net()->between = {};
+    ExpectRightStep(model, mesh);
+    model.net()->between = [] {};
+    ExpectRightStep(model, mesh);
+  });
+}
+
+TEST_CASE("experts that are called with other tensors than their exchange was started with are an error") {
+  const std::vector<std::function<at::Tensor(const at::Tensor&)>> others = {
+      [](const at::Tensor& tokens) { return tokens * 2; },
+      [](const at::Tensor& tokens) { return tokens.narrow(0, 0, 2); },  // in the same memory
+  };
+  for (const auto& other : others) {
+    const auto failures = RunRanksFailing("ep=2", [&](DeviceMesh& mesh) {
+      auto model = Parallelize(SwitchedNet(), PlanOfSwitches(), mesh);
+      model.net()->between = [] {};
+      model.net()->spoil = other;
+      model.forward(TokensOfRank(mesh), IdsOfSwitch(mesh));
+    });
+    REQUIRE(failures.size() == 2);
+    for (const RankFailure& failure : failures) {
+      CHECK_THAT(failure.text, Catch::Contains("'experts' was called with other tensors than StartExchange"));
+    }
+  }
 }
 
 TEST_CASE("experts on one rank that return another shape are an error of this rank") {

@@ -3,8 +3,11 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <functional>
+#include <future>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,6 +16,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "engine/runtime/intercept/operator_scope.h"
 #include "engine/runtime/redistribute/token_exchange.h"
 #include "tests/support/ranks.h"
 
@@ -278,6 +282,120 @@ TEST_CASE("an exchange runs the same collectives of the same bytes however token
       Expect(forward == CollectiveCount{3, 8 * 8 + 2 * rows}, "the collectives of the forward");
       Expect(backward == CollectiveCount{2, 2 * rows}, "the collectives of the backward");
     }
+  });
+}
+
+// Runs `before` in front of each operator of this name.
+class Before final : public OperatorHandler {
+ public:
+  Before(std::string name, std::function<void()> before) : name_(std::move(name)), before_(std::move(before)) {}
+  void Handle(const c10::OperatorHandle& op, c10::Stack& /*stack*/, Next& next) override {
+    if (op.schema().name() == name_) before_();
+    next.Run();
+  }
+
+ private:
+  std::string name_;
+  std::function<void()> before_;
+};
+
+// One rank waits until the other one has come to a place.
+class Place {
+ public:
+  void Reach() { reached_.set_value(); }
+  void Await() {
+    Expect(future_.wait_for(std::chrono::seconds(20)) == std::future_status::ready,
+           "the other rank does not come to the place");
+  }
+
+ private:
+  std::promise<void> reached_;
+  std::shared_future<void> future_ = reached_.get_future().share();
+};
+
+// Rank 1 selects the rows that it sends, and gets the gradients of those that it received, only when rank 0 computes
+// what is beside the exchange.
+TEST_CASE("what a rank computes between Start and Wait waits for no rows, in the forward and in the backward") {
+  Place forward;
+  Place backward;
+  RunRanks("ep=2", [&](DeviceMesh& mesh) {
+    const auto group = AxisGroup::Make(mesh, MeshAxis::kEp, {.mode = CheckOptions::Mode::kNever});
+    const Exchange keys = {.tokens = 0, .ids = 1, .weights = 2, .per_token = 1, .features = 4};
+    const TokenExchange exchange(group, keys, 2, "experts");
+    const at::Tensor tokens = TokenLeaf(at::full({2, 4}, mesh.rank() + 1, at::kDouble));
+    at::Tensor rows = tokens;
+    at::Tensor ids = at::arange(2).view({2, 1});
+    at::Tensor weights = at::ones({2, 1}, at::kDouble);
+    TokenExchange::Started started;
+    {
+      Before selecting("aten::index_select", [&] { forward.Await(); });
+      std::optional<OperatorScope> scope;
+      if (mesh.rank() == 1) scope.emplace(selecting);
+      started = exchange.Start(rows, ids, weights);
+    }
+    const at::Tensor beside = tokens * 5;
+    if (mesh.rank() == 0) forward.Reach();
+    beside.register_hook([&](const at::Tensor& gradient) {
+      if (mesh.rank() == 0) backward.Reach();
+      return gradient;
+    });
+    const TokenExchange::Sent sent = exchange.Wait(std::move(started), rows, ids, weights);
+    ExpectEqual(rows.detach(), at::tensor({1.0, 2.0}, at::kDouble).view({2, 1}).expand({2, 4}), "the rows");
+    rows.register_hook([&](const at::Tensor& gradient) {
+      if (mesh.rank() == 1) backward.Await();
+      return gradient;
+    });
+    const at::Tensor results = exchange.Return(sent, rows * 3) + beside;
+    ExpectEqual(results.detach(), tokens.detach() * 8, "the results");
+    results.sum().backward();
+    ExpectEqual(tokens.grad(), at::full({2, 4}, 8, at::kDouble), "the gradient of the tokens");
+  });
+}
+
+TEST_CASE("a started exchange that no call waits for leaves the group usable") {
+  const Routing routing = MakeRouting(3, {4, 5}, 4, 2, Chosen::kAny);
+  const Computed alone = ComputeAlone(routing);
+  RunRanks("ep=2", [&](DeviceMesh& mesh) {
+    const auto group = AxisGroup::Make(mesh, MeshAxis::kEp);
+    const auto r = static_cast<size_t>(mesh.rank());
+    const TokenExchange exchange(group, routing.exchange, routing.experts, "experts");
+    exchange.Start(routing.tokens[r], routing.ids[r], routing.weights[r]);
+    ExpectAsAlone(routing, alone, group);
+  });
+}
+
+TEST_CASE("an exchange that was started with gradients and waited for without records none") {
+  RunRanks("ep=2", [](DeviceMesh& mesh) {
+    const auto group = AxisGroup::Make(mesh, MeshAxis::kEp);
+    const Exchange keys = {.tokens = 0, .ids = 1, .weights = 2, .per_token = 1, .features = 4};
+    const TokenExchange exchange(group, keys, 2, "experts");
+    at::Tensor rows = TokenLeaf(at::ones({2, 4}, at::kDouble));
+    at::Tensor ids = at::arange(2).view({2, 1});
+    at::Tensor weights = at::ones({2, 1}, at::kDouble);
+    TokenExchange::Started started = exchange.Start(rows, ids, weights);
+    const at::NoGradGuard no_grad;
+    const TokenExchange::Sent sent = exchange.Wait(std::move(started), rows, ids, weights);
+    Expect(!rows.requires_grad() && sent.node == nullptr, "no history");
+    ExpectEqual(exchange.Return(sent, rows), at::ones({2, 4}, at::kDouble), "the results");
+  });
+}
+
+// Twice through one graph: each backward sends the gradients anew.
+TEST_CASE("a backward through an exchange can be repeated") {
+  RunRanks("ep=2", [](DeviceMesh& mesh) {
+    const auto group = AxisGroup::Make(mesh, MeshAxis::kEp);
+    const Exchange keys = {.tokens = 0, .ids = 1, .weights = 2, .per_token = 1, .features = 4};
+    const TokenExchange exchange(group, keys, 2, "experts");
+    const at::Tensor tokens = TokenLeaf(at::ones({2, 4}, at::kDouble));
+    at::Tensor rows = tokens;
+    at::Tensor ids = at::arange(2).view({2, 1});
+    at::Tensor weights = at::ones({2, 1}, at::kDouble);
+    const TokenExchange::Sent sent = exchange.Send(rows, ids, weights);
+    const at::Tensor sum = exchange.Return(sent, rows * 3).sum();
+    sum.backward({}, /*retain_graph=*/true);
+    sum.backward();
+    ExpectEqual(tokens.grad(), at::full({2, 4}, 6, at::kDouble), "the sum of both gradients");
+    Expect(group->counts().of(Direction::kBackward, CollectiveKind::kAllToAll).count == 4, "two of each backward");
   });
 }
 
