@@ -5,10 +5,9 @@
 //   model.embed_tokens   model.layers.N.(modules of the architecture)   model.norm   lm_head
 //
 // lm_head and embed_tokens share one weight if the config ties them. B is the batch, T the sequence length, H the
-// hidden size, V the vocabulary. T and positions come from input_ids, which are those of all T tokens, or of this rank's
-// own tokens under a plan with `inputs = "own"` (own_inputs.h). Build inside nn::DeferInit
-// if the full model does not fit into the memory of one rank.
-// Stage before: architecture.h. Stage after: apply.
+// hidden size, V the vocabulary. T and positions come from input_ids, which are those of all T tokens, or of this
+// rank's own tokens under a plan with `inputs = "own"` (own_inputs.h). Build inside nn::DeferInit if the full model
+// does not fit into the memory of one rank. Stage before: architecture.h. Stage after: apply.
 #pragma once
 
 #include <functional>

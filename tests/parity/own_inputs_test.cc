@@ -1,6 +1,6 @@
-// Inputs of a rank's own tokens (transformer.stream { inputs = "own" }) on thread ranks: recorded checkpoints against what
-// transformers computed, and in float64 against one rank: logits, loss, every gradient, and the collectives. Each rank of
-// cp is given nothing but its own tokens: ids, masks, positions, documents and labels.
+// Inputs of a rank's own tokens (transformer.stream { inputs = "own" }) on thread ranks: recorded checkpoints against
+// what transformers computed, and in float64 against one rank: logits, loss, every gradient, and the collectives. Each
+// rank of cp is given nothing but its own tokens: ids, masks, positions, documents and labels.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -321,7 +321,8 @@ TEST_CASE("own inputs in float64 give the numbers of one rank") {
         const OwnModel model = LoadOwn(setup, mesh, at::kDouble);
         OwnStep step = StepOf(setup, model, ids, labels);
         const std::lock_guard lock(mutex);
-        got.loss += step.loss / static_cast<double>(mesh.shape().world_size() / mesh.shape().data_ranks());
+        const int64_t sharing = mesh.shape().world_size() / mesh.shape().data_ranks();  // ranks with the same rows
+        got.loss += step.loss / static_cast<double>(sharing);
         got.gradients = std::move(step.gradients);
         ExpectSame({alone[setup.checkpoint].loss, got.gradients}, alone[setup.checkpoint], "a rank");
       });

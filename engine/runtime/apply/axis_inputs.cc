@@ -6,10 +6,10 @@
 //                 rank's fit, the texts may be equal, and every rank throws its own error.
 //   the lengths   of which every rank sees all, so that all compute the same T, or all throw.
 //
-// The inputs are then rows of one int64 tensor [R, t], gathered along the sequence by one all-gather: shard -> replicate
-// of redistribute.h, which has the order of zigzag and shards of different sizes. T is noted as the size of dim 1 of the
-// call, which otherwise the slice in front of the embedding would do: the logits are gathered, and heads exchanged,
-// without an exchange of sizes.
+// The inputs are then rows of one int64 tensor [R, t], gathered along the sequence by one all-gather: shard ->
+// replicate of redistribute.h, which has the order of zigzag and shards of different sizes. T is noted as the size of
+// dim 1 of the call, which otherwise the slice in front of the embedding would do: the logits are gathered, and heads
+// exchanged, without an exchange of sizes.
 #include "engine/runtime/apply/axis_inputs.h"
 
 #include <algorithm>

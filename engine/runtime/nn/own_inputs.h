@@ -1,6 +1,7 @@
 // OwnInputs: the inputs of a model on a rank that has only its own tokens of the sequence: context parallelism with
-// `inputs = "own"` (stdlib/transformer.lua). A rank computes its own tokens from its own ids, but positions, padding and
-// documents of the other ranks' tokens are needed too, and its own positions depend on the length of the full sequence:
+// `inputs = "own"` (stdlib/transformer.lua). A rank computes its own tokens from its own ids, but positions, padding
+// and documents of the other ranks' tokens are needed too, and its own positions depend on the length of the full
+// sequence:
 //
 //   positions    under "ulysses" a rank rotates heads of all tokens; the documents that position_ids show, and the
 //                frequencies of longrope, depend on the positions of all tokens under a ring as well
@@ -8,9 +9,9 @@
 //   documents
 //
 // So the model calls Gather at the beginning of its forward, and continues with the length and the inputs of the full
-// sequence and with its own ids. The inputs that a caller passes are integers, one for each token, so that they are small
-// beside keys and values.
-// Stage after: apply (AxisInputs), which has the group of the ranks; models/decoder.h, which calls it.
+// sequence and with its own ids. The inputs that a caller passes are integers, one for each token, so that they are
+// small beside keys and values. Stage after: apply (AxisInputs), which has the group of the ranks; models/decoder.h,
+// which calls it.
 #pragma once
 
 #include <cstdint>

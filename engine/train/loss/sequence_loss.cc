@@ -124,7 +124,8 @@ OwnTargets ShiftTargets(const TokenShards& sequence, const at::Tensor& labels,
       mine.push_back(all.select(2, first));
       first += run.length;
     }
-    while (static_cast<int64_t>(mine.size()) < most) mine.push_back(at::zeros({all.size(0), all.size(1)}, all.options()));
+    while (static_cast<int64_t>(mine.size()) < most)
+      mine.push_back(at::zeros({all.size(0), all.size(1)}, all.options()));
     firsts = FirstsOfAll(*sequence.group, at::stack(mine), label).to(labels.device());
   }
   const at::Tensor nothing = at::full({all.size(0), all.size(1), 1}, ignore_index, all.options());

@@ -43,9 +43,9 @@ struct TokenShards {
   // if the plan does not shard the sequence on cp. Call it on every rank.
   static TokenShards Of(const AppliedPlan& applied);
 
-  // Returns the positions of this rank's own tokens in a sequence of `length` tokens, in the order of its tensors: no, one
-  // or two runs, [0, length) without a group. Of 8 tokens on 2 ranks, rank 0 has {0, 4} in shard(1), and {0, 2} and {6, 2}
-  // in shard(1,zigzag).
+  // Returns the positions of this rank's own tokens in a sequence of `length` tokens, in the order of its tensors: no,
+  // one or two runs, [0, length) without a group. Of 8 tokens on 2 ranks, rank 0 has {0, 4} in shard(1), and {0, 2} and
+  // {6, 2} in shard(1,zigzag).
   std::vector<Interval> Runs(int64_t length) const;
   // Returns this rank's own tokens of `full` [B, T, ...]: [B, t, ...], the tensor itself without a group.
   at::Tensor Take(const at::Tensor& full) const;
@@ -57,12 +57,12 @@ struct OwnTargets {
 };
 
 // Returns the targets for labels [b, t] of this rank's own tokens, int64 or int32: of each token the label of the token
-// behind it in the full sequence, which another rank may have, and `ignore_index` of the last token of the sequence. With
-// `document_ids`, integers [b or 1, t], also `ignore_index` of the last token of a document (documents.h). The result is
-// on the device of the labels; on a GPU whose labels are in host memory, the copy back waits for the GPU. Collective over
-// the ranks of `sequence`: one all-gather of b numbers for each chunk of a rank, twice as many with documents. Errors, as
-// PlanError: kBadInput for labels or documents of another shape or dtype; kCollectiveMismatch for ranks with another
-// batch, or with other numbers of tokens than the layout gives a sequence.
+// behind it in the full sequence, which another rank may have, and `ignore_index` of the last token of the sequence.
+// With `document_ids`, integers [b or 1, t], also `ignore_index` of the last token of a document (documents.h). The
+// result is on the device of the labels; on a GPU whose labels are in host memory, the copy back waits for the GPU.
+// Collective over the ranks of `sequence`: one all-gather of b numbers for each chunk of a rank, twice as many with
+// documents. Errors, as PlanError: kBadInput for labels or documents of another shape or dtype; kCollectiveMismatch for
+// ranks with another batch, or with other numbers of tokens than the layout gives a sequence.
 OwnTargets ShiftTargets(const TokenShards& sequence, const at::Tensor& labels,
                         const std::optional<at::Tensor>& document_ids = std::nullopt, int64_t ignore_index = -100);
 
@@ -74,9 +74,9 @@ OwnTargets ShiftTargets(const TokenShards& sequence, const at::Tensor& labels,
 at::Tensor CrossEntropy(const Vocabulary& vocabulary, const TokenShards& sequence, const ShardedLogits& logits,
                         const at::Tensor& targets, const CrossEntropyOptions& options = {});
 // The same for targets of this rank's own tokens; the number of targets that are not ignored is summed with the losses.
-// kNone returns the losses of this rank's own tokens, [b, t]. Without a group, this is CrossEntropy of losses.h. Errors,
-// as PlanError: those of CrossEntropy; kBadInput for targets of another shape than the logits; kCollectiveMismatch for
-// ranks with another batch.
+// kNone returns the losses of this rank's own tokens, [b, t]. Without a group, this is CrossEntropy of losses.h.
+// Errors, as PlanError: those of CrossEntropy; kBadInput for targets of another shape than the logits;
+// kCollectiveMismatch for ranks with another batch.
 at::Tensor CrossEntropy(const Vocabulary& vocabulary, const TokenShards& sequence, const ShardedLogits& logits,
                         const OwnTargets& targets, const CrossEntropyOptions& options = {});
 
