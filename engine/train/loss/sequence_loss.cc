@@ -128,9 +128,9 @@ OwnTargets ShiftTargets(const TokenShards& sequence, const at::Tensor& labels,
       mine.push_back(at::zeros({all.size(0), all.size(1)}, all.options()));
     firsts = FirstsOfAll(*sequence.group, at::stack(mine), label).to(labels.device());
   }
-  const at::Tensor nothing = at::full({all.size(0), all.size(1), 1}, ignore_index, all.options());
+  const auto nothing = [&] { return at::full({all.size(0), all.size(1), 1}, ignore_index, all.options()); };
   const auto behind = [&](int64_t end) {
-    if (end == length) return nothing;
+    if (end == length) return nothing();
     for (int64_t rank = 0; rank < sequence.group->size(); ++rank) {
       const DimShards shards = DimShards::Make(sequence.layout, length, sequence.group->size()).ValueOrThrow();
       const std::vector<Interval>& theirs = shards.of(rank);
@@ -138,7 +138,7 @@ OwnTargets ShiftTargets(const TokenShards& sequence, const at::Tensor& labels,
       if (found != theirs.end()) return firsts.select(0, rank * most + (found - theirs.begin())).unsqueeze(2);
     }
     Check(false, "tokens that no rank has");
-    return nothing;
+    return nothing();
   };
   std::vector<at::Tensor> targets = {labels.narrow(1, 0, 0).to(at::kLong)};
   int64_t first = 0;
