@@ -1,7 +1,7 @@
 -- baichuan.lua: Baichuan and Baichuan 2. W_pack contains query, key and value, one after the other, with equal heads.
 -- `all_heads`: W_pack and o_proj are replicated, and every rank computes all heads.
 local transformer <const> = require "transformer"
-local opt <const> = options({ sequence_parallel = false, loss_parallel = false, stable = false, context = "", all_heads = false },
+local opt <const> = options({ sequence_parallel = false, loss_parallel = false, stable = false, context = "", inputs = "whole", all_heads = false },
                             { whole_attention = "all_heads" })
 local stream <const> = transformer.stream(opt)
 local n_heads <const> = config.num_attention_heads

@@ -1,6 +1,6 @@
 -- decilm.lua: the first DeciLM. Llama's modules; the number of key heads may differ between layers.
 local transformer <const> = require "transformer"
-local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false, context = "" })
+local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false, context = "", inputs = "whole" })
 local count <const> = config.num_hidden_layers
 -- Without an architecture search all layers are alike.
 local per_layer <const> = config:get("num_key_value_heads_per_layer", false)

@@ -2,7 +2,7 @@
 -- embedding's scale multiplies every term of its sum. The layers of the vision tower are sharded; its pooling and the
 -- projector are replicated.
 local transformer <const> = require "transformer"
-local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false, context = "" })
+local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false, context = "", inputs = "whole" })
 local text <const> = transformer.text_model()
 local layer <const> = text.prefix .. ".layers.*."
 local tower <const> = text.merged and transformer.first("", {

@@ -1,6 +1,6 @@
 -- glm.lua: GLM-4 and GLM-4-0414: Llama's attention, gate and up in one projection; GLM-4-0414 has two more norms.
 local transformer <const> = require "transformer"
-local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false, context = "" })
+local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false, context = "", inputs = "whole" })
 local n_heads <const> = config.num_attention_heads
 local later <const> = config:get("model_type", "") == "glm4"
 

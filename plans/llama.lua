@@ -1,7 +1,7 @@
 -- llama.lua: Llama and the architectures that share its decoder layer. `fused`: the order of the rows of a qkv_proj and
 -- a gate_up_proj, "contiguous" (part by part) or "interleaved" (key head by key head, and feature by feature).
 local transformer <const> = require "transformer"
-local opt <const> = options({ sequence_parallel = false, loss_parallel = false, stable = false, context = "", fused = "" },
+local opt <const> = options({ sequence_parallel = false, loss_parallel = false, stable = false, context = "", inputs = "whole", fused = "" },
                             { ["fused=no"] = "" })
 local stream <const> = transformer.stream(opt)
 local fused <const>, window <const> = opt.fused ~= "" and opt.fused, transformer.window()

@@ -1,7 +1,7 @@
 -- nemotron_nas.lua: Nemotron-NAS (Llama-Nemotron Super and Ultra): Llama's modules, but layers may differ. A block may
 -- be absent (no_op) or one linear layer, and the number of key heads may differ between layers.
 local transformer <const> = require "transformer"
-local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, context = "" }
+local opt <const> = options { sequence_parallel = false, loss_parallel = false, stable = false, context = "", inputs = "whole" }
 local stream <const> = transformer.stream(opt)
 local n_heads <const> = config.num_attention_heads
 

@@ -1,6 +1,6 @@
 -- phi.lua: Phi-1 to Phi-2. One norm per layer, for attention and mlp in parallel; all linear layers have biases.
 local transformer <const> = require "transformer"
-local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false, context = "" })
+local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false, context = "", inputs = "whole" })
 local n_heads <const> = config.num_attention_heads
 
 return plan {

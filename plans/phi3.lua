@@ -1,7 +1,7 @@
 -- phi3.lua: Phi-3 and Phi-4. Query, key and value are one projection, gate and up another; each part is sharded alone.
 -- `all_heads`: every rank computes all heads, from projections with sharded weights (two more reductions per layer).
 local transformer <const> = require "transformer"
-local opt <const> = options({ sequence_parallel = false, loss_parallel = false, stable = false, context = "", all_heads = false },
+local opt <const> = options({ sequence_parallel = false, loss_parallel = false, stable = false, context = "", inputs = "whole", all_heads = false },
                             { whole_attention = "all_heads" })
 local stream <const> = transformer.stream(opt)
 local n_heads <const> = config.num_attention_heads

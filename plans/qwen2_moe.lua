@@ -2,7 +2,7 @@
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {
-  sequence_parallel = false, loss_parallel = false, stable = false, context = "", expert_parallel = false,
+  sequence_parallel = false, loss_parallel = false, stable = false, context = "", inputs = "whole", expert_parallel = false,
   exchange = false,
 }
 local stream <const> = transformer.stream(opt)

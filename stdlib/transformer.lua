@@ -39,34 +39,43 @@ local tokens <const> = transformer.tokens
 ---@field residual layout   of the hidden states between blocks: replicate, or shard(1) under sequence parallelism; under
 ---                          context parallelism also a rank's own tokens on cp
 ---@field logits   layout   of the logits: replicate, or shard(-1) for a loss over a sharded vocabulary, under context
----                          parallelism of a rank's own tokens
+---                          parallelism of a rank's own tokens, as are all logits with own_inputs
 ---@field stable   boolean  no reduction over ranks in the forward: every dot product is computed on one rank
 ---@field context  string|false  how attention is computed while the sequence is sharded on cp: "ulysses", "ring" or
 ---                          "plain_ring"; false: the sequence is not sharded
+---@field own_inputs boolean  under context parallelism each rank of cp passes the ids of its own tokens alone
 
--- The options sequence_parallel, loss_parallel, stable and context of a decoder plan as layouts. A plan without one of
--- these options passes false. With `context` each rank of cp has its own tokens between blocks. In attention it has, with
+-- The options sequence_parallel, loss_parallel, stable, context and inputs of a decoder plan as layouts. A plan without
+-- one of these options passes false. With `context` each rank of cp has its own tokens between blocks. In attention it has, with
 -- "ulysses", all tokens of its own heads; with "ring", its own queries, and the keys and values of the other ranks arrive
 -- rank by rank. Its tokens are then an early and a late chunk of the sequence, so that all ranks have the same work; with
 -- "plain_ring" they are one chunk, which is cheaper where every attention has a window much shorter than a chunk, and
--- uneven work elsewhere. On a mesh without cp it has no effect. The token ids are full on every rank and are sliced before the
--- embedding; the logits are full on every rank, with loss_parallel those of its own tokens.
----@param opt { sequence_parallel: boolean, loss_parallel: boolean, stable: boolean, context?: string|false }
+-- uneven work elsewhere. On a mesh without cp it has no effect.
+-- With inputs = "whole" (the default) the token ids are full on every rank and are sliced before the embedding; the
+-- logits are full on every rank, with loss_parallel those of its own tokens. With inputs = "own" each rank of cp passes
+-- the ids, positions, masks and documents of its own tokens, and the logits are those of its own tokens.
+---@param opt { sequence_parallel: boolean, loss_parallel: boolean, stable: boolean, context?: string|false, inputs?: string|false }
 ---@return stream
 function transformer.stream(opt)
-  local wanted = false
-  for key, value in pairs(opt) do  -- a plan need not declare this option
+  local wanted, inputs = false, "whole"
+  for key, value in pairs(opt) do  -- a plan need not declare these options
     if key == "context" and value ~= "" then wanted = one_of("context", value, { "ulysses", "ring", "plain_ring" }) end
+    if key == "inputs" then inputs = one_of("inputs", value, { "whole", "own" }) end
   end
   local context <const> = mesh.cp > 1 and wanted
+  local own <const> = inputs == "own"
+  if own and not wanted then
+    error("stream: inputs = 'own' needs a context, as in context = \"ulysses\"; without one every rank has all tokens")
+  end
   if context and opt.stable then
     error("stream: context = '" .. context .. "' cannot be combined with stable; turn one of them off")
   end
   return {
     residual = tokens({ context = context }, opt.sequence_parallel and shard(1) or replicate),
-    logits = opt.loss_parallel and tokens({ context = context }, shard(-1)) or replicate,
+    logits = (opt.loss_parallel or own) and tokens({ context = context }, opt.loss_parallel and shard(-1) or replicate) or replicate,
     stable = opt.stable,
     context = context,
+    own_inputs = own and context ~= false,
   }
 end
 
@@ -360,8 +369,8 @@ function transformer.tower(layer, stream, o)
   }
 end
 
--- The embedding of tokens, with its rows of the vocabulary sharded. Under context parallelism the ids are sliced in
--- front of it: the lookup is of a rank's own tokens.
+-- The embedding of tokens, with its rows of the vocabulary sharded. Under context parallelism the lookup is of a rank's
+-- own tokens: the ids are sliced in front of it, or arrive so (stream.own_inputs).
 ---@param stream stream
 ---@param output? layout  of the hidden states; default: that of the stream
 ---@return style
@@ -372,7 +381,7 @@ function transformer.embedding(stream, output)
     name = "vocab_rowwise",
     params = { weight = shard(0) },
     lookup = "masked",
-    inputs = { { replicate, tokens(stream, replicate) } },
+    inputs = { { stream.own_inputs and tokens(stream, replicate) or replicate, tokens(stream, replicate) } },
     outputs = { { tokens(stream, partial), output or stream.residual } },
   }
 end
@@ -396,6 +405,7 @@ function transformer.ends(stream, o)
   local prefix <const> = o.prefix or "model"
   local head <const> = o.head or transformer.head()
   local classifies <const> = head == "score"
+  assert(not (classifies and stream.own_inputs), "inputs = 'own': a classifier uses the logits of one token of each row, which one rank of cp has; use inputs = \"whole\"")
   assert(not classifies or stream.logits == replicate, "loss_parallel: the head of a classifier has too few outputs to be sharded; turn loss_parallel off")
   return {
     at(prefix .. "." .. (o.embed or "embed_tokens"), transformer.embedding(stream, o.merged and replicate)),

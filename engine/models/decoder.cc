@@ -75,24 +75,31 @@ DecoderImpl::DecoderImpl(const DecoderSpec& spec)
 
 // Rotary tables and masks are made once per kind of attention, not per layer: they depend on positions and the kind
 // alone, and a model has one or two kinds. A mask [T, T] is not made for layers with a ring, where T may be large.
-// Without position ids and documents the length is known from the shape, so no position is read from the device.
+// Without position ids and documents the length is known from the shape, so no position is read from the device. Of own
+// inputs, all of them are those of the full sequence from the first line on, and only the ids and the hidden states are
+// this rank's: what depends on tokens of other ranks is then decided alike on every rank.
 at::Tensor DecoderImpl::forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask,
                                 const std::optional<at::Tensor>& position_ids,
                                 const std::optional<at::Tensor>& document_ids) {
-  const int64_t length = input_ids.size(1);
+  OwnInputs::Full full{input_ids.size(1), {attention_mask, position_ids, document_ids}};
+  if (own_inputs_) full = own_inputs_->Gather(input_ids, full.inputs);
+  const int64_t length = full.length;
+  const auto& [mask, given_positions, given_documents] = full.inputs;
   at::Tensor hidden = embed_tokens(input_ids);
   if (embedding_scale_) {
     // Rounded to the dtype of the hidden states first, as transformers does.
     const at::Tensor scale = at::scalar_tensor(*embedding_scale_, at::kFloat).to(hidden.scalar_type());
     hidden = hidden * scale.item<double>();
   }
-  const at::Tensor documents = DocumentsOf(input_ids, document_ids, position_ids, attention_mask.has_value());
-  const bool counted = !position_ids && documents.defined();
-  const at::Tensor positions = position_ids ? *position_ids
-                               : counted    ? PositionsIn(documents)
-                                            : at::arange(length, input_ids.options()).unsqueeze(0);
-  const std::optional<int64_t> known_length = position_ids || counted ? std::nullopt : std::optional(length);
-  const at::Tensor padding = PaddingOf(attention_mask, input_ids.device());
+  // Of the full sequence, of which only the shape is used.
+  const at::Tensor tokens = own_inputs_ ? input_ids.new_empty({1, 1}).expand({input_ids.size(0), length}) : input_ids;
+  const at::Tensor documents = DocumentsOf(tokens, given_documents, given_positions, mask.has_value());
+  const bool counted = !given_positions && documents.defined();
+  const at::Tensor positions = given_positions ? *given_positions
+                               : counted       ? PositionsIn(documents)
+                                               : at::arange(length, input_ids.options()).unsqueeze(0);
+  const std::optional<int64_t> known_length = given_positions || counted ? std::nullopt : std::optional(length);
+  const at::Tensor padding = PaddingOf(mask, input_ids.device());
   std::vector<LayerContext> contexts;
   for (Kind& kind : kinds_) {
     contexts.push_back({kind.rotary.Tables(positions, hidden.scalar_type(), known_length), std::nullopt, positions,

@@ -5,9 +5,9 @@
 //   model.embed_tokens   model.layers.N.(modules of the architecture)   model.norm   lm_head
 //
 // lm_head and embed_tokens share one weight if the config ties them. B is the batch, T the sequence length, H the
-// hidden size, V the vocabulary. T and positions come from input_ids, which no plan shards. Build inside nn::DeferInit
-// if the full model does not fit into the memory of one rank.
-// Stage before: architecture.h. Stage after: apply.
+// hidden size, V the vocabulary. T and positions come from input_ids, which are those of all T tokens, or of this
+// rank's own tokens under a plan with `inputs = "own"` (own_inputs.h). Build inside nn::DeferInit if the full model
+// does not fit into the memory of one rank. Stage before: architecture.h. Stage after: apply.
 #pragma once
 
 #include <functional>
@@ -27,6 +27,7 @@
 #include "engine/runtime/nn/hook.h"
 #include "engine/runtime/nn/linear.h"
 #include "engine/runtime/nn/norm.h"
+#include "engine/runtime/nn/own_inputs.h"
 
 namespace moonshard {
 
@@ -90,13 +91,15 @@ nn::RMSNorm MakeRmsNorm(const DecoderConfig& config);
 // The sizes of the MLP that `config` defines.
 MlpSizes MlpSizesOf(const DecoderConfig& config, bool bias = false);
 
-class DecoderImpl : public torch::nn::Module {
+class DecoderImpl : public torch::nn::Module, public TakesOwnInputs {
  public:
   explicit DecoderImpl(const DecoderSpec& spec);
   // input_ids int64 [B, T] -> the last hidden states [B, T, H]. The other inputs: DecoderForCausalLmImpl::forward.
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
                      const std::optional<at::Tensor>& position_ids = std::nullopt,
                      const std::optional<at::Tensor>& document_ids = std::nullopt);
+
+  void SetOwnInputs(std::shared_ptr<const OwnInputs> inputs) override { own_inputs_ = std::move(inputs); }
 
   nn::Embedding embed_tokens = nullptr;
 
@@ -115,6 +118,7 @@ class DecoderImpl : public torch::nn::Module {
   std::vector<std::shared_ptr<SequenceBlock>> layers_;
   UnaryModule norm_;
   std::optional<double> embedding_scale_;
+  std::shared_ptr<const OwnInputs> own_inputs_;
 };
 MOONSHARD_MODULE(Decoder);
 
@@ -127,6 +131,10 @@ class DecoderForCausalLmImpl : public torch::nn::Module {
   // (documents.h); default: one, or those that position_ids without an attention_mask show, as in transformers.
   // position_ids int64 [B or 1, T]; default: 0 .. T-1 within each document of document_ids. Throws c10::ValueError for
   // document_ids of another shape or dtype.
+  //
+  // Under a plan with `inputs = "own"` every rank of cp passes these inputs for its own tokens, [B, t] and [B or 1, t],
+  // which may be none, and gets the logits of its own tokens. Position_ids are those in the full sequence (or in the
+  // documents); the default is right for each rank. Throws the errors of OwnInputs::Gather.
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
                      const std::optional<at::Tensor>& position_ids = std::nullopt,
                      const std::optional<at::Tensor>& document_ids = std::nullopt);

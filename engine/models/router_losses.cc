@@ -40,6 +40,7 @@
 #include "engine/core/base/text.h"
 #include "engine/layout/shards.h"
 #include "engine/models/moe.h"
+#include "engine/plan/compile/context_parallel.h"
 #include "engine/runtime/apply/applied_plan.h"
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/intercept/region.h"
@@ -81,6 +82,7 @@ struct RouterLosses::State {
     int64_t cp = 1;  // over which tokens are shards
     int64_t cp_rank = 0;
     Layout tokens = Layout::Shard(1);  // on cp
+    bool own_inputs = false;           // the inputs of a call are those of this rank's tokens
   };
   Ranks ranks;
   std::shared_ptr<Forward> newest;
@@ -263,6 +265,7 @@ void RouterLosses::Bind(torch::nn::Module& module, const AppliedPlan& model) {
     ranks.cp = plan.mesh.size(MeshAxis::kCp);
     ranks.cp_rank = model.mesh().coordinate(MeshAxis::kCp);
     ranks.tokens = plan.own_tokens();
+    ranks.own_inputs = HasOwnInputs(plan);
   }
   if (!axes.empty() && plan.mesh.size(axes) > 1) ranks.group = AxisGroup::Make(model.mesh(), axes);
   state_->ranks = std::move(ranks);
@@ -322,12 +325,15 @@ void RouterLosses::Begin(const at::Tensor& ids, const std::optional<at::Tensor>&
   const State::Ranks& ranks = state_->ranks;
   forward->data_ranks = ranks.data;
   const int64_t length = ids.size(1);
-  const DimShards tokens = DimShards::Make(ranks.tokens, length, ranks.cp).ValueOrThrow();
-  forward->rows_of_rank = ids.size(0) * tokens.length(ranks.cp_rank);
+  // The runs of `ids` that are this rank's tokens.
+  std::vector<Interval> own = {{0, length}};
+  if (!ranks.own_inputs) own = DimShards::Make(ranks.tokens, length, ranks.cp).ValueOrThrow().of(ranks.cp_rank);
+  forward->rows_of_rank = 0;
+  for (const Interval& run : own) forward->rows_of_rank += ids.size(0) * run.length;
   forward->tokens = c10::str("input_ids ", ids.sizes());
-  if (ranks.cp > 1) {
+  if (ranks.cp > 1 && !ranks.own_inputs) {
     std::vector<std::string> runs;
-    for (const Interval& run : tokens.of(ranks.cp_rank)) {
+    for (const Interval& run : own) {
       runs.push_back(std::to_string(run.begin) + " to " + std::to_string(run.begin + run.length) + " (exclusive)");
     }
     forward->tokens += ", of which this rank of cp has " +
@@ -336,6 +342,8 @@ void RouterLosses::Begin(const at::Tensor& ids, const std::optional<at::Tensor>&
   if (mask) {
     const bool fits =
         mask->dim() == 2 && mask->size(1) == length && (mask->size(0) == 1 || mask->size(0) == ids.size(0));
+    // Of own inputs, the model compares those of all ranks, so that all of them throw.
+    if (!fits && ranks.own_inputs) return;
     if (!fits) {
       Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the attention mask does not fit the tokens");
       d.path = "attention_mask";
@@ -346,7 +354,7 @@ void RouterLosses::Begin(const at::Tensor& ids, const std::optional<at::Tensor>&
     const at::NoGradGuard no_grad;
     const at::Tensor full = mask->to(ids.device()).expand_as(ids);
     std::vector<at::Tensor> runs = {full.narrow(1, 0, 0)};
-    for (const Interval& run : tokens.of(ranks.cp_rank)) runs.push_back(full.narrow(1, run.begin, run.length));
+    for (const Interval& run : own) runs.push_back(full.narrow(1, run.begin, run.length));
     forward->weights = at::cat(runs, 1).ne(0).to(at::kDouble).reshape(-1);
   }
   state_->newest = std::move(forward);

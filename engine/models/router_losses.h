@@ -87,9 +87,9 @@ class RouterLosses {
   // Count after the choice of experts.
   //
   // Returns the result of `forward`, whose recomputed parts are parts of this forward in their second runs too. `ids`
-  // [B, T]: this rank's rows. `mask` [B, T] or [1, T]: nonzero at tokens; nullopt: no padding. Throws PlanError:
-  // kBadInput for a mask of other sizes; kNotSupported within a backward with gradients enabled (checkpointing around
-  // the model).
+  // [B, T]: this rank's rows, or [B, t] with own inputs (own_inputs.h). `mask` [B, T] or [1, T], or [B or 1, t]:
+  // nonzero at tokens; nullopt: no padding. Throws PlanError: kBadInput for a mask of other sizes; kNotSupported within
+  // a backward with gradients enabled (checkpointing around the model).
   at::Tensor Run(const at::Tensor& ids, const std::optional<at::Tensor>& mask,
                  const std::function<at::Tensor()>& forward);
   // Returns `scores` [N, E] with the node that adds the gradient of the losses. `terms`: the number of ranks of tp

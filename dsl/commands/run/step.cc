@@ -23,11 +23,13 @@
 #include "dsl/commands/run/tensor_file.h"
 #include "engine/core/base/join_first.h"
 #include "engine/core/base/text.h"
+#include "engine/layout/shards.h"
 #include "engine/models/documents.h"
 #include "engine/models/logits.h"
 #include "engine/models/own_loss.h"
 #include "engine/models/program/user_inputs.h"
 #include "engine/models/router_losses.h"
+#include "engine/plan/compile/context_parallel.h"
 #include "engine/runtime/dtype/scalar_type.h"
 #include "engine/runtime/mesh/mesh_group.h"
 #include "engine/runtime/nn/defer_init.h"
@@ -148,6 +150,30 @@ std::map<std::string, at::Tensor> TakeNamed(const std::map<std::string, at::Tens
 
 }  // namespace
 
+namespace {
+
+// The labels stay full: the loss is that of the gathered logits.
+Inputs OfOwnTokens(Inputs inputs, const AppliedPlan& applied) {
+  if (!HasOwnInputs(applied.plan())) return inputs;
+  const int64_t rank = applied.mesh().coordinate(MeshAxis::kCp);
+  const DimShards shards =
+      DimShards::Make(applied.plan().own_tokens(), inputs.ids.size(1), applied.plan().mesh.size(MeshAxis::kCp))
+          .ValueOrThrow();
+  const auto take = [&](const at::Tensor& full) {
+    std::vector<at::Tensor> runs = {full.narrow(1, 0, 0)};
+    for (const Interval& run : shards.of(rank)) runs.push_back(full.narrow(1, run.begin, run.length));
+    return at::cat(runs, 1);
+  };
+  const int64_t length = inputs.ids.size(1);
+  inputs.ids = take(inputs.ids);
+  for (std::optional<at::Tensor>* one : {&inputs.attention_mask, &inputs.position_ids, &inputs.document_ids}) {
+    if (*one && (*one)->size(1) == length) *one = take(**one);
+  }
+  return inputs;
+}
+
+}  // namespace
+
 Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t micro_batches, c10::Device device) {
   const std::map<std::string, at::Tensor> tensors = ReadTensorFile(path).ValueOrThrow();
   const int64_t vocabulary = model.vocabulary;
@@ -223,7 +249,7 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
   inputs.ids = *ids;
   inputs.labels = labels.value_or(*ids);
   if (inputs.document_ids) inputs.labels = LabelsWithin(inputs.labels, *inputs.document_ids);
-  return inputs;
+  return OfOwnTokens(std::move(inputs), *model.applied);
 }
 
 namespace {
@@ -345,14 +371,14 @@ Inputs MadeUpInputs(const std::string& path, const std::string& tokens, const Sh
   if (device.is_meta()) {
     inputs.ids = at::empty({batch, sequence}, at::TensorOptions(device).dtype(c10::kLong));
     inputs.labels = inputs.ids;
-    return inputs;
+    return OfOwnTokens(std::move(inputs), *model.applied);
   }
   inputs.ids = (at::arange(batch * sequence, at::TensorOptions().dtype(c10::kLong)) * 7 + 3)
                    .remainder(model.vocabulary)
                    .view({batch, sequence})
                    .to(device);
   inputs.labels = inputs.ids;
-  return inputs;
+  return OfOwnTokens(std::move(inputs), *model.applied);
 }
 
 namespace {

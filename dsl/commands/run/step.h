@@ -76,6 +76,9 @@ SideBySide LoadSideBySide(const ModelOptions& options, const ModelFolder& folder
 
 // The input tensors of one step, on one device. A program with inputs by name uses only `named`, and a causal
 // language model the other fields.
+//
+// Under a plan whose ranks of cp pass their own tokens (inputs = "own"), the file and the labels have full rows, and
+// every other field has the tokens of this rank, s of S.
 struct Inputs {
   at::Tensor ids;     // int64 [B, S]
   at::Tensor labels;  // int64 [B, S]; the ids if the file has no labels; none over a boundary of documents

@@ -117,7 +117,7 @@ struct StepRows {
 };
 
 StepRows RowsOf(const Inputs& inputs) {
-  if (inputs.ids.defined()) return {inputs.ids.size(0), inputs.ids.size(1)};
+  if (inputs.labels.defined()) return {inputs.labels.size(0), inputs.labels.size(1)};
   const auto ids = std::ranges::find_if(inputs.named, [](const auto& one) { return one.second.dim() == 2; });
   return ids == inputs.named.end() ? StepRows() : StepRows{ids->second.size(0), ids->second.size(1)};
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/plan/compile/context_parallel.h"
+
 namespace moonshard {
 namespace {
 
@@ -98,7 +100,7 @@ Result<BatchLoss> BatchLoss::NextTokens(const CausalLm& net, const AppliedPlan& 
       (chunk > 0 ? VocabularyOfWeight(net, model) : VocabularyOfLogits(net, model)).Collect(diagnostics);
   if (!vocabulary) return diagnostics;
   return BatchLoss(net, std::move(vocabulary), {chunk, chunk > 0 ? HiddenLayout(net, model) : Layout::Replicate()},
-                   nullptr, SequenceOf(net, model, chunk));
+                   nullptr, SequenceOf(net, model, chunk), HasOwnInputs(model.plan()));
 }
 
 Result<BatchLoss> BatchLoss::OfModel(const CausalLm& net, const AppliedPlan& model) {
@@ -172,17 +174,18 @@ at::Tensor BatchLoss::Loss(const Batch& batch, LossReduction reduction) const {
     return sequence_.group ? CrossEntropy(*vocabulary_, sequence_, logits, targets, {.reduction = reduction})
                            : CrossEntropy(*vocabulary_, logits, targets, {.reduction = reduction});
   };
+  const auto inputs = [&](const at::Tensor& full) { return own_inputs_ ? sequence_.Take(full) : full; };
   const auto documents = batch.tensors.find("documents");
   const bool packed = documents != batch.tensors.end();
   // With chunks the head is not called: the loss multiplies by its weight, a chunk of tokens at a time, so that the
   // logits of all tokens never exist together. The model is then used without its own forward, so CallAsModel begins
   // and ends a call of it for the hooks of the plan.
   if (head_.chunk == 0) {
-    return cross_entropy(packed ? net_.packed(batch["ids"], documents->second, {}, {})
-                                : net_.forward(batch["ids"], {}, {}));
+    return cross_entropy(packed ? net_.packed(inputs(batch["ids"]), inputs(documents->second), {}, {})
+                                : net_.forward(inputs(batch["ids"]), {}, {}));
   }
-  return CallAsModel(*net_.module, batch["ids"], [&](const at::Tensor& ids) {
-    const at::Tensor hidden = net_.hidden(ids, packed ? std::optional(documents->second) : std::nullopt);
+  return CallAsModel(*net_.module, inputs(batch["ids"]), [&](const at::Tensor& ids) {
+    const at::Tensor hidden = net_.hidden(ids, packed ? std::optional(inputs(documents->second)) : std::nullopt);
     // The product is made in the weight's type: float32 under autocast too.
     const at::Tensor& weight = net_.head->weight;
     return cross_entropy(

@@ -35,6 +35,7 @@
 #include <utility>
 
 #include "engine/core/base/text.h"
+#include "engine/plan/compile/context_parallel.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/intercept/operator_scope.h"
@@ -124,6 +125,7 @@ struct TypeScope::State final : CallObserver {
         for (const auto& observe : observers) observe(op);
       });
     }
+    if (HasOwnInputs(applied.plan())) own_inputs.emplace()[MeshAxis::kCp] = applied.plan().own_tokens();
     checker.ExpectSizesCompared(compared);
     if (options.believe_knowledge) checker.BelieveKnowledge();
     applied.Watch(*this);
@@ -199,7 +201,9 @@ struct TypeScope::State final : CallObserver {
       if (!slot.tensor->defined()) continue;
       const bool planned = slot.position < layouts.inputs.size() && layouts.inputs[slot.position];
       if (outermost && !IsTyped(*slot.tensor) && (!slot.tensor->requires_grad() || slot.tensor->is_leaf())) {
-        SetType(*slot.tensor, TypeOfInput(*slot.tensor, planned ? &layouts.inputs[slot.position]->from : nullptr));
+        const Placement* declared = planned ? &layouts.inputs[slot.position]->from : nullptr;
+        if (!planned && own_inputs && slot.tensor->dim() == 2) declared = &*own_inputs;
+        SetType(*slot.tensor, TypeOfInput(*slot.tensor, declared));
         NoteInput(*slot.tensor);
       }
       if (!planned) continue;
@@ -352,6 +356,7 @@ struct TypeScope::State final : CallObserver {
   }
 
   AppliedPlan& applied;
+  std::optional<Placement> own_inputs;  // of ids, positions and masks, if each rank of cp calls the model with its own
   RuleTable rules;
   OperatorChecker checker;
   std::optional<OperatorScope> scope;

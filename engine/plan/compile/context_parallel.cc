@@ -247,6 +247,14 @@ bool ExchangesHeads(const ModuleLayouts& layouts) {
   });
 }
 
+bool HasOwnInputs(const CompiledPlan& plan) {
+  return plan.context_parallel && std::ranges::any_of(plan.layouts_of, [&](uint32_t index) {
+           const ModuleLayouts& layouts = plan.layouts[index];
+           return layouts.looks_up && !layouts.inputs.empty() && layouts.inputs[0] &&
+                  ShardsSequence(layouts.inputs[0]->from[MeshAxis::kCp]);
+         });
+}
+
 bool KeepsOwnTokens(const ModuleLayouts& layouts) {
   return AnyMove(layouts,
                  [](const Layout& from, const Layout& to) { return ShardsSequence(from) && ShardsSequence(to); });

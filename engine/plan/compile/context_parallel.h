@@ -39,6 +39,9 @@ void CheckContextAttention(const CompiledPlan& plan, Diagnostics& diagnostics);
 
 // Whether a module redistributes between the rank's own tokens and shards of the features on cp: it exchanges heads.
 bool ExchangesHeads(const ModuleLayouts& layouts);
+// Whether the ranks of cp call the model with their own tokens alone: the plan is context-parallel, and the ids of a
+// lookup arrive as shards of the sequence on cp (inputs = "own" of stdlib/transformer.lua).
+bool HasOwnInputs(const CompiledPlan& plan);
 // Whether a module has an input or output that is the rank's own tokens on cp before and after its redistribution.
 bool KeepsOwnTokens(const ModuleLayouts& layouts);
 

@@ -5,6 +5,7 @@
 #include "engine/core/base/text.h"
 #include "engine/core/base/visible.h"
 #include "engine/layout/data_flow.h"
+#include "engine/plan/compile/context_parallel.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/unit_memory.h"
@@ -242,6 +243,10 @@ std::string ExplainText(const CompiledPlan& plan, const ExplainOptions& options)
     out += "\n";
   }
   AddUnits(out, plan);
+  if (HasOwnInputs(plan)) {
+    out += "\ninputs: each rank of cp calls the model with its own tokens, " + plan.own_tokens().ToText() +
+           "; a call with masks, positions or documents gathers them by one all_gather, which is not counted below\n";
+  }
   out += "\n" + ProgramText(plan);
   const PlanTotals totals = TotalsOf(plan, options.rank, options.tokens);
   out += "\nparameters: " + std::to_string(totals.params) + " (" + std::to_string(totals.sharded_params) +

@@ -38,11 +38,13 @@
 #include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
 #include "engine/plan/compile/compiled_plan.h"
+#include "engine/plan/compile/context_parallel.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/gradient_sums.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/mesh_axes.h"
 #include "engine/runtime/apply/apply_checks.h"
+#include "engine/runtime/apply/axis_inputs.h"
 #include "engine/runtime/apply/axis_ring.h"
 #include "engine/runtime/apply/boundary_steps.h"
 #include "engine/runtime/apply/factors.h"
@@ -208,6 +210,7 @@ class Applier {
     }
     RequestLowRank();
     RequestRings();
+    RequestOwnInputs();
     if (!diagnostics_.empty()) throw PlanError(std::move(diagnostics_));
   }
 
@@ -249,6 +252,19 @@ class Applier {
                                            s_.plan.LayoutsOf(m).inputs.front()->from[MeshAxis::kCp].zigzag);
       Check(hook->SetRing(ring), "a module refuses a ring that it supports");
       undo_.emplace_back([hook] { hook->SetRing(nullptr); });
+    }
+  }
+
+  // CheckApplicable has checked that a module supports it.
+  void RequestOwnInputs() {
+    if (!HasOwnInputs(s_.plan)) return;
+    for (size_t m = 0; m < s_.live.modules.size(); ++m) {
+      auto* const takes = dynamic_cast<TakesOwnInputs*>(s_.live.modules[m]);
+      if (takes == nullptr) continue;
+      takes->SetOwnInputs(
+          std::make_shared<const AxisInputs>(s_.groups.at({MeshAxis::kCp, s_.plan.mesh.size(MeshAxis::kCp)}),
+                                             s_.plan.own_tokens(), ModuleAt(m).path, s_.mesh.recording()));
+      undo_.emplace_back([takes] { takes->SetOwnInputs(nullptr); });
     }
   }
 

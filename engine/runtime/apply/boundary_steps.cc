@@ -29,6 +29,7 @@
 
 #include "engine/core/base/check.h"
 #include "engine/plan/compile/compiled_plan.h"
+#include "engine/plan/compile/context_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/plan/compile/precision.h"
 #include "engine/runtime/apply/exchange_step.h"
@@ -416,7 +417,8 @@ class BoundaryMaker {
     std::vector<OutermostCallStep::Comparison> comparisons;
     for (const InputComparison& compared : steps_.compared) {
       comparisons.push_back({parts_.groups.at({compared.axis, plan_.mesh.size(compared.axis)}),
-                             InputSignature(parts_.sharded_dims, compared.arriving, parts_.check_inputs)});
+                             InputSignature(parts_.sharded_dims, compared.arriving, parts_.check_inputs,
+                                            compared.axis == MeshAxis::kCp && HasOwnInputs(plan_))});
     }
     return std::make_shared<OutermostCallStep>(parts_, std::move(comparisons), path_);
   }

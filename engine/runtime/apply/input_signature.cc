@@ -48,10 +48,11 @@ std::string Hex(uint64_t number) {
 
 }  // namespace
 
-// Which dims may be shards follows from the plan alone: any dim that one of its redistributions shards, and the dim in
-// which an argument arrives by the module's rule. A size that is left out by mistake only weakens the comparison; a
-// size that is compared by mistake would stop a correct run.
+// Which dims may be shards follows from the plan alone: any dim that one of its redistributions shards, the dim in
+// which an argument arrives by the module's rule, and the sequence where ranks pass their own tokens. A size that is
+// left out by mistake only weakens the comparison; a size that is compared by mistake would stop a correct run.
 bool InputSignature::MayBeShard(const TensorSlot& slot, int64_t dim) const {
+  if (own_tokens_ && dim == 1) return true;
   if (slot.tensor->is_floating_point() && sharded_dims_.contains(dim)) return true;
   if (slot.position >= arriving_.size() || !arriving_[slot.position].shard_dim) return false;
   const int arriving = *arriving_[slot.position].shard_dim;

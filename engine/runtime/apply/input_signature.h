@@ -29,9 +29,14 @@ class InputSignature {
   // The size of a dim that may be sharded is "*" in the text, because it may differ between ranks. These dims are the
   // dim that `arriving` declares as sharded (ModuleSteps::arriving), and, in floating-point inputs, the dims in
   // `sharded_dims` (CompiledPlan::sharded_dims). `check_values` n > 0: the first call and every n-th after it include
-  // the values of all full inputs; 0: no call does.
-  InputSignature(std::set<int64_t> sharded_dims, std::vector<ArrivingInput> arriving, int64_t check_values = 0)
-      : sharded_dims_(std::move(sharded_dims)), arriving_(std::move(arriving)), check_values_(check_values) {}
+  // the values of all full inputs; 0: no call does. `own_tokens`: dim 1 of every input may be sharded too: the ranks
+  // call the model with their own tokens.
+  InputSignature(std::set<int64_t> sharded_dims, std::vector<ArrivingInput> arriving, int64_t check_values = 0,
+                 bool own_tokens = false)
+      : sharded_dims_(std::move(sharded_dims)),
+        arriving_(std::move(arriving)),
+        check_values_(check_values),
+        own_tokens_(own_tokens) {}
 
   // Returns the label that the ranks compare for a call with these arguments. The reference is valid until the next Of.
   const CollectiveLabel& Of(std::span<const TensorSlot> arguments);
@@ -50,6 +55,7 @@ class InputSignature {
   std::set<int64_t> sharded_dims_;
   std::vector<ArrivingInput> arriving_;
   int64_t check_values_ = 0;
+  bool own_tokens_ = false;
   int64_t calls_ = 0;
   std::vector<int64_t> last_;  // of the last call: dtype, number of dims and sizes of each tensor
   std::string shapes_;         // last_ as text

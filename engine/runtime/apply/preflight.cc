@@ -14,6 +14,7 @@
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/context_parallel.h"
 #include "engine/runtime/nn/boundary.h"
+#include "engine/runtime/nn/own_inputs.h"
 
 namespace moonshard {
 namespace {
@@ -43,6 +44,7 @@ class Preflight {
       }
     }
     CheckAttention();
+    CheckOwnInputs();
     for (size_t i = 0; i < plan_.recomputed.size(); ++i) CheckRecomputed(i);
     return out_;
   }
@@ -107,6 +109,26 @@ class Preflight {
       d.required = "ring = { heads = ..., kv_heads = ... } in the style of the output projection";
       out_.push_back(std::move(d));
     }
+  }
+
+  // A model that takes its inputs for those of the full sequence would count positions from 0 on every rank.
+  void CheckOwnInputs() {
+    if (!HasOwnInputs(plan_)) return;
+    std::optional<size_t> lookup;
+    for (size_t m = 0; m < live_.modules.size(); ++m) {
+      if (dynamic_cast<TakesOwnInputs*>(live_.modules[m]) != nullptr) return;
+      const ModuleLayouts& layouts = plan_.LayoutsOf(m);
+      if (!lookup && layouts.looks_up && !layouts.inputs.empty() && layouts.inputs[0]) lookup = m;
+    }
+    Check(lookup.has_value(), "own inputs without a lookup");
+    const std::string& path = plan_.tree->modules()[*lookup].path;
+    Diagnostic d = NotSupported("the model needs the inputs of the full sequence on every rank of cp", path,
+                                SourceOf(plan_, plan_.LayoutsOf(*lookup)));
+    d.declared = "input 0 of '" + path + "': " + plan_.LayoutsOf(*lookup).inputs[0]->from.ToText();
+    d.required =
+        "inputs = \"whole\"; or a reference model, or a class derived from TakesOwnInputs "
+        "(engine/runtime/nn/own_inputs.h)";
+    out_.push_back(std::move(d));
   }
 
   // A layout alone gives a parameter its shard and changes no activation. A module around it with a rule, or modules

@@ -5,6 +5,7 @@
 // that the last token of a chunk has the first token of the next chunk as its target, whichever rank has that chunk.
 #include "engine/train/loss/sequence_loss.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,10 +13,12 @@
 
 #include <ATen/ATen.h>
 
+#include "engine/core/base/check.h"
 #include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 #include "engine/layout/shards.h"
 #include "engine/runtime/apply/applied_plan.h"
+#include "engine/runtime/apply/axis_inputs.h"
 #include "engine/runtime/redistribute/redistribute.h"
 
 namespace moonshard {
@@ -42,11 +45,110 @@ std::string SignatureOf(const at::Tensor& targets, const std::string& tokens) {
   return out + tokens;
 }
 
+std::string ShapeOf(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "that are undefined";
+  return std::string(c10::toString(tensor.scalar_type())) + " " + ShapeToString(tensor.sizes());
+}
+
+// [runs, planes, b] of this rank -> [ranks * runs, planes, b].
+at::Tensor FirstsOfAll(AxisGroup& group, const at::Tensor& mine, const CollectiveLabel& label) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor shard = mine.to(group.device()).contiguous();
+  std::vector<int64_t> shape = shard.sizes().vec();
+  shape[0] *= group.size();
+  return group.AllGather(shard,
+                         {Direction::kForward, &label, shape, static_cast<int64_t>(shard.nbytes()) * group.size()});
+}
+
 }  // namespace
 
 TokenShards TokenShards::Of(const AppliedPlan& applied) {
   if (!applied.plan().context_parallel) return {};
-  return {AxisGroup::Make(applied.mesh(), MeshAxis::kCp), applied.plan().own_tokens()};
+  return {AxisGroup::Make(applied.mesh(), MeshAxis::kCp), applied.plan().own_tokens(), applied.mesh().recording()};
+}
+
+std::vector<Interval> TokenShards::Runs(int64_t length) const {
+  if (!group) return {{0, length}};
+  return DimShards::Make(layout, length, group->size()).ValueOrThrow().of(group->rank());
+}
+
+at::Tensor TokenShards::Take(const at::Tensor& full) const {
+  if (!group) return full;
+  std::vector<at::Tensor> runs;
+  for (const Interval& run : Runs(full.size(1))) runs.push_back(full.narrow(1, run.begin, run.length));
+  if (runs.empty()) runs.push_back(full.narrow(1, 0, 0));
+  return runs.size() == 1 ? runs.front() : at::cat(runs, 1);
+}
+
+// Within a run of neighbours the shift is local. What is behind a run is the first token of the run that begins where
+// this one ends, on whichever rank: in zigzag the early chunk of rank n - 1 is followed by its own late chunk, and the
+// runs of one rank are then one. So every rank sends the first label (and document) of each of its runs to all.
+OwnTargets ShiftTargets(const TokenShards& sequence, const at::Tensor& labels,
+                        const std::optional<at::Tensor>& document_ids, int64_t ignore_index) {
+  const CollectiveLabel label("the shift of targets");
+  const auto integers = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.dim() == 2 && at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
+  };
+  const bool fits =
+      integers(labels) && (!document_ids || (integers(*document_ids) && document_ids->size(1) == labels.size(1) &&
+                                             (document_ids->size(0) == 1 || document_ids->size(0) == labels.size(0))));
+  const std::string shapes =
+      "labels " + ShapeOf(labels) + (document_ids ? ", documents " + ShapeOf(*document_ids) : "");
+  if (sequence.group) {
+    const std::string rows =
+        fits ? std::to_string(labels.size(0)) + " rows of labels" + (document_ids ? " with documents" : "") : shapes;
+    sequence.group->StartCheckInputs(CollectiveLabel(rows), label);
+    sequence.group->FinishCheck();
+  }
+  if (!fits) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "labels and documents do not fit this rank's own tokens");
+    d.path = label.text();
+    d.declared = shapes;
+    d.required = "labels [b, t] and documents [b or 1, t] of integers";
+    throw PlanError({std::move(d)});
+  }
+  // Labels, and in a second plane documents.
+  std::vector<at::Tensor> planes = {labels.to(at::kLong)};
+  if (document_ids) planes.push_back(document_ids->to(labels.device(), at::kLong).expand_as(labels));
+  const at::Tensor all = at::stack(planes);  // [planes, b, t]
+  const int64_t own = labels.size(1);
+  const int64_t length =
+      sequence.group ? SequenceLength(*sequence.group, sequence.layout, own, label, sequence.recording) : own;
+  const std::vector<Interval> runs = sequence.Runs(length);
+  const int64_t most = sequence.layout.zigzag ? 2 : 1;  // runs of a rank
+  at::Tensor firsts;                                    // [ranks * most, planes, b]
+  if (sequence.group) {
+    std::vector<at::Tensor> mine;
+    int64_t first = 0;
+    for (const Interval& run : runs) {
+      mine.push_back(all.select(2, first));
+      first += run.length;
+    }
+    while (static_cast<int64_t>(mine.size()) < most)
+      mine.push_back(at::zeros({all.size(0), all.size(1)}, all.options()));
+    firsts = FirstsOfAll(*sequence.group, at::stack(mine), label).to(labels.device());
+  }
+  const auto nothing = [&] { return at::full({all.size(0), all.size(1), 1}, ignore_index, all.options()); };
+  const auto behind = [&](int64_t end) {
+    if (end == length) return nothing();
+    for (int64_t rank = 0; rank < sequence.group->size(); ++rank) {
+      const DimShards shards = DimShards::Make(sequence.layout, length, sequence.group->size()).ValueOrThrow();
+      const std::vector<Interval>& theirs = shards.of(rank);
+      const auto found = std::ranges::find(theirs, end, &Interval::begin);
+      if (found != theirs.end()) return firsts.select(0, rank * most + (found - theirs.begin())).unsqueeze(2);
+    }
+    Check(false, "tokens that no rank has");
+    return nothing();
+  };
+  std::vector<at::Tensor> targets = {labels.narrow(1, 0, 0).to(at::kLong)};
+  int64_t first = 0;
+  for (const Interval& run : runs) {
+    const at::Tensor here = all.narrow(2, first, run.length);
+    const at::Tensor next = at::cat({here.slice(2, 1), behind(run.begin + run.length)}, 2);
+    targets.push_back(document_ids ? next[0].masked_fill(next[1].ne(here[1]), ignore_index) : next[0]);
+    first += run.length;
+  }
+  return {at::cat(targets, 1)};
 }
 
 at::Tensor CrossEntropy(const Vocabulary& vocabulary, const TokenShards& shards, const ShardedLogits& logits,
@@ -90,6 +192,32 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const TokenShards& shards,
   if (options.reduction == LossReduction::kSum) return total;
   const at::Tensor counted = targets.ne(options.ignore_index).sum();
   return total / counted.to(total.device(), total.scalar_type());
+}
+
+// The count of a rank is in the all-reduce of its loss, in float64, in which it is exact.
+at::Tensor CrossEntropy(const Vocabulary& vocabulary, const TokenShards& sequence, const ShardedLogits& logits,
+                        const OwnTargets& own_targets, const CrossEntropyOptions& options) {
+  const at::Tensor& targets = own_targets.targets;
+  if (!sequence.group) return CrossEntropy(vocabulary, logits, targets, options);
+  const bool fits = targets.defined() && targets.dim() == 2 && logits.tokens_shape() == targets.sizes();
+  const CollectiveLabel label("the targets of '" + vocabulary.label().text() + "'");
+  const std::string rows =
+      fits ? std::to_string(targets.size(0)) + " rows of own targets" : "own targets that do not fit";
+  sequence.group->StartCheckInputs(CollectiveLabel(rows), label);
+  sequence.group->FinishCheck();
+  if (!fits)
+    throw PlanError({BadTargets(logits, targets, "logits [b, t, V] and targets [b, t] of this rank's tokens")});
+  if (options.reduction == LossReduction::kNone) return CrossEntropy(vocabulary, logits, targets, options);
+  CrossEntropyOptions sum = options;
+  sum.reduction = LossReduction::kSum;
+  const at::Tensor term = CrossEntropy(vocabulary, logits, targets, sum);
+  const TensorRedistribution over_ranks =
+      TensorRedistribution::Make(Layout::Partial(), Layout::Replicate(), sequence.group, {-1, -1, label.text(), 1})
+          .ValueOrThrow();
+  if (options.reduction == LossReduction::kSum) return over_ranks(term.unsqueeze(0)).squeeze(0);
+  const at::Tensor counted = targets.ne(options.ignore_index).sum().to(term.device(), at::kDouble);
+  const at::Tensor both = over_ranks(at::stack({term.to(at::kDouble), counted}));
+  return (both[0] / both[1]).to(term.scalar_type());
 }
 
 }  // namespace moonshard

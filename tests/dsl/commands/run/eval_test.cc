@@ -227,9 +227,10 @@ TEST_CASE("logits left in shards, and micro-batches, change no number") {
 TEST_CASE("rows of several documents have the recorded numbers") {
   const ScratchFolder folder;
   const std::string input = kModel + "/inputs_packed.safetensors";
-  for (const Words& more : {Words{"tp=2"}, Words{"tp=2", "--micro-batches", "2", "--option", "loss_parallel=true"},
-                            Words{"cp=2", "--option", "context=ring"},
-                            Words{"cp=4", "--option", "context=ulysses", "--micro-batches", "2"}}) {
+  for (const Words& more :
+       {Words{"tp=2"}, Words{"tp=2", "--micro-batches", "2", "--option", "loss_parallel=true"},
+        Words{"cp=2", "--option", "context=ring"}, Words{"cp=2", "--option", "context=ring", "--option", "inputs=own"},
+        Words{"cp=4", "--option", "context=ulysses", "--micro-batches", "2"}}) {
     Words words = {"eval", kModel, "--input", input, "--output", folder / "out.safetensors", "--grads", "--mesh"};
     words.insert(words.end(), more.begin(), more.end());
     const Outcome done = RunExecutable(ExecutablePath(), words);

@@ -52,6 +52,24 @@ TEST_CASE("the shipped plans are verified") {
   CHECK_THAT(done.out, Contains("verified"));
 }
 
+TEST_CASE("plans whose ranks pass their own tokens are verified, and their types proven") {
+  const auto [model, mesh, context] = GENERATE(table<std::string, std::string, std::string>({
+      {"llama_gqa", "cp=2,tp=2", "context=ring"},
+      {"gemma3_softcap", "cp=4", "context=ulysses"},
+      {"mixtral", "cp=2", "context=plain_ring"},
+  }));
+  for (const char* how : {"", "--types"}) {
+    if (std::string(how) == "--types" && context != "context=ulysses") continue;
+    Words words = {"--mesh", mesh, "--option", context, "--option", "inputs=own"};
+    if (*how != 0) words.emplace_back(how);
+    const Outcome done = Verify(model, words);
+    INFO(done.ToText());
+    CHECK(done.code == 0);
+    CHECK(done.err.empty());
+    CHECK_THAT(done.out, Contains(*how != 0 ? "proven" : "verified"));
+  }
+}
+
 TEST_CASE("experts are verified, whose outputs are terms of a sum") {
   const auto [mesh, option] = GENERATE(table<std::string, std::string>({
       {"tp=2", "expert_parallel=false"},
