@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include <ATen/ops/empty.h>
@@ -34,7 +35,19 @@ std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts, c
 }
 
 // How many tokens the experts of a rank receive depends on their values, which the meta device does not have.
-void RefuseUnpredicted(const CompiledPlan& plan) {
+// `sequence`: tokens of a sequence.
+void RefuseUnpredicted(const CompiledPlan& plan, int64_t sequence) {
+  // The ranks of a group exchange the numbers of their tokens, and one rank alone takes them for equal.
+  const int64_t heads = plan.mesh.cp_heads();
+  const int64_t multiple = plan.mesh.size(MeshAxis::kCp) / heads * std::lcm(int64_t{2}, heads);
+  if (plan.context_parallel && heads > 1 && sequence % multiple != 0) {
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                  "the memory of a rank cannot be predicted if the ranks of a group of cp have unequal "
+                                  "numbers of tokens");
+    d.declared = std::to_string(sequence) + " tokens on " + plan.mesh.ToString();
+    d.required = "--tokens with a sequence that is a multiple of " + std::to_string(multiple);
+    throw PlanError({std::move(d)});
+  }
   if (!plan.exchanges_tokens()) return;
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
                                 "the memory of a plan that sends tokens to experts on ep cannot be predicted");
@@ -67,7 +80,7 @@ int RunExplainMemory(const ExplainVerb& verb) {
   const StepRecorder::Scope scope(recorder);
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type, /*trains=*/false);
-  RefuseUnpredicted(sharded.applied->plan());
+  RefuseUnpredicted(sharded.applied->plan(), sequence);
   std::optional<BatchLoss> loss;
   Inputs inputs;
   if (sharded.by_name) {

@@ -49,6 +49,10 @@ TEST_CASE("one curve, whatever shares the work") {
       {"ring_loss", {"--mesh", "cp=4", "--option", "context=ring", "--option", "loss_parallel=true"}},
       {"ring_chunks_sp",
        {"--mesh", "cp=2,tp=2", "--option", "context=ring", "--option", "sequence_parallel=true", "--loss-chunk", "8"}},
+      {"two_factors", {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", "--option", "loss_parallel=true"}},
+      {"two_factors_chunks_sp",
+       {"--mesh", "cp=2x2,tp=2", "--option", "context=ulysses_ring", "--option", "sequence_parallel=true",
+        "--loss-chunk", "8"}},
       {"chunks", {"--mesh", "tp=2", "--loss-chunk", "24", "--option", "sequence_parallel=true"}},
       {"chunks_fsdp", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24", "--micro-batches", "2"}},
       {"chunks_ddp", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24", "--micro-batches", "2", "--plan", ddp}},
@@ -90,6 +94,7 @@ TEST_CASE("one curve of rows of several documents, whatever shares the work") {
       {"dp_tp", {"--mesh", "dp=2,tp=2", "--micro-batches", "2"}},
       {"ring", {"--mesh", "cp=4", "--option", "context=ring", "--option", "loss_parallel=true"}},
       {"ulysses", {"--mesh", "cp=2,dp=2", "--option", "context=ulysses", "--loss-chunk", "8"}},
+      {"two_factors", {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", "--loss-chunk", "8"}},
   };
   for (const auto& [name, words] : rows) {
     INFO(name);
