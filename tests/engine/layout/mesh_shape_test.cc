@@ -102,6 +102,8 @@ TEST_CASE("cp may have two factors, and is one axis of their product") {
   };
   CHECK_THAT(error({{"cp_heads", 2}}), Catch::Contains("two factors"));
   CHECK_THAT(error({{"cp", 6}, {"cp_heads", 4}}), Catch::Contains("two factors"));
+  CHECK_THAT(error({{"cp", 4}, {"cp_heads", 4}}), Catch::Contains("two factors"));
+  CHECK_THAT(error({{"cp", 4}, {"cp_heads", 1}}), Catch::Contains("two factors"));
   CHECK_THAT(error({{"cp_heads", 2}, {"cp", 4}, {"cp_heads", 2}}), Catch::Contains("twice"));
   CHECK(error({{"cp_heads", 2}, {"cp", 4}}).empty());
 }

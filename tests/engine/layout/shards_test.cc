@@ -153,6 +153,9 @@ TEST_CASE("on two factors heads are sharded over the inner one") {
   layout.inner = 2;
   const DimShards shards = DimShards::Make(layout, 8, 6).ValueOrThrow();
   for (int64_t rank = 0; rank < 6; ++rank) CHECK(shards.of(rank) == std::vector<Interval>{{rank % 2 * 4, 4}});
+  layout.heads = 0;
+  CHECK_FALSE(DimShards::Make(layout, 8, 6).ValueOrThrow().is_plain());
+  CHECK_FALSE(layout.is_plain_shard());
   layout.heads = 1;  // on both ranks of a group
   CHECK(DimShards::Make(layout, 8, 6).ValueOrThrow().replicas() == 2);
   layout.heads = 3;
