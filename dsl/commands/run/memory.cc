@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
-#include <numeric>
 #include <optional>
 
 #include <ATen/ops/empty.h>
@@ -34,18 +33,14 @@ std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts, c
   return out;
 }
 
-// How many tokens the experts of a rank receive depends on their values, which the meta device does not have.
-// `sequence`: tokens of a sequence.
-void RefuseUnpredicted(const CompiledPlan& plan, int64_t sequence) {
-  // The ranks of a group exchange the numbers of their tokens, and one rank alone takes them for equal.
-  const int64_t heads = plan.mesh.cp_heads();
-  const int64_t multiple = plan.mesh.size(MeshAxis::kCp) / heads * std::lcm(int64_t{2}, heads);
-  if (plan.context_parallel && heads > 1 && sequence % multiple != 0) {
-    Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                  "the memory of a rank cannot be predicted if the ranks of a group of cp have unequal "
-                                  "numbers of tokens");
-    d.declared = std::to_string(sequence) + " tokens on " + plan.mesh.ToString();
-    d.required = "--tokens with a sequence that is a multiple of " + std::to_string(multiple);
+// How many tokens the experts of a rank receive depends on their values, which the meta device does not have. On two
+// factors of cp the ranks of a group exchange the numbers of their tokens, which one rank alone does not have.
+void RefuseUnpredicted(const CompiledPlan& plan) {
+  if (plan.context_parallel && plan.mesh.cp_heads() > 1) {
+    Diagnostic d =
+        MakeDiagnostic(Finding::kNotSupported, "the memory of a plan on two factors of cp cannot be predicted");
+    d.declared = plan.mesh.ToString();
+    d.required = "a mesh with one number for cp, with context = \"ulysses\" or \"ring\"";
     throw PlanError({std::move(d)});
   }
   if (!plan.exchanges_tokens()) return;
@@ -80,7 +75,7 @@ int RunExplainMemory(const ExplainVerb& verb) {
   const StepRecorder::Scope scope(recorder);
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type, /*trains=*/false);
-  RefuseUnpredicted(sharded.applied->plan(), sequence);
+  RefuseUnpredicted(sharded.applied->plan());
   std::optional<BatchLoss> loss;
   Inputs inputs;
   if (sharded.by_name) {

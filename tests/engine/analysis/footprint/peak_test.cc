@@ -176,12 +176,6 @@ std::vector<Setup> Setups() {
       }
     }
   }
-  for (const int64_t rank : {0, 3}) {
-    Setup setup{SourcePath("tests/parity/llama_gqa"), "cp=2x2"};
-    setup.context = "ulysses_ring";
-    setup.rank = rank;
-    out.push_back(setup);
-  }
   return out;
 }
 
