@@ -24,13 +24,14 @@ local function check_stream(name, stream, without_context)
 end
 
 -- The layout of activations between blocks that have `layout` on tp: under context parallelism each rank of cp has its
--- own tokens: with "ring" an early and a late chunk of the sequence, otherwise one chunk.
+-- own tokens: with "ring" and "ulysses_ring" of an early and a late chunk of the sequence, otherwise one chunk.
 ---@param stream stream
 ---@param layout layout
 ---@return layout
 function transformer.tokens(stream, layout)
   if not stream.context then return layout end
-  return on { tp = layout, cp = stream.context == "ring" and shard(1, { zigzag = true }) or shard(1) }
+  local zigzag <const> = stream.context == "ring" or stream.context == "ulysses_ring"
+  return on { tp = layout, cp = zigzag and shard(1, { zigzag = true }) or shard(1) }
 end
 
 local tokens <const> = transformer.tokens
@@ -41,16 +42,18 @@ local tokens <const> = transformer.tokens
 ---@field logits   layout   of the logits: replicate, or shard(-1) for a loss over a sharded vocabulary, under context
 ---                          parallelism of a rank's own tokens, as are all logits with own_inputs
 ---@field stable   boolean  no reduction over ranks in the forward: every dot product is computed on one rank
----@field context  string|false  how attention is computed while the sequence is sharded on cp: "ulysses", "ring" or
----                          "plain_ring"; false: the sequence is not sharded
+---@field context  string|false  how attention is computed while the sequence is sharded on cp: "ulysses", "ring",
+---                          "plain_ring" or "ulysses_ring"; false: the sequence is not sharded
 ---@field own_inputs boolean  under context parallelism each rank of cp passes the ids of its own tokens alone
 
 -- The options sequence_parallel, loss_parallel, stable, context and inputs of a decoder plan as layouts. A plan without
--- one of these options passes false. With `context` each rank of cp has its own tokens between blocks. In attention it has, with
--- "ulysses", all tokens of its own heads; with "ring", its own queries, and the keys and values of the other ranks arrive
+-- one of these options passes false. With `context` each rank of cp has its own tokens between blocks. In attention it has,
+-- with "ulysses", all tokens of its own heads; with "ring", its own queries, and the keys and values of the other ranks arrive
 -- rank by rank. Its tokens are then an early and a late chunk of the sequence, so that all ranks have the same work; with
 -- "plain_ring" they are one chunk, which is cheaper where every attention has a window much shorter than a chunk, and
--- uneven work elsewhere. On a mesh without cp it has no effect.
+-- uneven work elsewhere. "ulysses_ring" is both, on a mesh with two factors of cp: on cp=2x4 a rank has, in attention,
+-- some heads of the tokens of its group of 4 ranks, and the keys and values of the other group arrive; it is an error on a
+-- mesh with one number for cp, as the others are on one with two. On a mesh without cp it has no effect.
 -- With inputs = "whole" (the default) the token ids are full on every rank and are sliced before the embedding; the
 -- logits are full on every rank, with loss_parallel those of its own tokens. With inputs = "own" each rank of cp passes
 -- the ids, positions, masks and documents of its own tokens, and the logits are those of its own tokens.
@@ -59,13 +62,23 @@ local tokens <const> = transformer.tokens
 function transformer.stream(opt)
   local wanted, inputs = false, "whole"
   for key, value in pairs(opt) do  -- a plan need not declare these options
-    if key == "context" and value ~= "" then wanted = one_of("context", value, { "ulysses", "ring", "plain_ring" }) end
+    if key == "context" and value ~= "" then wanted = one_of("context", value, { "ulysses", "ring", "plain_ring", "ulysses_ring" }) end
     if key == "inputs" then inputs = one_of("inputs", value, { "whole", "own" }) end
   end
   local context <const> = mesh.cp > 1 and wanted
+  if context == "ulysses_ring" and mesh.cp_heads == 1 then
+    error("stream: context = 'ulysses_ring' needs a mesh with two factors of cp, as in cp=2x2 (a ring of 2 groups of 2 ranks that "
+      .. "exchange heads); on cp=" .. mesh.cp .. " use 'ulysses' or 'ring'")
+  elseif context and context ~= "ulysses_ring" and mesh.cp_heads > 1 then
+    error("stream: context = '" .. context .. "' needs a mesh with one number for cp, as in cp=" .. mesh.cp
+      .. "; on cp=" .. mesh.cp // mesh.cp_heads .. "x" .. mesh.cp_heads .. " use 'ulysses_ring'")
+  end
   local own <const> = inputs == "own"
   if own and not wanted then
     error("stream: inputs = 'own' needs a context, as in context = \"ulysses\"; without one every rank has all tokens")
+  end
+  if own and context == "ulysses_ring" then
+    error("stream: inputs = 'own' cannot be combined with context = 'ulysses_ring'; use inputs = \"whole\"")
   end
   if context and opt.stable then
     error("stream: context = '" .. context .. "' cannot be combined with stable; turn one of them off")
@@ -80,13 +93,21 @@ function transformer.stream(opt)
 end
 
 -- Whether heads are exchanged on cp before and after attention.
-local function exchanges_heads(stream) return stream.context == "ulysses" end
+local function exchanges_heads(stream) return stream.context == "ulysses" or stream.context == "ulysses_ring" end
+
+-- The number of ranks of cp that exchange heads with each other.
+local function ranks_of_heads(stream)
+  if not exchanges_heads(stream) then return 1 end
+  return stream.context == "ulysses_ring" and mesh.cp_heads or mesh.cp
+end
 
 -- Whether attention receives the keys of the other ranks of cp.
-local function attends_on_ring(stream) return stream.context == "ring" or stream.context == "plain_ring" end
+local function attends_on_ring(stream)
+  return stream.context == "ring" or stream.context == "plain_ring" or stream.context == "ulysses_ring"
+end
 
 -- colwise on a stream. `attention`: the output is heads, which under context = "ulysses" are exchanged on cp for all
--- tokens of some of the heads.
+-- tokens of some of the heads, and under "ulysses_ring" for those of the ranks that exchange heads.
 ---@param stream stream
 ---@param o { input: layout, output?: layout, heads?: integer, attention?: boolean }
 ---@return style
@@ -178,12 +199,14 @@ end
 ---@param path string  pattern of the attention modules, for the message
 ---@param heads integer
 ---@param kv_heads? integer  nil if equal to heads, or without key heads
----@param stream? stream  under context = "ulysses" the heads are split between the ranks of tp and cp
+---@param stream? stream  under context = "ulysses" the heads are split between the ranks of tp and cp, under
+---                        "ulysses_ring" between those of tp and of the inner factor of cp
 ---@return table  for plan{}
 function transformer.heads_fit(path, heads, kv_heads, stream)
   local context <const> = stream and exchanges_heads(stream)
-  local ranks <const> = context and mesh.tp * mesh.cp or mesh.tp
-  local over <const> = context and " over tp=" .. mesh.tp .. " and cp=" .. mesh.cp or ""
+  local ranks <const> = mesh.tp * (stream and ranks_of_heads(stream) or 1)
+  local inner <const> = stream and stream.context == "ulysses_ring" and "the inner factor of cp=" .. mesh.cp // mesh.cp_heads .. "x" or "cp="
+  local over <const> = context and " over tp=" .. mesh.tp .. " and " .. inner .. ranks_of_heads(stream) or ""
   return {
     divides(ranks, heads, "query heads of " .. path .. over),
     kv_heads and fits(ranks, kv_heads, "key heads of " .. path .. over),
@@ -294,7 +317,7 @@ function transformer.attention(path, stream, o)
       or transformer.fused_colwise { input = residual, sizes = sizes, heads = parts, stream = stream, attention = true }),
     fused == "interleaved" and {
       -- A group's queries cannot be on two ranks.
-      divides(exchanges_heads(stream) and mesh.tp * mesh.cp or mesh.tp, kv_heads, "groups of heads of " .. path),
+      divides(mesh.tp * ranks_of_heads(stream), kv_heads, "groups of heads of " .. path),
       at(qkv, transformer.column(stream, { input = residual, heads = kv_heads, attention = true })),
     },
     o.norms and at(path .. "." .. o.norms, transformer.head_norm()),

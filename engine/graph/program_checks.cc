@@ -521,12 +521,14 @@ void AddUnsupportedContext(const CompiledPlan& plan, int64_t ring, Diagnostics& 
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
                                 ring >= 0 ? "the attention of an exported program cannot be computed as a ring"
                                           : "an exported program cannot be sharded on cp and tp at once");
-  d.declared = "cp=" + std::to_string(plan.mesh.size(MeshAxis::kCp));
+  const bool factors = plan.mesh.cp_heads() > 1;
+  d.declared = factors ? plan.mesh.ToString() : "cp=" + std::to_string(plan.mesh.size(MeshAxis::kCp));
   if (ring >= 0) {
     d.path = plan.tree->modules()[static_cast<size_t>(ring)].path;
     d.where = SourceOf(plan, plan.layouts[static_cast<size_t>(ring)]);
     d.declared += " and a ring";
-    d.required = "context = \"ulysses\", or a model in C++";
+    d.required = std::string("context = \"ulysses\"") + (factors ? ", on a mesh with one number for cp" : "") +
+                 ", or a model in C++";
   } else {
     d.declared += ",tp=" + std::to_string(plan.mesh.size(MeshAxis::kTp)) + " and a plan that shards the sequence on cp";
     d.required = "a mesh with one of the two, or a model in C++";

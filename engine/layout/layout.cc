@@ -12,16 +12,18 @@ std::string ShardText(const Layout& layout, bool with_heads) {
     if (with_heads && layout.heads > 0) made_of = ",heads=" + std::to_string(layout.heads);
     if (with_heads && layout.owner >= 0) made_of = ",owner=" + std::to_string(layout.owner);
     if (layout.zigzag) made_of += ",zigzag";
+    if (layout.inner > 1) made_of += ",inner=" + std::to_string(layout.inner);
     return "shard(" + dim + made_of + ")";
   }
-  if (layout.has_equal_parts()) return "packed(" + dim + "," + std::to_string(layout.parts.size()) + ")";
+  const std::string inner = layout.inner > 1 ? ",inner=" + std::to_string(layout.inner) : "";
+  if (layout.has_equal_parts()) return "packed(" + dim + "," + std::to_string(layout.parts.size()) + inner + ")";
   std::string out = "packed(" + dim + ",[";
   for (const Layout::Part& part : layout.parts) {
     if (&part != layout.parts.data()) out += ",";
     out += std::to_string(part.size);
     if (with_heads && part.heads > 0) out += ":heads=" + std::to_string(part.heads);
   }
-  return out + "])";
+  return out + "]" + inner + ")";
 }
 
 std::string Text(const Layout& layout, bool with_heads) {

@@ -15,8 +15,11 @@
 // itself and may have heads). Alternatively, a shard may have an `owner`: this rank holds the full dim and the other
 // ranks an empty shard, as for an expert of a mixture of experts; or it is `zigzag`: each rank holds one early and one
 // late chunk of the dim, as Megatron-LM distributes a sequence over context-parallel ranks, so that all ranks have the
-// same work in causal attention. The layout determines the indices that each rank holds: shards.h. Parts without sizes
-// are equal parts of the dim; Sized() sets their sizes when the size of the dim is known.
+// same work in causal attention. On an axis of two factors (cp=2x4) a shard has the inner one, `inner`: tokens in
+// zigzag are sharded over the 2 groups of ranks, and then over the 4 ranks of a group as torch.chunk does it; any other
+// dim is sharded over the ranks of a group, and the groups have other tokens of it. The layout determines the indices
+// that each rank holds: shards.h. Parts without sizes are equal parts of the dim; Sized() sets their sizes when the
+// size of the dim is known.
 //
 // Placement: one layout per mesh axis. A plan that names no axis declares the layout on tp.
 #pragma once
@@ -49,16 +52,17 @@ struct Layout {
   int64_t owner = -1;       // of a shard without heads and parts: the coordinate that holds the full dim; -1: no owner
   int64_t last = 0;         // of shared: only the last `last` features are shared; 0: all
   bool zigzag = false;      // of a shard without heads, parts and owner: an early and a late chunk on each rank
+  int64_t inner = 1;        // of a shard on an axis of two factors: the inner one, set by compile; 1: one factor
 
   static Layout Replicate() { return {}; }
-  static Layout Shared() { return {LayoutKind::kShared, 0, 0, {}, -1, 0, false}; }
-  static Layout SharedLast(int64_t features) { return {LayoutKind::kShared, 0, 0, {}, -1, features, false}; }
-  static Layout Partial() { return {LayoutKind::kPartial, 0, 0, {}, -1, 0, false}; }
-  static Layout Shard(int dim, int64_t heads = 0) { return {LayoutKind::kShard, dim, heads, {}, -1, 0, false}; }
-  static Layout Zigzag(int dim) { return {LayoutKind::kShard, dim, 0, {}, -1, 0, true}; }
-  static Layout Owned(int dim, int64_t owner) { return {LayoutKind::kShard, dim, 0, {}, owner, 0, false}; }
+  static Layout Shared() { return {LayoutKind::kShared, 0, 0, {}, -1, 0, false, 1}; }
+  static Layout SharedLast(int64_t features) { return {LayoutKind::kShared, 0, 0, {}, -1, features, false, 1}; }
+  static Layout Partial() { return {LayoutKind::kPartial, 0, 0, {}, -1, 0, false, 1}; }
+  static Layout Shard(int dim, int64_t heads = 0) { return {LayoutKind::kShard, dim, heads, {}, -1, 0, false, 1}; }
+  static Layout Zigzag(int dim, int64_t inner = 1) { return {LayoutKind::kShard, dim, 0, {}, -1, 0, true, inner}; }
+  static Layout Owned(int dim, int64_t owner) { return {LayoutKind::kShard, dim, 0, {}, owner, 0, false, 1}; }
   static Layout Packed(int dim, std::vector<Part> parts) {
-    return {LayoutKind::kShard, dim, 0, std::move(parts), -1, 0, false};
+    return {LayoutKind::kShard, dim, 0, std::move(parts), -1, 0, false, 1};
   }
 
   // A fused dim of `count` equal parts.
@@ -66,8 +70,11 @@ struct Layout {
 
   bool is_shard() const { return kind == LayoutKind::kShard; }
   bool is_shared_last() const { return kind == LayoutKind::kShared && last > 0; }
-  // Whether the layout is a shard without heads, parts or owner and not zigzag: sharded as torch.chunk does it.
-  bool is_plain_shard() const { return is_shard() && heads == 0 && parts.empty() && owner < 0 && !zigzag; }
+  // Whether the layout is a shard without heads, parts or owner, not zigzag and on an axis of one factor: sharded as
+  // torch.chunk does it.
+  bool is_plain_shard() const {
+    return is_shard() && heads == 0 && parts.empty() && owner < 0 && !zigzag && inner == 1;
+  }
   // Whether the layout has equal parts: parts that all have size 0.
   bool has_equal_parts() const;
   // Returns the layout for a dim of `size` elements, with the sizes of equal parts set. If the number of parts does not
@@ -75,8 +82,9 @@ struct Layout {
   Layout Sized(int64_t size) const;
   auto operator<=>(const Layout&) const = default;
 
-  // Returns "replicate", "shared", "shared_last(64)", "partial", "shard(0)", "shard(1,zigzag)" or
-  // "packed(0,[64,32,32])": without heads and owner. This form is used in the JSON of explain.
+  // Returns "replicate", "shared", "shared_last(64)", "partial", "shard(0)", "shard(1,zigzag)",
+  // "shard(1,zigzag,inner=2)" or "packed(0,[64,32,32])": without heads and owner. This form is used in the JSON of
+  // explain.
   std::string ToString() const;
   // As ToString, with heads and owner: "shard(0,heads=8)", "shard(0,owner=3)",
   // "packed(0,[64:heads=8,32:heads=4,32:heads=4])"; "packed(0,2)" for two equal parts. Two layouts are equal if and

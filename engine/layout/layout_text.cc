@@ -21,6 +21,7 @@ class ShardReader {
     const bool packed = Skip("packed(");
     if (!packed && !Skip("shard(")) return std::nullopt;
     if (!Number(layout.dim) || !(packed ? Parts(layout) : Whole(layout))) return std::nullopt;
+    if (Skip(",inner=") && (!Number(layout.inner) || layout.inner < 2)) return std::nullopt;
     if (!Skip(")") || !rest_.empty() || layout.ToText() != text) return std::nullopt;
     return layout;
   }

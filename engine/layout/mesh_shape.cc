@@ -1,5 +1,6 @@
 #include "engine/layout/mesh_shape.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "engine/core/base/text.h"
@@ -11,6 +12,16 @@ Diagnostic BadMesh(std::string message, std::string declared) {
   Diagnostic d = MakeDiagnostic(Finding::kBadMesh, std::move(message));
   d.declared = std::move(declared);
   d.required = "axes with sizes, as in tp=2,dp=4";
+  return d;
+}
+
+constexpr const char* kCpHeads = "cp_heads";  // in JSON, and in the arguments of Make
+
+// A factor of 1 leaves one number of cp, for the ring or the exchange of heads alone.
+Diagnostic BadFactors(std::string declared) {
+  Diagnostic d = BadMesh("the two factors of mesh axis 'cp' must be at least 2 each", std::move(declared));
+  d.required = "cp=RxH: keys and values travel between R groups of H ranks, and the ranks of a group exchange heads";
+  d.help = "one of the two alone has one number, as in cp=4: context = \"ring\" or \"ulysses\" in the plan";
   return d;
 }
 
@@ -60,7 +71,13 @@ Result<MeshShape> MeshShape::Make(std::span<const std::pair<std::string, int64_t
   std::array<bool, kMeshAxisCount> given = {};
   Diagnostics errors;
   int64_t world = 1;
+  std::optional<int64_t> cp_heads;
   for (const auto& [name, size] : axes) {
+    if (name == kCpHeads) {
+      if (cp_heads) errors.push_back(BadMesh("'cp_heads' is given twice", name));
+      cp_heads = size;
+      continue;
+    }
     const std::optional<MeshAxis> axis = MeshAxisFromName(name);
     if (!axis) {
       Diagnostic d = MakeDiagnostic(Finding::kUnknownAxis, "there is no mesh axis '" + name + "'");
@@ -84,6 +101,13 @@ Result<MeshShape> MeshShape::Make(std::span<const std::pair<std::string, int64_t
     world *= size;
     mesh.sizes_[index] = size;
   }
+  if (cp_heads && errors.empty()) {
+    const int64_t cp = mesh.size(MeshAxis::kCp);
+    if (*cp_heads < 2 || cp % *cp_heads != 0 || cp / *cp_heads < 2) {
+      errors.push_back(BadFactors("cp=" + std::to_string(cp) + " and cp_heads=" + std::to_string(*cp_heads)));
+    }
+    mesh.cp_heads_ = *cp_heads;
+  }
   if (!errors.empty()) return errors;
   return mesh;
 }
@@ -93,13 +117,32 @@ Result<MeshShape> MeshShape::Parse(std::string_view text) {
   if (text.empty()) return MeshShape();
   for (const std::string& part : Split(text, ',')) {
     const size_t equals = part.find('=');
+    const std::string name = part.substr(0, std::min(equals, part.size()));
     int64_t size = 0;
-    const char* end = part.data() + part.size();
-    if (equals == std::string::npos || equals == 0 ||
-        std::from_chars(part.data() + equals + 1, end, size) != std::from_chars_result{end, std::errc()}) {
-      return BadMesh("'" + part + "' does not have the form AXIS=SIZE", std::string(text));
+    int64_t inner = 0;
+    const char* const end = part.data() + part.size();
+    // Reads a number up to `stop`.
+    const auto read = [](const char* begin, const char* stop, int64_t& number) {
+      return std::from_chars(begin, stop, number) == std::from_chars_result{stop, std::errc()};
+    };
+    const char* const begin = part.data() + std::min(equals + 1, part.size());
+    const char* const times = name == "cp" ? std::find(begin, end, 'x') : end;
+    if (equals == std::string::npos || equals == 0 || name == kCpHeads || !read(begin, times, size) ||
+        (times != end && !read(times + 1, end, inner))) {
+      return BadMesh("'" + part + "' does not have the form AXIS=SIZE" + (name.starts_with("cp") ? " or cp=RxH" : ""),
+                     std::string(text));
     }
-    axes.emplace_back(part.substr(0, equals), size);
+    if (times != end) {
+      if (inner < 2 || size < 2) return BadFactors(part);
+      if (size > kMostRanks / inner) {
+        Diagnostic d = BadMesh("the mesh has too many ranks", part);
+        d.required = "at most " + std::to_string(kMostRanks) + " ranks";
+        return d;
+      }
+      axes.emplace_back(kCpHeads, inner);
+      size *= inner;
+    }
+    axes.emplace_back(name, size);
   }
   return Make(axes);
 }
@@ -166,9 +209,22 @@ std::string MeshShape::ToString() const {
   std::string out;
   for (MeshAxis axis : kMeshAxes) {
     if (size(axis) == 1) continue;
-    out += (out.empty() ? "" : ",") + std::string(moonshard::ToString(axis)) + "=" + std::to_string(size(axis));
+    out += (out.empty() ? "" : ",") + std::string(moonshard::ToString(axis)) + "=";
+    const bool factors = axis == MeshAxis::kCp && cp_heads_ > 1;
+    out +=
+        factors ? std::to_string(size(axis) / cp_heads_) + "x" + std::to_string(cp_heads_) : std::to_string(size(axis));
   }
   return out.empty() ? "tp=1" : out;
+}
+
+std::vector<std::pair<std::string, int64_t>> MeshShape::Sizes() const {
+  std::vector<std::pair<std::string, int64_t>> out;
+  for (MeshAxis axis : kMeshAxes) {
+    if (size(axis) > 1) out.emplace_back(moonshard::ToString(axis), size(axis));
+    if (axis == MeshAxis::kCp && cp_heads_ > 1) out.emplace_back(kCpHeads, cp_heads_);
+  }
+  if (out.empty()) out.emplace_back("tp", 1);
+  return out;
 }
 
 }  // namespace moonshard

@@ -1,5 +1,8 @@
 // MeshShape: the named mesh axes and their sizes, without processes or devices. Ranks are numbered row-major over the
 // axes in their fixed order, with tp innermost: rank = ... * tp + tp_rank.
+// The axis cp may be two factors, "cp=2x4", for a context parallelism that is a ring and an exchange of heads together
+// (plan/compile/context_parallel.h): keys and values travel between the 2 groups of 4 consecutive ranks of cp, and the
+// ranks of a group exchange heads. It is one axis of 8 ranks to everything else.
 // Stage before: the command line or C++. Stage after: dsl/language/eval (a plan may read sizes), compile, mesh
 // (DeviceMesh).
 #pragma once
@@ -67,17 +70,20 @@ class MeshShape {
  public:
   MeshShape() = default;  // one rank
 
-  // Makes a mesh from axes in any order. Errors (kUnknownAxis, kBadMesh): an unknown or repeated name, a size below 1,
-  // more than kMostRanks ranks.
+  // Makes a mesh from axes in any order. The name "cp_heads" gives the inner factor of cp: { cp = 8, cp_heads = 4 } is
+  // "cp=2x4". Errors (kUnknownAxis, kBadMesh): an unknown or repeated name, a size below 1, more than kMostRanks ranks,
+  // cp_heads that does not divide cp, or that makes a factor of cp 1.
   static Result<MeshShape> Make(std::span<const std::pair<std::string, int64_t>> axes);
-  // Parses "tp=2,dp=4"; an empty text is a mesh of one rank. Errors: those of Make; kBadMesh for a text of another
-  // form.
+  // Parses "tp=2,dp=4" and "cp=2x4"; an empty text is a mesh of one rank. Errors: those of Make; kBadMesh for a text of
+  // another form.
   static Result<MeshShape> Parse(std::string_view text);
 
   int64_t size(MeshAxis axis) const { return sizes_[static_cast<size_t>(axis)]; }
   // The product of the sizes of the axes.
   int64_t size(AxisSet axes) const;
   int64_t world_size() const;
+  // The inner factor of cp, which is the number of consecutive ranks of cp that exchange heads; 1 if cp is one number.
+  int64_t cp_heads() const { return cp_heads_; }
   // Returns the coordinate of `rank` along `axis`. Requires 0 <= rank < world_size().
   int64_t Coordinate(int64_t rank, MeshAxis axis) const;
   // The number of `rank` in its group over `axes`: its coordinates along these axes, row-major.
@@ -91,12 +97,16 @@ class MeshShape {
   std::vector<int64_t> GroupOf(int64_t rank, MeshAxis axis) const;
   // The same over several axes, in the order of Coordinate(rank, axes).
   std::vector<int64_t> GroupOf(int64_t rank, AxisSet axes) const;
-  // Returns "dp_shard=4,tp=2": the axes with a size above 1 in their fixed order; "tp=1" for a single rank.
+  // Returns "dp_shard=4,tp=2" or "cp=2x4,tp=2": the axes with a size above 1 in their fixed order; "tp=1" for a single
+  // rank.
   std::string ToString() const;
+  // Returns the same for JSON, and for Make: {dp_shard, 4}, {tp, 2}, and of a cp of two factors {cp, 8}, {cp_heads, 4}.
+  std::vector<std::pair<std::string, int64_t>> Sizes() const;
   bool operator==(const MeshShape&) const = default;
 
  private:
   std::array<int64_t, kMeshAxisCount> sizes_ = {1, 1, 1, 1, 1, 1};
+  int64_t cp_heads_ = 1;
 };
 
 }  // namespace moonshard

@@ -6,13 +6,14 @@
 
 namespace moonshard {
 
-RingSteps::RingSteps(int64_t length, std::optional<int64_t> window, int64_t ranks, bool zigzag)
-    : length_(length), window_(window) {
-  const DimShards shards = DimShards::Make(zigzag ? Layout::Zigzag(1) : Layout::Shard(1), length, ranks).ValueOrThrow();
-  for (int64_t rank = 0; rank < ranks; ++rank) tokens_.push_back(shards.of(rank));
+RingSteps::RingSteps(int64_t length, std::optional<int64_t> window, int64_t ranks, bool zigzag, int64_t inner)
+    : length_(length), window_(window), inner_(inner) {
+  const Layout layout = zigzag ? Layout::Zigzag(1) : Layout::Shard(1);
+  const DimShards shards = DimShards::Make(layout, length, ranks / inner).ValueOrThrow();
+  for (int64_t group = 0; group < ranks / inner; ++group) tokens_.push_back(shards.of(group));
   offsets_.push_back(0);
-  for (int64_t offset = 1; offset < ranks; ++offset) {
-    for (int64_t rank = 0; rank < ranks; ++rank) {
+  for (int64_t offset = inner; offset < ranks; offset += inner) {
+    for (int64_t rank = 0; rank < ranks; rank += inner) {
       if (Needed(rank, (rank - offset + ranks) % ranks).empty()) continue;
       offsets_.push_back(offset);
       break;

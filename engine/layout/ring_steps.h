@@ -22,6 +22,10 @@
 // needs window - 1 tokens of one chunk before each chunk of queries: plain chunks then send half of what zigzag sends,
 // and share the work evenly as well.
 //
+// If the ranks of groups of `inner` consecutive ranks exchange heads before attention (cp=2x4), all ranks of a group
+// have the same tokens of other heads. The table above is then that of the groups: a rank exchanges keys with the ranks
+// that have its place in the other groups.
+//
 // All of it follows from the sizes, so every rank and the cost model compute the same steps.
 // Stage after: compile/cost.h, which predicts the collectives; ring_attention.h, which runs them.
 #pragma once
@@ -39,16 +43,18 @@ class RingSteps {
  public:
   // `length`: tokens of the full sequence, at least 0. `window`: positions to which a token attends, its own included,
   // at least 1; nullopt: all positions up to its own. `ranks`: at least 1. `zigzag`: whether the tokens are
-  // shard(1,zigzag); otherwise they are shard(1).
-  RingSteps(int64_t length, std::optional<int64_t> window, int64_t ranks, bool zigzag);
+  // shard(1,zigzag); otherwise they are shard(1). `inner`: ranks of a group that exchanges heads, divides `ranks`; 1:
+  // no heads are exchanged.
+  RingSteps(int64_t length, std::optional<int64_t> window, int64_t ranks, bool zigzag, int64_t inner = 1);
 
   int64_t length() const { return length_; }
-  int64_t ranks() const { return static_cast<int64_t>(tokens_.size()); }
+  int64_t ranks() const { return static_cast<int64_t>(tokens_.size()) * inner_; }
   // Number of the last step, which is the number of exchanges of one pass over the keys. 0: no rank needs the keys of
   // another one.
   int64_t count() const { return static_cast<int64_t>(offsets_.size()) - 1; }
-  // The tokens of `rank`, in the order of its tensors: the chunks that are not empty, adjacent ones joined.
-  const std::vector<Interval>& TokensOf(int64_t rank) const { return tokens_[static_cast<size_t>(rank)]; }
+  // The tokens of `rank` in attention, in the order of its tensors: the chunks that are not empty, adjacent ones
+  // joined.
+  const std::vector<Interval>& TokensOf(int64_t rank) const { return tokens_[static_cast<size_t>(rank / inner_)]; }
   // The rank whose keys `rank` attends to in step `step` (0 to count()), and the rank that attends to those of `rank`.
   int64_t Source(int64_t rank, int64_t step) const;
   int64_t Target(int64_t rank, int64_t step) const;
@@ -61,8 +67,9 @@ class RingSteps {
 
   int64_t length_;
   std::optional<int64_t> window_;
-  std::vector<std::vector<Interval>> tokens_;  // by rank
-  std::vector<int64_t> offsets_;               // by step
+  int64_t inner_;
+  std::vector<std::vector<Interval>> tokens_;  // by group
+  std::vector<int64_t> offsets_;               // by step, in ranks
 };
 
 // The number of tokens of intervals that do not overlap.

@@ -5,6 +5,9 @@
 // A zigzag dim has 2n chunks. Rank r holds chunk r and chunk 2n - 1 - r: in causal attention a later token costs more,
 // and the two chunks together cost the same on every rank.
 //
+// On an axis of two factors the rank's group takes the zigzag shard, and the rank its part of the two chunks behind
+// each other. So in a group the shards of all its ranks, one behind the other, are the group's tokens in their order.
+//
 // With fewer heads than ranks (key and value heads of grouped-query attention) consecutive ranks hold the same head:
 // query heads are dealt to ranks in order, and the query heads that use one key head are consecutive.
 #include "engine/layout/shards.h"
@@ -56,6 +59,26 @@ std::vector<DimShards::LocalPart> Chunks(int64_t size, int64_t ranks, int64_t ra
   return out;
 }
 
+// The part of the chunks of its group that a rank of a group of `inner` ranks has: as torch.chunk cuts them, as if they
+// were one dim.
+std::vector<DimShards::LocalPart> ChunksInGroup(int64_t size, int64_t ranks, int64_t rank, int64_t inner) {
+  std::vector<DimShards::LocalPart> out = Chunks(size, ranks / inner, rank / inner);
+  const int64_t of_group = out.back().local_begin + out.back().global.length;
+  const int64_t each = (of_group + inner - 1) / inner;
+  const int64_t first = std::min(of_group, each * (rank % inner));
+  const int64_t last = std::min(of_group, first + each);
+  int64_t local_begin = 0;
+  for (DimShards::LocalPart& part : out) {
+    const int64_t begin = std::clamp(part.local_begin, first, last);
+    const int64_t end = std::clamp(part.local_begin + part.global.length, first, last);
+    part.global = {part.global.begin + begin - part.local_begin, end - begin};
+    if (part.global.length == 0) part.global.begin = std::min(part.global.begin, size);
+    part.local_begin = local_begin;
+    local_begin += part.global.length;
+  }
+  return out;
+}
+
 std::optional<Diagnostic> HeadsError(const Layout::Part& part, int64_t ranks) {
   if (part.heads == 0) return std::nullopt;
   if (part.heads < 0 || part.size % part.heads != 0) {
@@ -85,6 +108,9 @@ Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ra
   Check(layout.is_shard(), "shards of a layout that is not a shard");
   std::vector<Layout::Part> parts = layout.parts;
   if (parts.empty()) parts.push_back({size, layout.heads});
+  Check(layout.inner >= 1 && ranks % layout.inner == 0, "an inner factor that does not divide the ranks of its axis");
+  // The ranks over which a dim is sharded that is not in zigzag.
+  const int64_t over = layout.inner > 1 ? layout.inner : ranks;
   int64_t sum = 0;
   for (const Layout::Part& part : parts) {
     if (part.size < 0 || __builtin_add_overflow(sum, part.size, &sum)) {
@@ -94,7 +120,7 @@ Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ra
       d.required = "sizes of at least 0 that add up to " + std::to_string(size);
       return d;
     }
-    if (std::optional<Diagnostic> error = HeadsError(part, ranks)) return *error;
+    if (std::optional<Diagnostic> error = HeadsError(part, over)) return *error;
   }
   if (sum != size) {
     Diagnostic d =
@@ -122,12 +148,12 @@ Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ra
   for (int64_t rank = 0; rank < ranks; ++rank) {
     auto& intervals = out.intervals_[static_cast<size_t>(rank)];
     std::vector<LocalPart>& local_parts = out.parts_[static_cast<size_t>(rank)];
-    if (layout.zigzag) local_parts = Chunks(size, ranks, rank);
+    if (layout.zigzag) local_parts = ChunksInGroup(size, ranks, rank, layout.inner);
     int64_t part_begin = 0;
     int64_t local_begin = 0;
     for (const Layout::Part& part : parts) {
       if (layout.zigzag) break;
-      LocalPart local = ShardPart(part_begin, part, ranks, rank, owner);
+      LocalPart local = ShardPart(part_begin, part, over, rank % over, owner);
       local.local_begin = local_begin;
       local_begin += local.global.length;
       part_begin += part.size;
@@ -143,7 +169,8 @@ Result<DimShards> DimShards::Make(const Layout& layout, int64_t size, int64_t ra
       }
     }
   }
-  out.plain_ = parts.size() == 1 && out.replicas_ == 1 && layout.owner < 0 && !(layout.zigzag && ranks > 1);
+  out.plain_ =
+      parts.size() == 1 && out.replicas_ == 1 && layout.owner < 0 && layout.inner == 1 && !(layout.zigzag && ranks > 1);
   return out;
 }
 

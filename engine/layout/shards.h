@@ -7,6 +7,9 @@
 //   packed(d, parts)    each part as above; the local tensor has the rank's shards of the parts in order
 //   shard(d, zigzag)    of 2n chunks of ceil(size / 2n) elements, the last ones shorter or empty, chunk r and then
 //                       chunk 2n - 1 - r
+//   shard(d, zigzag, inner=i)  of n ranks, the shard(d, zigzag) of group r / i over n / i groups, and of it, two chunks
+//                       behind each other, shard r % i of i as torch.chunk has it
+//   another shard with inner=i  shard r % i of i: the groups of i consecutive ranks each have the full dim
 //   shard(d, owner=r)   the full dim on rank r, an empty shard on the other ranks; on an axis of one rank, this rank is
 //                       the owner for every r, so that a plan with owners is valid for tp=1
 #pragma once

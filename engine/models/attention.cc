@@ -114,7 +114,7 @@ at::Tensor AttentionBlock::Mix(const at::Tensor& q, const at::Tensor& k, const a
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "attention on a ring cannot drop attention weights");
     d.path = path_;
     d.declared = "attention_dropout = " + c10::str(dropout) + ", in training";
-    d.required = "attention_dropout = 0 in config.json, or context = \"ulysses\"";
+    d.required = "attention_dropout = 0 in config.json, or context = \"ulysses\" on a mesh with one number for cp";
     throw PlanError({std::move(d)});
   }
   const AttentionReach reach{scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), context.window,

@@ -162,6 +162,16 @@ std::vector<ContextSetup> RecordedSetups() {
     out.push_back({checkpoint, "cp=4", false, "", 1, "plain_ring"});
     out.push_back({checkpoint, "cp=2,tp=2", true, "", 1, "plain_ring"});
   }
+  // Heads exchanged between two or four ranks, and keys between two or four groups of them.
+  for (const char* checkpoint :
+       {"llama_gqa", "qwen3_head_dim12", "gemma3_softcap", "mistral_window8", "mixtral", "phi3_gqa", "qwen3_moe"}) {
+    out.push_back({checkpoint, "cp=2x2", false, "", 1, "ulysses_ring"});
+    out.push_back({checkpoint, "cp=2x2,tp=2", true, "", 1, "ulysses_ring"});
+  }
+  for (const char* mesh : {"cp=3x2", "cp=2x4", "cp=4x2", "dp_shard=2,cp=2x2", "cp=2x2,tp=2"}) {
+    out.push_back({"llama_gqa", mesh, false, "", 1, "ulysses_ring"});
+  }
+  out.push_back({"llama_gqa", "dp_shard=2,cp=2x2", false, "ddp {}", 1, "ulysses_ring"});
   return out;
 }
 
@@ -287,6 +297,19 @@ TEST_CASE("context parallelism in float64 gives the numbers of one rank") {
   setups.push_back({"llama_gqa", "cp=2", false, R"(recompute { "model.layers.*.self_attn" })", 1, "ring"});
   setups.push_back({"llama_gqa", "cp=4", false, "", 2, "plain_ring"});
   setups.push_back({"qwen3_head_dim12", "cp=2,tp=2", true, recomputed, 1, "plain_ring"});
+  for (const char* checkpoint :
+       {"llama_gqa", "qwen3_head_dim12", "gemma3_softcap", "phi3_gqa", "mistral_window8", "mixtral"}) {
+    setups.push_back({checkpoint, "cp=2x2", false, "", 1, "ulysses_ring"});
+    setups.push_back({checkpoint, "cp=2x2,tp=2", true, recomputed, 1, "ulysses_ring"});
+  }
+  setups.push_back({"llama_gqa", "cp=2x2", false, selective, 2, "ulysses_ring"});
+  setups.push_back({"llama_gqa", "cp=2x4", false, recomputed, 2, "ulysses_ring"});
+  setups.push_back({"llama_gqa", "cp=4x2", false, "", 1, "ulysses_ring"});
+  setups.push_back({"llama_gqa", "cp=3x2", false, R"(recompute { "model.layers.*.self_attn" })", 1, "ulysses_ring"});
+  setups.push_back({"llama_gqa", "dp_shard=2,cp=2x2", false, "", 2, "ulysses_ring"});
+  setups.push_back({"llama_gqa", "dp_shard=2,cp=2x2", false, "ddp {}", 2, "ulysses_ring"});
+  setups.push_back(
+      {"llama_gqa", "dp_shard=2,cp=2x2", false, R"(fsdp { wrap = "model.layers.*", reshard = 2 })", 2, "ulysses_ring"});
   std::map<std::string, Step> alone;
   for (const ContextSetup& setup : setups) {
     DYNAMIC_SECTION(setup.Name()) {
@@ -363,6 +386,8 @@ TEST_CASE("a row of several documents has the numbers of each document alone, on
     setups.push_back({checkpoint, "cp=2,tp=2", true, "", 2, context});
     setups.push_back({checkpoint, "cp=2", false, R"(recompute { "model.layers.*" })", 4, context});
   }
+  setups.push_back({checkpoint, "cp=2x2", false, "", 1, "ulysses_ring"});
+  setups.push_back({checkpoint, "cp=2x2,tp=2", true, R"(recompute { "model.layers.*" })", 2, "ulysses_ring"});
   for (const ContextSetup& setup : setups) {
     INFO(setup.Name());
     RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
@@ -386,17 +411,17 @@ TEST_CASE("a row of several documents has the numbers of each document alone, on
   }
 }
 
-// Chunks of 1, 1, 1 and no token.
+// Chunks of 1, 1, 1 and no token; on cp=2x2 the second rank of the first group has none.
 TEST_CASE("fewer tokens than ranks of cp leave a rank without tokens") {
-  const std::string context = GENERATE("ulysses", "ring", "plain_ring");
+  const std::string context = GENERATE("ulysses", "ring", "plain_ring", "ulysses_ring");
   const at::Tensor ids = Ids(2, 3, 64);
   Step want;
   RunRanks("tp=1", [&](DeviceMesh& mesh) {
     ShardedModel model = LoadInContext({"llama_gqa", "tp=1"}, mesh, at::kDouble);
     want = RunStep({"llama_gqa", "tp=1"}, mesh, ids, ids, model);
   });
-  const ContextSetup setup{"llama_gqa", "cp=4", false, "", 1, context};
-  RunRanks("cp=4", [&](DeviceMesh& mesh) {
+  const ContextSetup setup{"llama_gqa", context == "ulysses_ring" ? "cp=2x2" : "cp=4", false, "", 1, context};
+  RunRanks(setup.mesh, [&](DeviceMesh& mesh) {
     ShardedModel model = LoadInContext(setup, mesh, at::kDouble);
     const Step got = RunStep(setup, mesh, ids, ids, model);
     Expect(std::abs(got.loss - want.loss) <= 1e-9, "the loss");
@@ -434,7 +459,11 @@ TEST_CASE("a ring attends in sequences of every length, with and without padding
                                                              {"mistral_window8", "cp=3", "ring"},
                                                              {"mistral_window8", "cp=3", "plain_ring"},
                                                              {"gemma3_softcap", "cp=2,tp=2", "ring"},
-                                                             {"phi3_gqa", "cp=8", "ring"}}));
+                                                             {"phi3_gqa", "cp=8", "ring"},
+                                                             {"llama_gqa", "cp=2x2", "ulysses_ring"},
+                                                             {"mistral_window8", "cp=3x2", "ulysses_ring"},
+                                                             {"gemma3_softcap", "cp=2x2,tp=2", "ulysses_ring"},
+                                                             {"phi3_gqa", "cp=4x2", "ulysses_ring"}}));
   const ContextSetup setup{checkpoint, mesh_text, false, "", 1, context};
   constexpr int64_t kLongest = 17;
   std::vector<Step> want;

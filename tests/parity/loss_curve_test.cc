@@ -175,6 +175,7 @@ TEST_CASE("the loss curve is the same however the ranks share the work") {
       {"dp=2,cp=2", "ddp {}"},
       {"cp=4", "", false, "ring"},
       {"dp=2,cp=2", R"(fsdp { wrap = "model.layers.*", reshard = true })", false, "ring"},
+      {"cp=2x2", "", false, "ulysses_ring"},
   };
   // Every setup for 50 steps in both dtypes. Recomputation and accumulation change what a single step computes, so
   // twelve steps show them, in float64, where no rounding can hide a difference.

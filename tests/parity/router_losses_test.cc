@@ -305,6 +305,7 @@ TEST_CASE("the losses of routers in float64 give the numbers of one rank") {
              R"(recompute { "model.layers.*", keep_modules = "model.layers.*.block_sparse_moe", keep = { "matmul" } })"});
       }
       for (const char* mesh : {"cp=4", "ep=2,cp=2"}) setups.push_back({checkpoint, mesh, {}, {}, 1, {}, "ring"});
+      setups.push_back({checkpoint, "cp=2x2", {}, {}, 1, {}, "ulysses_ring"});
       // Scores that are gathered: the layout of the result counts, and not that of the weight.
       setups.push_back({checkpoint,
                         "tp=2",

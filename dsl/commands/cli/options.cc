@@ -42,7 +42,8 @@ void AddModel(CLI::App& app, ModelOptions& model, std::vector<std::string>& plan
   app.add_option("--plan", model.plan,
                  "plan file, the name of a shipped plan, or hf:FILE[#KEY]; default: chosen by architecture");
   app.add_option("--mesh", model.mesh,
-                 "axes and sizes, as in tp=2,dp=4: tp, cp, ep, dp (= dp_shard) and dp_replicate; default: one rank");
+                 "axes and sizes, as in tp=2,dp=4: tp, cp (or two factors of it, cp=2x4), ep, dp (= dp_shard) and "
+                 "dp_replicate; default: one rank");
   app.add_option("--option", plan_options, "an option of the plan, as in sequence_parallel=true; may be repeated")
       ->allow_extra_args(false);
   app.add_flag("--isolate", model.isolate, "evaluate the plan in a child process under limits: for an untrusted plan");
@@ -351,16 +352,18 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   AddFindingsOutput(*suggest_app, findings_output);
   suggest_app->add_option("-o,--output", suggest.out, "plan file to write; stdout without it");
   suggest_app->add_flag("--replace", suggest.replace, "overwrite an existing plan file");
-  CLI::Option* suggest_mesh = suggest_app->add_option(
-      "--mesh", suggest.model.mesh,
-      "a mesh with cp, as in cp=4,tp=2, on which the plan shards the sequence (context parallelism); without it the "
-      "plan is for tp and dp");
+  CLI::Option* suggest_mesh = suggest_app->add_option("--mesh", suggest.model.mesh,
+                                                      "a mesh with cp, as in cp=4,tp=2 or cp=2x2, on which the plan "
+                                                      "shards the sequence (context parallelism); without it the "
+                                                      "plan is for tp and dp");
   suggest_app
       ->add_option(
           "--context", suggest.context,
-          "attention of that mesh: ulysses, which exchanges heads; ring, which passes keys and values on; auto: "
-          "ulysses, or ring where that sends at most half of the bytes or ulysses is not possible; none (default auto)")
-      ->check(CLI::IsMember({"auto", "ulysses", "ring", "none"}))
+          "attention of that mesh: ulysses, which exchanges heads; ring, which passes keys and values on; "
+          "ulysses_ring, "
+          "for two factors of cp; auto: ulysses_ring for these, else ulysses, or ring where that sends at most half of "
+          "the bytes or ulysses is not possible; none (default auto)")
+      ->check(CLI::IsMember({"auto", "ulysses", "ring", "ulysses_ring", "none"}))
       ->needs(suggest_mesh);
   suggest_app->add_flag("--sure", suggest.sure,
                         "shard only blocks with one possible reading, as in the plan that may be chosen for a model "

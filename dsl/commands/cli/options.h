@@ -153,7 +153,7 @@ struct MergeVerb {
 
 struct SuggestVerb {
   ModelOptions model;            // only ModelOptions::model, program and mesh are used
-  std::string context = "auto";  // "auto", "ulysses", "ring" or "none": of the plan on a mesh with cp
+  std::string context = "auto";  // "auto", "ulysses", "ring", "ulysses_ring" or "none": of the plan on a mesh with cp
   FindingsOutput findings_output;
   std::string out;  // of the plan file; "": stdout
   bool replace = false;

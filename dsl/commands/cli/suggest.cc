@@ -75,6 +75,7 @@ int RunSuggest(const SuggestVerb& verb, TrialsOf trials) {
   ContextRequest context;
   if (mesh.size(MeshAxis::kCp) > 1 && verb.context != "none") {
     context.mesh = mesh.ToString();
+    context.two_factors = mesh.cp_heads() > 1;
     context.wanted = verb.context == "auto" ? "" : verb.context;
     context.sent = [&](const std::string& text) { return SentInContext(text, inputs, tree, mesh); };
   }

@@ -106,7 +106,9 @@ Answer RunMesh(CommandCall& call) {
     return out;
   }
   Table table("mesh", {"axis", "size"});
-  for (MeshAxis axis : kMeshAxes) table.rows.push_back({ToString(axis), call.workspace.mesh().size(axis)});
+  const MeshShape& mesh = call.workspace.mesh();
+  for (MeshAxis axis : kMeshAxes) table.rows.push_back({ToString(axis), mesh.size(axis)});
+  if (mesh.cp_heads() > 1) table.rows.push_back({"cp_heads", mesh.cp_heads()});
   return {.tables = {std::move(table)}};
 }
 

@@ -53,6 +53,7 @@ struct VerifiedAxis {
   int64_t ranks = 1;
   int64_t rank = 0;
   int64_t zigzag = 0;  // the tokens of a sequence if the axis shards them in zigzag, also where no layout is declared
+  int64_t inner = 1;   // the inner factor of the axis (MeshShape::cp_heads)
 };
 
 // The shard of dim `cut` of `full` along one axis, with the declared layout if that shards this dim, else in zigzag if
@@ -65,6 +66,7 @@ at::Tensor ShardAlong(const at::Tensor& full, int64_t cut, int64_t local, const 
     layout = axis.declared;
   } else if (axis.zigzag > 0 && size == axis.zigzag) {
     layout.zigzag = true;
+    layout.inner = axis.inner;
   } else if (local > 0 && size % local == 0 && axis.ranks % (size / local) == 0) {
     layout.heads = size / local;  // equal shards; of fewer heads than ranks, each on several
   }
@@ -110,6 +112,23 @@ at::Tensor ExpectedShard(const at::Tensor& full, at::IntArrayRef shape, const Ve
   return out;
 }
 
+// The same within attention on two factors of cp: the tokens of the rank's group, which are those of one of the dims of
+// cp.zigzag elements, and in other dims the shard of heads along tp and the inner factor.
+at::Tensor ExpectedInGroup(const at::Tensor& full, at::IntArrayRef shape, const VerifiedAxis& tp,
+                           const VerifiedAxis& cp) {
+  if (full.dim() != static_cast<int64_t>(shape.size())) return {};
+  VerifiedAxis heads = {cp.declared, cp.inner, cp.rank % cp.inner};
+  heads.declared.inner = 1;
+  const VerifiedAxis tokens = {Layout(), cp.ranks / cp.inner, cp.rank / cp.inner, cp.zigzag};
+  for (int64_t dim = 0; dim < full.dim(); ++dim) {
+    if (full.size(dim) != cp.zigzag) continue;
+    const at::Tensor group = ShardAlong(full, dim, -1, tokens);
+    if (group.size(dim) != shape[static_cast<size_t>(dim)]) continue;
+    if (at::Tensor found = ExpectedShard(group, shape, tp, heads); found.defined()) return found;
+  }
+  return {};
+}
+
 // The sequences of a step and the tokens of each; 0: not known, of a program without ids.
 struct StepRows {
   int64_t batch = 0;
@@ -129,7 +148,10 @@ at::Tensor ExpectedOutput(const at::Tensor& full, at::IntArrayRef shape, Verifie
   const bool flat = cp.ranks > 1 && rows.batch > 1 && full.dim() > 0 &&
                     full.dim() == static_cast<int64_t>(shape.size()) && full.size(0) == rows.batch * rows.tokens &&
                     shape[0] != full.size(0) && shape[0] % rows.batch == 0;
-  if (!flat) return ExpectedShard(full, shape, tp, cp);
+  if (!flat) {
+    at::Tensor found = ExpectedShard(full, shape, tp, cp);
+    return found.defined() || cp.inner == 1 ? found : ExpectedInGroup(full, shape, tp, cp);
+  }
   for (VerifiedAxis* axis : {&tp, &cp}) {
     if (axis->declared.is_shard() && axis->declared.dim >= 0) ++axis->declared.dim;
   }
@@ -336,6 +358,7 @@ void CompareOutputs(const AppliedPlan& applied, const Outputs& got, const Output
     const VerifiedAxis tp = on(MeshAxis::kTp);
     VerifiedAxis cp = on(MeshAxis::kCp);
     cp.zigzag = zigzag;
+    cp.inner = plan.mesh.cp_heads();
     const bool terms = tp.declared.kind == LayoutKind::kPartial && tp.ranks > 1;
     const at::Tensor own = terms ? SumOfTerms(applied, output, path) : output;
     const at::Tensor full = expected[i].second.to(output.device());

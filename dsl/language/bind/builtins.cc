@@ -251,7 +251,9 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {.name = "mesh",
      .group = kInputs,
      .type = "table<axis, integer>",
-     .doc = "sizes of the mesh axes; an axis that was not given has size 1",
+     .doc =
+         "sizes of the mesh axes; an axis that was not given has size 1; mesh.cp_heads is the inner factor of cp, 4 on "
+         "a mesh with cp=2x4, where mesh.cp is 8, and 1 if cp is one number",
      .example = "return plan { at(\"lm_head\", mesh.tp > 4 and replicated() or colwise {}) }",
      .form = "mesh.tp, mesh.dp_shard, ... -> integer"},
     {.name = "model",

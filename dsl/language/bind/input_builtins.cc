@@ -81,6 +81,11 @@ int MeshIndex(lua_State* L) {
   if (IsPoison(L, 2)) return PushPoison(L);
   const std::optional<std::string> name = StringAt(L, 2);
   if (!name) return BadArgument(L, "mesh", "the mesh axis must be a name", 2);
+  const MeshShape& mesh = Evaluation::From(L).inputs().mesh;
+  if (*name == "cp_heads") {
+    lua_pushinteger(L, mesh.cp_heads());
+    return 1;
+  }
   const std::optional<MeshAxis> axis = MeshAxisFromName(*name);
   if (!axis) {
     const std::vector<std::string> names(MeshAxisNames().rbegin(),
@@ -90,7 +95,7 @@ int MeshIndex(lua_State* L) {
         *name == "rank" ? "a plan is the same on every rank and cannot depend on the rank" : DidYouMean(*name, names));
     return PushPoison(L);
   }
-  lua_pushinteger(L, Evaluation::From(L).inputs().mesh.size(*axis));
+  lua_pushinteger(L, mesh.size(*axis));
   return 1;
 }
 

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "dsl/planning/suggest/sequence.h"
@@ -21,8 +22,6 @@
 
 namespace moonshard {
 namespace {
-
-constexpr std::array<const char*, 2> kContexts = {"ulysses", "ring"};
 
 std::string InQuotes(const std::string& text) { return "\"" + text + "\""; }
 
@@ -82,6 +81,7 @@ Chosen Choice(const std::string& wanted, const std::map<std::string, int64_t>& p
   const auto ulysses = possible.find("ulysses");
   const auto ring = possible.find("ring");
   if (!wanted.empty()) return possible.contains(wanted) ? Chosen{wanted, "as asked for"} : Chosen{};
+  if (possible.contains("ulysses_ring")) return {"ulysses_ring", "since cp has two factors"};
   if (ulysses == possible.end()) return ring == possible.end() ? Chosen{} : Chosen{"ring", "the only one possible"};
   if (ring == possible.end()) return {"ulysses", "the only one possible"};
   if (ring->second <= ulysses->second / 2) return {"ring", "which sends at most half of the bytes"};
@@ -96,7 +96,12 @@ void OfferContext(const ContextRequest& request, Draft& draft) {
   if (!draft.no_context.empty()) return;
   std::map<std::string, int64_t> possible;  // with what is sent
   std::vector<std::string> texts;
-  for (const std::string context : kContexts) {
+  std::vector<std::string> contexts = {"ulysses", "ring"};
+  if (request.two_factors) contexts = {"ulysses_ring"};
+  // With why it is not possible.
+  if (!request.wanted.empty() && std::ranges::find(contexts, request.wanted) == contexts.end())
+    contexts.push_back(request.wanted);
+  for (const std::string& context : contexts) {
     draft.context = context;
     const Result<int64_t> sent = request.sent(WritePlan(draft).text);
     if (sent.ok()) possible[context] = sent.value();
@@ -113,7 +118,7 @@ void OfferContext(const ContextRequest& request, Draft& draft) {
   draft.context_why = InQuotes(chosen) + " on " + request.mesh + ", " + why +
                       ". What a rank sends for attention in a step of one sequence of " +
                       std::to_string(kContextTokens) + " tokens: " + all + ".";
-  if (chosen == "ring") {
+  if (chosen != "ulysses") {
     draft.context_why +=
         " A ring needs attention that supports it: the reference models, or a class with SetRing, and no fused "
         "kernel." +

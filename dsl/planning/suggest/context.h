@@ -1,5 +1,6 @@
 // Context: decides whether a plan for a mesh with cp shards the sequence over its ranks (context parallelism), and with
-// which attention: "ulysses", which exchanges heads, or "ring", which passes keys and values on.
+// which attention: "ulysses", which exchanges heads, "ring", which passes keys and values on, or, on two factors of cp,
+// "ulysses_ring".
 // Stage before: sequence.h. Stage after: write.h.
 #pragma once
 

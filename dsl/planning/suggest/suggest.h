@@ -25,7 +25,7 @@ struct Suggestion {
   int64_t guesses = 0;
   int64_t full = 0;         // not understood: replicated, or linear layers that are sharded by rows
   std::string no_sequence;  // why the plan has no option sequence_parallel
-  std::string context;      // "ulysses" or "ring", the default of the plan's option `context`; "": it has none
+  std::string context;      // "ulysses", "ring" or "ulysses_ring", the default of its option `context`; "": it has none
   std::string no_context;   // why not, if it was asked for
 };
 
@@ -46,13 +46,15 @@ inline constexpr int64_t kContextTokens = 32768;
 // What a suggestion with context parallelism is made for.
 struct ContextRequest {
   std::string mesh;  // "cp=4,tp=2", for the comment
-  // "ulysses" or "ring"; "": "ring" if "ulysses" is not possible, or if a rank sends at most half of its bytes on a
-  // ring, else "ulysses", which any attention supports, also with a fused kernel
+  // "ulysses", "ring" or "ulysses_ring"; "": "ulysses_ring" if two_factors; otherwise "ring" if "ulysses" is not
+  // possible, or if a rank sends at most half of its bytes on a ring, else "ulysses", which any attention supports,
+  // also with a fused kernel
   std::string wanted;
   // Returns the bytes that the rank that sends the most sends for attention in a step of one sequence of kContextTokens
   // tokens, of the plan with this text; or the errors of that plan on the mesh. Empty: the plan has no context
   // parallelism.
   std::function<Result<int64_t>(const std::string& text)> sent;
+  bool two_factors = false;  // the mesh has two factors of cp, as in cp=2x2
 };
 
 // `tree` is made from headers or from a live model. A model without recognized modules is not an error: everything is

@@ -61,7 +61,7 @@ Result<int64_t> SentInContext(const std::string& text, const PlanInputs& inputs,
   Resolution resolution = RunPasses(std::make_shared<const Plan>(std::move(plan).value()), tree, own.mesh, own.config);
   std::erase_if(resolution.diagnostics, [](const Diagnostic& d) { return d.severity != Severity::kError; });
   if (!resolution.compiled || !resolution.diagnostics.empty()) return resolution.diagnostics;
-  const int64_t ranks = mesh.size(MeshAxis::kCp);
+  const int64_t ranks = mesh.cp_heads() > 1 ? mesh.cp_heads() : mesh.size(MeshAxis::kCp);  // that exchange heads
   using Of = PlannedCollective::Of;
   const auto exchanges_heads = [](const PlannedCollective& one) {
     return one.kind == CollectiveKind::kAllToAll && (one.of == Of::kInput || one.of == Of::kOutput);

@@ -42,7 +42,7 @@ struct Draft {
   Ends ends;
   bool sequence = false;  // whether the hidden states may be sharded along the sequence from the embedding to the head
   std::string no_sequence;        // why no stack may have sharded hidden states
-  std::string context;            // "ulysses" or "ring": the default of the option `context`; "": no such option
+  std::string context;            // "ulysses", ...: the default of the option `context`; "": no such option
   std::string context_why;        // what it was chosen by
   std::string no_context;         // why the plan has no option `context`; "": it was not asked for
   std::vector<std::string> rest;  // modules without a rule, which the default replicates

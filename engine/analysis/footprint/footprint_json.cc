@@ -59,10 +59,7 @@ JsonValue FootprintJson(const CompiledPlan& plan, const Footprint& footprint) {
   JsonValue::Array assumptions;
   for (const std::string& op : footprint.assumptions) assumptions.emplace_back(op);
   JsonValue::Object mesh;
-  for (MeshAxis axis : kMeshAxes) {
-    if (plan.mesh.size(axis) > 1) mesh[ToString(axis)] = plan.mesh.size(axis);
-  }
-  if (mesh.empty()) mesh["tp"] = 1;
+  for (const auto& [axis, size] : plan.mesh.Sizes()) mesh[axis] = size;
   return JsonValue::Object{
       {"format_version", kFootprintFormatVersion},
       {"plan", plan.plan->name},

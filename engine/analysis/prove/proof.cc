@@ -19,10 +19,7 @@ JsonValue::Array StringsJson(const std::vector<std::string>& texts) {
 
 JsonValue::Object ScopeJson(const Proof& proof) {
   JsonValue::Object mesh;
-  for (MeshAxis axis : kMeshAxes) {
-    if (proof.scope.mesh.size(axis) > 1) mesh[ToString(axis)] = proof.scope.mesh.size(axis);
-  }
-  if (mesh.empty()) mesh["tp"] = 1;
+  for (const auto& [axis, size] : proof.scope.mesh.Sizes()) mesh[axis] = size;
   JsonValue::Array ranks;
   for (int64_t rank : proof.scope.ranks) ranks.emplace_back(rank);
   return {{"mesh", std::move(mesh)},      {"ranks", std::move(ranks)},      {"inputs", StringsJson(proof.scope.inputs)},

@@ -43,7 +43,20 @@
 namespace moonshard {
 namespace {
 
+// A type has one dim on an axis, and between the exchanges of heads a tensor on cp=2x2 is sharded in two.
+void RefuseTwoFactors(const CompiledPlan& plan) {
+  if (!plan.context_parallel || plan.mesh.cp_heads() == 1) return;
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                "the layouts of operators cannot be checked on a mesh with two factors of cp");
+  d.declared = plan.mesh.ToString();
+  d.required =
+      "a mesh with one number for cp, with context = \"ulysses\" or \"ring\"; verify without --types and --ops "
+      "compares the numbers of the two factors";
+  throw PlanError({std::move(d)});
+}
+
 std::vector<CheckedAxis> AxesOf(const AppliedPlan& applied) {
+  RefuseTwoFactors(applied.plan());
   std::vector<CheckedAxis> axes;
   const MeshShape& shape = applied.plan().mesh;
   for (MeshAxis axis : kMeshAxes) {

@@ -500,8 +500,8 @@ class ManifestReader {
 
 std::string Manifest::ToText() const {
   JsonValue::Object mesh_json;
-  for (MeshAxis axis : kMeshAxes) {
-    if (mesh.size(axis) > 1) mesh_json.emplace(moonshard::ToString(axis), mesh.size(axis));
+  for (const auto& [axis, size] : mesh.Sizes()) {
+    if (size > 1) mesh_json.emplace(axis, size);
   }
   JsonValue::Array ranks;
   for (const RankFile& file : rank_files) {

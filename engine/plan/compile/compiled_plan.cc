@@ -121,7 +121,7 @@ Layout CompiledPlan::own_tokens() const {
   const bool any = std::ranges::any_of(layouts_of, [&](uint32_t index) {
     return std::ranges::any_of(layouts[index].inputs, zigzag) || std::ranges::any_of(layouts[index].outputs, zigzag);
   });
-  return any ? Layout::Zigzag(1) : Layout::Shard(1);
+  return any ? Layout::Zigzag(1, mesh.cp_heads()) : Layout::Shard(1);
 }
 
 bool CompiledPlan::Trains(const ModuleLayouts& of, const Parameter& parameter) const {

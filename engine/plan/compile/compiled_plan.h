@@ -119,7 +119,8 @@ struct CompiledPlan {
   bool exchanges_tokens() const;
   // Whether cp has several ranks and attention is computed by a ring over them.
   bool attends_on_ring() const;
-  // How a rank of cp has its own tokens if context_parallel: shard(1) or shard(1,zigzag), the same in all modules.
+  // How a rank of cp has its own tokens if context_parallel: shard(1) or shard(1,zigzag), the latter with the inner
+  // factor of the mesh if cp has two; the same in all modules.
   Layout own_tokens() const;
   // The tree that a live model has before the plan is applied.
   const std::shared_ptr<const ModuleTree>& live_tree() const { return bare_tree ? bare_tree : tree; }

@@ -9,6 +9,15 @@
 //   o input    {cp: shard(-1,heads=4), tp: shard(-1)} -> {cp: shard(1), tp: shard(-1)}
 //
 // Both ranks of cp get the one key head that tp left, with all tokens.
+//
+// On cp=2x2 the ranks of a group of two exchange heads and a ring runs between the groups, so that attention has the
+// tokens of the group:
+//
+//   q output   shard(1,zigzag,inner=2) -> shard(-1,heads=8,inner=2)
+//   o input    shard(-1,heads=8,inner=2) -> shard(1,zigzag,inner=2), around a ring
+//
+// One layout on one axis cannot name the sequence and the features that a rank has of q in between; `inner` says that
+// it is both. No rule outside of attention sees such a tensor. Everything else takes cp for one axis of four ranks.
 #include "engine/plan/compile/context_parallel.h"
 
 #include <algorithm>
@@ -32,13 +41,16 @@ class ContextHeads {
       : landing_(landing),
         tp_(mesh.size(MeshAxis::kTp)),
         cp_(mesh.size(MeshAxis::kCp)),
+        inner_(mesh.cp_heads()),
         tensor_(std::move(tensor)),
         diagnostics_(diagnostics) {}
 
   void Fit(Placement& placement, int64_t features) {
     Layout& on_cp = placement[MeshAxis::kCp];
     const Layout& on_tp = placement[MeshAxis::kTp];
-    if (cp_ == 1 || !ShardsFeatures(on_cp)) return;
+    if (cp_ == 1) return;
+    if (on_cp.zigzag || ShardsFeatures(on_cp)) on_cp.inner = inner_;
+    if (!ShardsFeatures(on_cp)) return;
     const std::string declared = placement.ToText();
     if (tp_ > 1 && ShardsFeatures(on_tp)) {
       const size_t before = diagnostics_.size();
@@ -55,7 +67,10 @@ class ContextHeads {
     if (features < 0 && on_cp.parts.empty()) features = std::max<int64_t>(on_cp.heads, 1);
     if (features < 0) return;
     const Result<DimShards> shards = DimShards::Make(on_cp, features, cp_);
-    for (Diagnostic d : shards.diagnostics()) Report(std::move(d), declared + " on cp=" + std::to_string(cp_));
+    const std::string on =
+        inner_ == 1 ? " on cp=" + std::to_string(cp_)
+                    : " on the inner factor of cp=" + std::to_string(cp_ / inner_) + "x" + std::to_string(inner_);
+    for (Diagnostic d : shards.diagnostics()) Report(std::move(d), declared + on);
   }
 
  private:
@@ -102,6 +117,7 @@ class ContextHeads {
   const Landing& landing_;
   int64_t tp_;
   int64_t cp_;
+  int64_t inner_;
   std::string tensor_;
   Diagnostics& diagnostics_;
 };
@@ -184,6 +200,35 @@ void CheckOneOrder(const CompiledPlan& plan, Diagnostics& diagnostics) {
   diagnostics.push_back(std::move(d));
 }
 
+// On two factors of cp a plan's tokens are those of a ring between groups, in zigzag.
+void CheckFactors(const CompiledPlan& plan, Diagnostics& diagnostics) {
+  if (plan.mesh.cp_heads() == 1) return;
+  for (size_t m = 0; m < plan.layouts_of.size(); ++m) {
+    const ModuleLayouts& layouts = plan.LayoutsOf(m);
+    for (const auto* moves : {&layouts.inputs, &layouts.outputs}) {
+      for (const std::optional<Redistribution>& move : *moves) {
+        if (!move) continue;
+        for (const Placement* placement : {&move->from, &move->to}) {
+          const Layout& on_cp = (*placement)[MeshAxis::kCp];
+          if (!ShardsSequence(on_cp) || on_cp.zigzag) continue;
+          const std::string& path = plan.tree->modules()[m].path;
+          Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
+                                        "'" + path + "' has tokens on cp that are not those of " + plan.mesh.ToString(),
+                                        SourceOf(plan, layouts));
+          d.path = path;
+          d.declared = placement->ToText() + " on " + plan.mesh.ToString();
+          d.required =
+              "context = \"ulysses_ring\", whose tokens are shard(1, { zigzag = true }); or a mesh with one number for "
+              "cp, as in cp=" +
+              std::to_string(plan.mesh.size(MeshAxis::kCp));
+          diagnostics.push_back(std::move(d));
+          return;
+        }
+      }
+    }
+  }
+}
+
 bool AnyMove(const ModuleLayouts& layouts, const std::function<bool(const Layout& from, const Layout& to)>& is) {
   for (const auto* redistributions : {&layouts.inputs, &layouts.outputs}) {
     for (const std::optional<Redistribution>& move : *redistributions) {
@@ -210,8 +255,8 @@ bool TakesFeatures(const ModuleLayouts& layouts) {
 
 // What the modules of one parent declare.
 struct ChildrenOnContext {
-  std::optional<size_t> ring, heads, end;  // the first module of each: with a ring, KeepsHeads, TakesFeatures
-  bool exchanges = false;
+  // The first module of each: with a ring, KeepsHeads, TakesFeatures, ExchangesHeads.
+  std::optional<size_t> ring, heads, end, exchanges;
 };
 
 Diagnostic SecondRing(const CompiledPlan& plan, size_t first, size_t second) {
@@ -239,7 +284,45 @@ Diagnostic WithoutRing(const CompiledPlan& plan, const ChildrenOnContext& childr
   return d;
 }
 
+// Heads are exchanged on the inner factor of cp, and nothing brings the tokens of the other groups.
+Diagnostic WithoutOuterRing(const CompiledPlan& plan, size_t m) {
+  const std::string& path = plan.tree->modules()[m].path;
+  Diagnostic d = MakeDiagnostic(
+      Finding::kStyleDoesNotFit,
+      "the attention in '" + std::string(ParentOf(path)) + "' would attend to the tokens of this rank's group alone",
+      SourceOf(plan, plan.LayoutsOf(m)));
+  d.path = path;
+  d.declared = "an exchange of heads on the inner factor of " + plan.mesh.ToString() + ", and no ring";
+  d.required = "ring = { heads = ..., kv_heads = ... } in the style of the output projection";
+  d.help =
+      "context = \"ulysses_ring\" declares both; context = \"ulysses\" is for a mesh with one number for cp, as in "
+      "cp=" +
+      std::to_string(plan.mesh.size(MeshAxis::kCp));
+  return d;
+}
+
+// A ring gets heads of the group's tokens, and this module makes heads of the rank's own tokens.
+Diagnostic HeadsNotExchanged(const CompiledPlan& plan, size_t m) {
+  const std::string& path = plan.tree->modules()[m].path;
+  Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
+                                "'" + path + "' makes heads of the rank's own tokens, for a ring on exchanged heads",
+                                SourceOf(plan, plan.LayoutsOf(m)));
+  d.path = path;
+  d.declared = "output 0: " + plan.LayoutsOf(m).outputs.front()->to.ToText() + " on " + plan.mesh.ToString();
+  d.required = "an exchange of heads: from shard(1, { zigzag = true }) to shard(-1, { heads = ... }) on cp";
+  d.help =
+      "transformer.column(stream, { heads = ..., attention = true }) declares what the context of the stream needs";
+  return d;
+}
+
 }  // namespace
+
+PlannedGroup GroupOf(const Redistribution& redistribution, MeshAxis axis, const MeshShape& mesh) {
+  const Layout& from = redistribution.from[axis];
+  const Layout& to = redistribution.to[axis];
+  const bool exchanges = from.is_shard() && to.is_shard() && from.dim != to.dim;
+  return {axis, exchanges && from.inner > 1 ? from.inner : mesh.size(axis)};
+}
 
 bool ExchangesHeads(const ModuleLayouts& layouts) {
   return AnyMove(layouts, [](const Layout& from, const Layout& to) {
@@ -280,7 +363,7 @@ void CheckContextAttention(const CompiledPlan& plan, Diagnostics& diagnostics) {
     }
     if (!children.heads && KeepsHeads(layouts)) children.heads = m;
     if (!children.end && TakesFeatures(layouts)) children.end = m;
-    children.exchanges = children.exchanges || ExchangesHeads(layouts);
+    if (!children.exchanges && ExchangesHeads(layouts)) children.exchanges = m;
   }
   const auto in_ring = [&](std::string_view path) {
     while (!path.empty()) {
@@ -290,6 +373,16 @@ void CheckContextAttention(const CompiledPlan& plan, Diagnostics& diagnostics) {
     return false;
   };
   for (const auto& [parent, children] : by_parent) {
+    if (plan.mesh.cp_heads() > 1) {
+      if (children.exchanges && !in_ring(plan.tree->modules()[*children.exchanges].path) &&
+          reported.insert(plan.layouts_of[*children.exchanges]).second) {
+        diagnostics.push_back(WithoutOuterRing(plan, *children.exchanges));
+      }
+      if (children.heads && in_ring(plan.tree->modules()[*children.heads].path) &&
+          reported.insert(plan.layouts_of[*children.heads]).second) {
+        diagnostics.push_back(HeadsNotExchanged(plan, *children.heads));
+      }
+    }
     if (!children.heads || children.exchanges || in_ring(plan.tree->modules()[*children.heads].path)) continue;
     if (reported.insert(plan.layouts_of[*children.heads]).second) diagnostics.push_back(WithoutRing(plan, children));
   }
@@ -315,6 +408,7 @@ void CompileContext(CompiledPlan& plan, Diagnostics& diagnostics) {
     if (!checked.insert(plan.layouts_of[m]).second) continue;
     CheckFull(plan, plan.LayoutsOf(m), plan.tree->modules()[m].path, diagnostics);
   }
+  CheckFactors(plan, diagnostics);
   CheckOneOrder(plan, diagnostics);
   for (ModuleLayouts& layouts : plan.layouts) {
     const ModuleTree::Signature& signature = plan.tree->signatures()[layouts.signature];

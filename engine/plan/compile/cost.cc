@@ -41,7 +41,8 @@ int64_t Product(const std::vector<int64_t>& shape) {
 
 bool CutsSequence(const std::optional<Redistribution>& move, MeshAxis axis) {
   const auto is_cut = [&](const Placement& placement) {
-    return placement[axis] == Layout::Shard(1) || placement[axis] == Layout::Zigzag(1);
+    return placement[axis] == Layout::Shard(1) ||
+           (placement[axis].zigzag && placement[axis] == Layout::Zigzag(1, placement[axis].inner));
   };
   return move && (is_cut(move->from) || is_cut(move->to));
 }
@@ -123,12 +124,20 @@ class Counter {
     for (MeshAxis axis : kMeshAxes) {
       if (axis == full || !placement[axis].is_shard()) continue;
       if (ShardsSequence(placement[axis])) shrink(axis, sequence);
+      if (placement[axis].inner > 1 && !ShardsSequence(placement[axis])) sequence = TokensOfGroup(axis, sequence);
       if (placement[axis].dim == 0) shrink(axis, batch);
     }
     for (MeshAxis axis : std::views::reverse(kMeshAxes)) {
       if (axis != full && ShardsFeatures(placement[axis])) shrink(axis, features);
     }
     return batch * sequence * features;
+  }
+
+  // The tokens of the rank's group, all of which a rank has of its heads.
+  int64_t TokensOfGroup(MeshAxis axis, int64_t sequence) const {
+    const int64_t inner = plan_.mesh.cp_heads();
+    return LocalSize(Layout::Zigzag(1), sequence, plan_.mesh.size(axis) / inner,
+                     plan_.mesh.Coordinate(rank_, axis) / inner);
   }
 
   void Add(PlannedCollective::Of of, size_t module, const std::vector<std::optional<Redistribution>>& redistributions,
@@ -200,8 +209,9 @@ class Counter {
   void AddRing(size_t module, const ModuleLayouts& layouts) {
     const Ring& ring = *layouts.ring;
     const int64_t tp = layouts.inputs.front()->from[MeshAxis::kTp].is_shard() ? plan_.mesh.size(MeshAxis::kTp) : 1;
+    const int64_t inner = plan_.mesh.cp_heads();
     const int64_t elements =
-        tokens_.batch * std::max<int64_t>(ring.kv_heads / tp, 1) * 2 * (layouts.in_features / ring.heads);
+        tokens_.batch * std::max<int64_t>(ring.kv_heads / (tp * inner), 1) * 2 * (layouts.in_features / ring.heads);
     const std::string_view attention = ParentOf(plan_.tree->modules()[module].path);
     const ModuleTree::Signature& signature = plan_.tree->parameters(plan_.tree->modules()[module]);
     const DType stored = signature.empty() ? DType::kF32 : signature.front().dtype;
@@ -210,7 +220,7 @@ class Counter {
     const int64_t gradient_bytes = BytesOf(dtype == DType::kF64 ? dtype : DType::kF32, elements);
     const std::optional<int64_t> window = ring.window > 0 ? std::optional(ring.window) : std::nullopt;
     const RingSteps steps(tokens_.sequence, window, plan_.mesh.size(MeshAxis::kCp),
-                          layouts.inputs.front()->from[MeshAxis::kCp].zigzag);
+                          layouts.inputs.front()->to[MeshAxis::kCp].zigzag, inner);
     const int64_t rank = plan_.mesh.Coordinate(rank_, MeshAxis::kCp);
     const auto add = [&](Direction direction, const CollectiveCount& count) {
       for (int64_t i = 0; i < count.count; ++i) {
@@ -347,7 +357,7 @@ std::string CollectiveText(const Redistribution& redistribution, const MeshShape
 }
 
 std::string RingCollectiveText(const MeshShape& mesh, Direction direction) {
-  const int64_t steps = mesh.size(MeshAxis::kCp) - 1;
+  const int64_t steps = mesh.size(MeshAxis::kCp) / mesh.cp_heads() - 1;
   return std::to_string(direction == Direction::kForward ? steps : 2 * steps) + " all_to_all";
 }
 

@@ -51,15 +51,17 @@ Diagnostic Unused(const CompiledPlan& plan, MeshAxis axis) {
     d.required = "a layout on that axis, or size 1";
   } else {
     const bool context = axis == MeshAxis::kCp;
+    const std::string contexts = plan.mesh.cp_heads() > 1 ? "\"ulysses_ring\" }" : "\"ulysses\" } or \"ring\"";
     d = MakeDiagnostic(Finding::kNotSupported,
                        context ? "nothing in the plan uses mesh axis 'cp': each of its ranks would compute the same"
                                : "pipeline parallelism is not supported, and nothing in the plan uses mesh axis 'pp'");
-    d.required =
-        context
-            ? "size 1; a plan with transformer.stream { context = \"ulysses\" } or \"ring\"; or a layout on cp (`on`)"
-            : "size 1, or a layout on that axis (`on`)";
+    d.required = context
+                     ? "size 1; a plan with transformer.stream { context = " + contexts + "; or a layout on cp (`on`)"
+                     : "size 1, or a layout on that axis (`on`)";
   }
-  d.declared = name + "=" + std::to_string(plan.mesh.size(axis));
+  const int64_t heads = axis == MeshAxis::kCp ? plan.mesh.cp_heads() : 1;
+  d.declared = name + "=" + std::to_string(plan.mesh.size(axis) / heads) +
+               (heads > 1 ? "x" + std::to_string(heads) : std::string());
   return d;
 }
 

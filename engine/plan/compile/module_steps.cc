@@ -22,6 +22,7 @@
 
 #include "engine/core/base/check.h"
 #include "engine/plan/compile/compiled_plan.h"
+#include "engine/plan/compile/context_parallel.h"
 #include "engine/plan/compile/cost.h"
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/gradient_sums.h"
@@ -443,7 +444,11 @@ class ProgramCompiler {
       for (const auto* list : {&steps.enter, &steps.leave}) {
         for (const ModuleStep& step : *list) {
           const bool moves = step.kind == StepKind::kRedistributeInput || step.kind == StepKind::kRedistributeOutput;
-          if (moves) axes.insert(step.axis);
+          if (moves) {
+            const ModuleLayouts& layouts = plan_.layouts[steps.layouts];
+            const auto& side = step.kind == StepKind::kRedistributeInput ? layouts.inputs : layouts.outputs;
+            add(GroupOf(*side[static_cast<size_t>(step.position)], step.axis, plan_.mesh));
+          }
           if (step.kind == StepKind::kSendTokens) axes.insert(MeshAxis::kEp);
           if (step.kind == StepKind::kRingAttention) axes.insert(MeshAxis::kCp);
         }

@@ -393,9 +393,20 @@ void ResolveRing(const Style& style, const Landing& landing, const MeshShape& me
   if (mesh.size(MeshAxis::kCp) == 1) return;
   const std::optional<Redistribution> input = layouts.inputs.empty() ? std::nullopt : layouts.inputs.front();
   const Layout on_cp = input ? input->from[MeshAxis::kCp] : Layout();
-  if (on_cp != Layout::Shard(1) && on_cp != Layout::Zigzag(1)) {
-    return refuse("input 0: " + (input ? input->from.ToText() : "not declared"),
-                  "an input of the rank's own tokens: shard(1), or shard(1, { zigzag = true }), on cp");
+  const int64_t inner = mesh.cp_heads();
+  if (inner == 1 && on_cp != Layout::Shard(1) && on_cp != Layout::Zigzag(1)) {
+    return refuse("input 0: " + (input ? input->from.ToText() + " on cp=" + std::to_string(mesh.size(MeshAxis::kCp))
+                                       : "not declared"),
+                  "an input of the rank's own tokens: shard(1), or shard(1, { zigzag = true }), on cp; or, for a ring "
+                  "between ranks that exchange heads, a mesh with two factors of cp, as in cp=2x2");
+  }
+  if (inner > 1 && (!ShardsFeatures(on_cp) || input->to[MeshAxis::kCp] != Layout::Zigzag(1, inner))) {
+    return refuse("input 0: " + (input ? input->from.ToText() + " -> " + input->to.ToText() : "not declared") + " on " +
+                      mesh.ToString(),
+                  "an input of exchanged heads that becomes the rank's own tokens: from shard(-1, { heads = ... }) to "
+                  "shard(1, { zigzag = true }) on cp, as with context = \"ulysses_ring\"; or a mesh with one number "
+                  "for cp, as in cp=" +
+                      std::to_string(mesh.size(MeshAxis::kCp)));
   }
   if (layouts.in_features < 0 || layouts.in_features % ring.heads != 0) {
     return refuse(std::to_string(ring.heads) + " heads, " +
@@ -403,12 +414,14 @@ void ResolveRing(const Style& style, const Landing& landing, const MeshShape& me
                       " features",
                   "an output projection whose input features are a multiple of the heads");
   }
-  const int64_t tp = mesh.size(MeshAxis::kTp);
-  if (!input->from[MeshAxis::kTp].is_shard()) return;
-  if (ring.heads % tp == 0 && (ring.kv_heads % tp == 0 || tp % ring.kv_heads == 0)) return;
-  refuse("heads = " + std::to_string(ring.heads) + ", kv_heads = " + std::to_string(ring.kv_heads) +
-             " on tp=" + std::to_string(tp),
-         "a number of heads that tp divides, and kv_heads that tp divides or that divide tp");
+  const int64_t tp = input->from[MeshAxis::kTp].is_shard() ? mesh.size(MeshAxis::kTp) : 1;
+  const int64_t ranks = tp * inner;
+  if (ring.heads % ranks == 0 && (ring.kv_heads % ranks == 0 || ranks % ring.kv_heads == 0)) return;
+  const std::string by = inner == 1 ? "tp" : "the product of tp and the inner factor of cp";
+  refuse("heads = " + std::to_string(ring.heads) + ", kv_heads = " + std::to_string(ring.kv_heads) + " on " +
+             (inner == 1 ? "tp=" + std::to_string(tp) : mesh.ToString()),
+         "a number of heads that " + by + " divides, and kv_heads that " + (inner == 1 ? by : "it") +
+             " divides or that divide " + (inner == 1 ? by : "it"));
 }
 
 }  // namespace

@@ -90,8 +90,14 @@ std::string ReturnCollectives(const ModuleStep& /*step*/, const ModuleSteps& /*s
 
 std::string OnRing(const ModuleStep& /*step*/, const ModuleSteps& steps, const CompiledPlan& plan) {
   const ModuleLayouts& layouts = plan.layouts[steps.layouts];
-  const bool zigzag = layouts.inputs.front()->from[MeshAxis::kCp].zigzag;
-  return ": " + ToText(*layouts.ring) + " over cp" + (zigzag ? ", zigzag" : "");
+  const bool zigzag = layouts.inputs.front()->to[MeshAxis::kCp].zigzag;
+  const int64_t heads = plan.mesh.cp_heads();
+  std::string out = ": " + ToText(*layouts.ring) + " over cp" + (zigzag ? ", zigzag" : "");
+  if (heads > 1) {
+    out += ", between " + std::to_string(plan.mesh.size(MeshAxis::kCp) / heads) + " groups of " +
+           std::to_string(heads) + " ranks, which exchange heads";
+  }
+  return out;
 }
 
 std::string RingCollectives(const ModuleStep& /*step*/, const ModuleSteps& /*steps*/, const CompiledPlan& plan) {

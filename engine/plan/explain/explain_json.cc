@@ -129,10 +129,7 @@ JsonValue ExplainJson(const CompiledPlan& plan, const ExplainOptions& options) {
     modules[module.path] = ModuleToJson(plan, m, options.rank);
   }
   JsonValue::Object mesh;
-  for (MeshAxis axis : kMeshAxes) {
-    if (plan.mesh.size(axis) > 1) mesh[ToString(axis)] = plan.mesh.size(axis);
-  }
-  if (mesh.empty()) mesh["tp"] = 1;
+  for (const auto& [axis, size] : plan.mesh.Sizes()) mesh[axis] = size;
   JsonValue::Array units;
   for (const ShardedUnit& unit : plan.units) {
     JsonValue::Array params;

@@ -215,6 +215,7 @@ void AddExported(std::string& out, const JsonValue& archives) {
 // Of FewestTokens.
 std::string TokensPerRank(const CompiledPlan& plan) {
   const bool zigzag = plan.context_parallel && plan.own_tokens().zigzag;
+  if (zigzag && plan.mesh.cp_heads() > 1) return ", two tokens per rank";
   return zigzag ? ", two tokens per rank, one in each chunk" : ", one token per rank";
 }
 

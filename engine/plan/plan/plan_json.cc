@@ -55,7 +55,7 @@ void Members(A& archive, Layout::Part& part) {
 
 template <class A>
 void Members(A& archive, Layout& layout) {
-  auto& [kind, dim, heads, parts, owner, last, zigzag] = layout;
+  auto& [kind, dim, heads, parts, owner, last, zigzag, inner] = layout;
   archive("kind", kind);
   archive("dim", dim);
   archive("heads", heads);
@@ -73,6 +73,7 @@ void Members(A& archive, Layout& layout) {
   Require(archive, parts.empty() || heads == 0, "a layout has both heads and parts");
   Require(archive, !zigzag || (kind == LayoutKind::kShard && heads == 0 && parts.empty() && owner == -1),
           "a zigzag layout is not a shard, or has heads, parts or an owner");
+  Require(archive, inner == 1, "a layout of a plan has an inner factor, which only compile sets");
   Require(archive, kind == LayoutKind::kShared || last == 0, "'last' must be 0 in a layout that is not shared");
 }
 

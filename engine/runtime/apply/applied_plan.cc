@@ -247,9 +247,9 @@ class Applier {
       if (!s_.plan.LayoutsOf(m).ring || s_.plan.mesh.size(MeshAxis::kCp) == 1) continue;
       const std::string attention(ParentOf(ModuleAt(m).path));
       Hookable* hook = s_.live.hooks[static_cast<size_t>(s_.plan.tree->Find(attention))];
-      const auto ring =
-          std::make_shared<const AxisRing>(s_.groups.at({MeshAxis::kCp, s_.plan.mesh.size(MeshAxis::kCp)}), attention,
-                                           s_.plan.LayoutsOf(m).inputs.front()->from[MeshAxis::kCp].zigzag);
+      const auto ring = std::make_shared<const AxisRing>(
+          s_.groups.at({MeshAxis::kCp, s_.plan.mesh.size(MeshAxis::kCp)}), attention,
+          s_.plan.LayoutsOf(m).inputs.front()->to[MeshAxis::kCp].zigzag, s_.plan.mesh.cp_heads());
       Check(hook->SetRing(ring), "a module refuses a ring that it supports");
       undo_.emplace_back([hook] { hook->SetRing(nullptr); });
     }

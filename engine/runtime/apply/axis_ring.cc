@@ -9,19 +9,19 @@
 
 namespace moonshard {
 
-AxisRing::AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag)
+AxisRing::AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag, int64_t inner)
     : path_(path),
       axes_(group->axes()),
-      rank_(group->rank()),
-      ranks_(group->size()),
+      place_(group->rank() / inner),
+      groups_(group->size() / inner),
       zigzag_(zigzag),
-      attention_(std::move(group), path, zigzag) {}
+      attention_(std::move(group), path, zigzag, inner) {}
 
 std::vector<AttentionRing::Tokens> AxisRing::OwnTokens(int64_t length) const {
   const DimShards shards =
-      DimShards::Make(zigzag_ ? Layout::Zigzag(1) : Layout::Shard(1), length, ranks_).ValueOrThrow();
+      DimShards::Make(zigzag_ ? Layout::Zigzag(1) : Layout::Shard(1), length, groups_).ValueOrThrow();
   std::vector<Tokens> out;
-  for (const Interval& run : shards.of(rank_)) out.push_back({run.begin, run.length});
+  for (const Interval& run : shards.of(place_)) out.push_back({run.begin, run.length});
   return out;
 }
 

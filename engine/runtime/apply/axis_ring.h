@@ -19,8 +19,9 @@ namespace moonshard {
 class AxisRing final : public AttentionRing {
  public:
   // `group`: of the axis. `path`: of the module, for errors and as the label of the collectives. `zigzag`: whether the
-  // tokens are shard(1,zigzag); otherwise they are shard(1).
-  AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag);
+  // tokens are shard(1,zigzag); otherwise they are shard(1). `inner`: the number of consecutive ranks that exchange
+  // heads before they attend (RingAttention), so that they have the same tokens here.
+  AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag, int64_t inner = 1);
 
   std::vector<Tokens> OwnTokens(int64_t length) const override;
   at::Tensor OwnShard(const at::Tensor& full, int64_t dim) const override;
@@ -30,8 +31,8 @@ class AxisRing final : public AttentionRing {
  private:
   std::string path_;
   AxisSet axes_;
-  int64_t rank_;
-  int64_t ranks_;
+  int64_t place_;   // of this rank's group
+  int64_t groups_;  // of ranks with the same tokens, usually one rank each
   bool zigzag_;
   RingAttention attention_;
 };

@@ -482,15 +482,22 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
   const std::string line = " (line " + std::to_string(SourceOf(plan, layouts).line) + ")";
   const auto add = [&](const ModuleStep& step, const Redistribution& redistribution, int64_t features,
                        const char* side) {
-    const Layout& from = redistribution.from[step.axis];
-    const Layout& to = redistribution.to[step.axis];
+    Layout from = redistribution.from[step.axis];
+    Layout to = redistribution.to[step.axis];
+    const PlannedGroup group = GroupOf(redistribution, step.axis, plan.mesh);
+    // Within the group, whose shards one behind the other are its tokens (layout/shards.cc), both are plain.
+    if (group.ranks < plan.mesh.size(step.axis)) {
+      for (Layout* layout : {&from, &to}) {
+        layout->inner = 1;
+        layout->zigzag = false;
+      }
+    }
     const std::string label =
         plan.tree->modules()[module].path + " " + side + " " + std::to_string(step.position) + line;
     const int64_t from_size = FeatureSize(redistribution.from, step.axis, plan.mesh, features);
     const int64_t to_size = FeatureSize(redistribution.to, step.axis, plan.mesh, features);
     std::optional<TensorRedistribution> made =
-        TensorRedistribution::Make(from, to, groups.at({step.axis, plan.mesh.size(step.axis)}),
-                                   {from_size, to_size, label, step.uses})
+        TensorRedistribution::Make(from, to, groups.at(group), {from_size, to_size, label, step.uses})
             .Collect(diagnostics);
     if (made) out.push_back(*std::move(made));
   };

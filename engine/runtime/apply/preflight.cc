@@ -82,7 +82,8 @@ class Preflight {
     d.declared = "ring of style '" + layouts.style + "' on '" + module.path + "'" +
                  (m < 0 ? "" : ", in a module of class " + plan_.tree->modules()[static_cast<size_t>(m)].kind);
     d.required =
-        "context = \"ulysses\"; or a class with bool SetRing(std::shared_ptr<const AttentionRing>), called "
+        "context = \"ulysses\", on a mesh with one number for cp; or a class with bool SetRing(std::shared_ptr<const "
+        "AttentionRing>), called "
         "through its holder";
     out_.push_back(std::move(d));
   }

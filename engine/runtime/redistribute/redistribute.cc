@@ -140,8 +140,11 @@ int64_t ExchangeSize(const RedistributionSpec& spec, int64_t dim, int64_t mine) 
     if (spec.from.zigzag) {
       std::vector<int64_t> required;
       for (size_t r = 0; r < sizes.size(); ++r) required.push_back(map->length(static_cast<int64_t>(r)));
-      d.required = "shards of sizes " + ShapeToString(required) + of_dim + ": rank r has the chunks r and " +
-                   std::to_string(2 * sizes.size() - 1) + " - r of " + std::to_string(2 * sizes.size()) +
+      const auto chunks = 2 * sizes.size() / static_cast<size_t>(spec.from.inner);
+      const std::string holder =
+          spec.from.inner == 1 ? "rank r has" : "group r of " + std::to_string(spec.from.inner) + " ranks shares";
+      d.required = "shards of sizes " + ShapeToString(required) + of_dim + ": " + holder + " the chunks r and " +
+                   std::to_string(chunks - 1) + " - r of " + std::to_string(chunks) +
                    ", of which the last ones may be shorter or empty";
     } else {
       d.required = "shards of " + std::to_string(map->block()) + " elements (the last shards may be shorter)" + of_dim;

@@ -61,6 +61,7 @@ struct RingAttention::Spec {
   std::string path;
   CollectiveLabel label;
   bool zigzag = false;
+  int64_t inner = 1;
 };
 
 namespace {
@@ -68,7 +69,8 @@ namespace {
 using RingSpec = RingAttention::Spec;
 
 constexpr const char* kName = "ring attention";
-constexpr int64_t kTokenDim = 2;
+constexpr int kHeadDim = 1;
+constexpr int kTokenDim = 2;
 
 // The scores that exist at a time are at most these, or those of one query: on a CPU (and on the meta device, which
 // predicts its memory) what a cache of 1 MiB holds, on other devices 64 MiB in float32.
@@ -79,7 +81,13 @@ constexpr int64_t kMostScores = int64_t{1} << 24;
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
 // Of the tensors [B, n, t, D].
-Layout LayoutOf(const RingSpec& spec) { return spec.zigzag ? Layout::Zigzag(kTokenDim) : Layout::Shard(kTokenDim); }
+Layout LayoutOf(const RingSpec& spec) {
+  Layout layout = spec.zigzag ? Layout::Zigzag(kTokenDim) : Layout::Shard(kTokenDim);
+  if (spec.inner == 1) return layout;
+  layout = Layout::Shard(kHeadDim);
+  layout.inner = spec.inner;
+  return layout;
+}
 
 at::Tensor Narrowed(const at::Tensor& tensor, const Interval& tokens) {
   return tensor.narrow(kTokenDim, tokens.begin, tokens.length);
@@ -575,9 +583,9 @@ void CheckCall(const RingSpec& spec, const RingSteps& steps, const at::Tensor& q
 
 }  // namespace
 
-RingAttention::RingAttention(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag)
+RingAttention::RingAttention(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag, int64_t inner)
     : spec_(std::make_shared<const RingSpec>(
-          RingSpec{std::move(group), path, CollectiveLabel(path + " " + kName), zigzag})) {}
+          RingSpec{std::move(group), path, CollectiveLabel(path + " " + kName), zigzag, inner})) {}
 
 at::Tensor RingAttention::operator()(const at::Tensor& given_q, const at::Tensor& given_k, const at::Tensor& given_v,
                                      int64_t length, const RingAttentionOptions& options) const {
@@ -590,7 +598,7 @@ at::Tensor RingAttention::operator()(const at::Tensor& given_q, const at::Tensor
   };
   const at::Tensor q = as_autocast(given_q);
   const Block own = {as_autocast(given_k), as_autocast(given_v)};
-  Call call = {RingSteps(length, options.window, spec.group->size(), spec.zigzag), options};
+  Call call = {RingSteps(length, options.window, spec.group->size(), spec.zigzag, spec.inner), options};
   CheckCall(spec, call.steps, q, own.keys, own.values, options);
   if (options.padding.defined()) call.options.padding = options.padding.to(q.device());
   if (options.documents.defined()) call.options.documents = options.documents.to(q.device());

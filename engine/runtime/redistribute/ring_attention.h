@@ -41,8 +41,10 @@ struct RingAttentionOptions {
 class RingAttention {
  public:
   // `group`: of cp. `path`: of the module, for errors and as the label of the collectives. `zigzag`: whether the tokens
-  // of the sequence are shard(d,zigzag) over the group; otherwise they are shard(d).
-  RingAttention(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag);
+  // of the sequence are shard(d,zigzag) over the group; otherwise they are shard(d). `inner`: the number of consecutive
+  // ranks that have exchanged heads, which divides the group's: the tokens are then shards over the groups of such
+  // ranks, whose heads differ, and the exchanges below are between the ranks with the same place in their groups.
+  RingAttention(std::shared_ptr<AxisGroup> group, const std::string& path, bool zigzag, int64_t inner = 1);
 
   // Returns softmax(scale q k^T) v [B, n, t, Dv] of this rank's queries over the keys of all ranks, causal, within the
   // window and the document and without padding, in the dtype of q. Scores, merged results and gradients are computed

@@ -278,6 +278,34 @@ TEST_CASE("plans with context = ring compute each attention on a ring, and the o
   CHECK(found == 3 * ExchangesOfLayer().size());
 }
 
+TEST_CASE("plans with context = ulysses_ring exchange heads and compute each attention on a ring") {
+  size_t found = 0;
+  for (const Family& family : Families()) {
+    for (const std::string mesh : {"cp=3x2", "cp=2x2,tp=2"}) {
+      INFO(family.name << " on " << mesh);
+      const Result<CompiledPlan> resolved = Resolve(family, mesh, {{"context", "ulysses_ring"}});
+      INFO(ToText(resolved.diagnostics()));
+      if (!ExchangesOfLayer().contains(family.name)) {
+        REQUIRE(!resolved.ok());
+        CHECK_THAT(ToText(resolved.diagnostics()), Catch::Contains("context"));
+        continue;
+      }
+      REQUIRE(resolved.ok());
+      ++found;
+      const CompiledPlan& plan = resolved.value();
+      CHECK(plan.own_tokens() == Layout::Zigzag(1, 2));
+      int64_t attentions = 0;
+      for (size_t m = 0; m < plan.tree->modules().size(); ++m) attentions += plan.LayoutsOf(m).ring ? 1 : 0;
+      const int64_t steps = plan.mesh.size(MeshAxis::kCp) / 2 - 1;
+      const int64_t exchanges = attentions * ExchangesOfLayer().at(family.name);
+      const CollectiveCounts counts = TotalsOf(plan, 0).collectives;
+      CHECK(counts.of(Direction::kForward, CollectiveKind::kAllToAll).count == exchanges + attentions * steps);
+      CHECK(counts.of(Direction::kBackward, CollectiveKind::kAllToAll).count == exchanges + attentions * 2 * steps);
+    }
+  }
+  CHECK(found == 2 * ExchangesOfLayer().size());
+}
+
 TEST_CASE("a classifier's logits do not lie in shards") {
   for (const Family& family : Families()) {
     if (!family.name.ends_with("classification")) continue;

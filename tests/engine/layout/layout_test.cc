@@ -7,6 +7,11 @@
 
 using namespace moonshard;
 
+Layout OnTwoFactors(Layout layout) {
+  layout.inner = 2;
+  return layout;
+}
+
 TEST_CASE("the words of a layout") {
   struct Case {
     Layout layout;
@@ -22,6 +27,10 @@ TEST_CASE("the words of a layout") {
       {Layout::Shard(-1), "shard(-1)", "shard(-1)"},
       {Layout::Shard(0, 8), "shard(0)", "shard(0,heads=8)"},
       {Layout::Zigzag(1), "shard(1,zigzag)", "shard(1,zigzag)"},
+      {Layout::Zigzag(1, 2), "shard(1,zigzag,inner=2)", "shard(1,zigzag,inner=2)"},
+      {OnTwoFactors(Layout::Shard(-1, 8)), "shard(-1,inner=2)", "shard(-1,heads=8,inner=2)"},
+      {OnTwoFactors(Layout::Packed(-1, {{4, 2}, {4, 0}})), "packed(-1,[4,4],inner=2)",
+       "packed(-1,[4:heads=2,4],inner=2)"},
       {Layout::Shard(1), "shard(1)", "shard(1)"},
       {Layout::Packed(0, {{64}, {32}, {32}}), "packed(0,[64,32,32])", "packed(0,[64,32,32])"},
       {Layout::PackedEqually(-2, 2), "packed(-2,2)", "packed(-2,2)"},
@@ -55,6 +64,9 @@ TEST_CASE("a text that no layout has is not read") {
                            "shard(0,heads=8,owner=1)",
                            "shard(0,owner=-1)",
                            "shard(0,zigzag,owner=1)",
+                           "shard(0,inner=1)",
+                           "shard(0,inner=02)",
+                           "shard(0,inner=2,zigzag)",
                            "shard(0,heads=8,zigzag)",
                            "shard(2147483648)",
                            "packed(0)",

@@ -79,6 +79,35 @@ TEST_CASE("one rank has many names") {
   CHECK(MeshShape().world_size() == 1);
 }
 
+TEST_CASE("cp may have two factors, and is one axis of their product") {
+  const MeshShape mesh = MeshShape::Parse("tp=2,cp=3x4").ValueOrThrow();
+  CHECK(mesh.size(MeshAxis::kCp) == 12);
+  CHECK(mesh.cp_heads() == 4);
+  CHECK(mesh.world_size() == 24);
+  CHECK(mesh.ToString() == "cp=3x4,tp=2");
+  CHECK(mesh == MeshShape::Parse(mesh.ToString()).ValueOrThrow());
+  CHECK(mesh == MeshShape::Make(mesh.Sizes()).ValueOrThrow());
+  CHECK(mesh.Sizes() == std::vector<std::pair<std::string, int64_t>>{{"cp", 12}, {"cp_heads", 4}, {"tp", 2}});
+  const MeshShape one = MeshShape::Parse("tp=2,cp=12").ValueOrThrow();
+  CHECK(one.cp_heads() == 1);
+  CHECK_FALSE(one == mesh);
+  CHECK(one.Sizes() == std::vector<std::pair<std::string, int64_t>>{{"cp", 12}, {"tp", 2}});
+  CHECK(MeshShape().Sizes() == std::vector<std::pair<std::string, int64_t>>{{"tp", 1}});
+  for (int64_t rank = 0; rank < 24; ++rank) {
+    CHECK(mesh.GroupOf(rank, MeshAxis::kCp) == one.GroupOf(rank, MeshAxis::kCp));
+  }
+  const auto error = [](const std::vector<std::pair<std::string, int64_t>>& axes) {
+    const Result<MeshShape> made = MeshShape::Make(axes);
+    return made.ok() ? std::string() : made.diagnostics().front().message;
+  };
+  CHECK_THAT(error({{"cp_heads", 2}}), Catch::Contains("two factors"));
+  CHECK_THAT(error({{"cp", 6}, {"cp_heads", 4}}), Catch::Contains("two factors"));
+  CHECK_THAT(error({{"cp", 4}, {"cp_heads", 4}}), Catch::Contains("two factors"));
+  CHECK_THAT(error({{"cp", 4}, {"cp_heads", 1}}), Catch::Contains("two factors"));
+  CHECK_THAT(error({{"cp_heads", 2}, {"cp", 4}, {"cp_heads", 2}}), Catch::Contains("twice"));
+  CHECK(error({{"cp_heads", 2}, {"cp", 4}}).empty());
+}
+
 TEST_CASE("what is no mesh") {
   const std::pair<const char*, const char*> cases[] = {
       {"tpp=2", "there is no mesh axis 'tpp'"},
@@ -92,6 +121,18 @@ TEST_CASE("what is no mesh") {
       {"tp=", "'tp=' does not have the form"},
       {"tp=2x", "'tp=2x' does not have the form"},
       {"tp=2.0", "does not have the form"},
+      {"tp=2x2", "'tp=2x2' does not have the form"},
+      {"cp=2x", "'cp=2x' does not have the form AXIS=SIZE or cp=RxH"},
+      {"cp=x2", "'cp=x2' does not have the form"},
+      {"cp=2x2x2", "'cp=2x2x2' does not have the form"},
+      {"cp=4,cp_heads=2", "'cp_heads=2' does not have the form AXIS=SIZE or cp=RxH"},
+      {"cp=1x4", "must be at least 2 each"},
+      {"cp=4x1", "must be at least 2 each"},
+      {"cp=0x2", "must be at least 2 each"},
+      {"cp=2x-2", "must be at least 2 each"},
+      {"cp=2x2,cp=4", "mesh axis 'cp' is given twice"},
+      {"cp=1024x1025", "too many ranks"},
+      {"cp=4294967296x4294967296", "too many ranks"},
       {"tp=2,", "'' does not have the form"},
       {"tp=99999999999999999999", "does not have the form"},
       {"tp=1048577", "too many ranks"},

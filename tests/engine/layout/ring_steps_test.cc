@@ -70,6 +70,34 @@ TEST_CASE("the steps of a ring are those in which some query attends to a key") 
   }
 }
 
+// Groups of ranks that exchange heads: each rank does what the rank of its group's number does on a ring of groups.
+TEST_CASE("the steps of a ring between groups are those of a ring of as many ranks") {
+  for (const int64_t inner : {2, 3}) {
+    for (int64_t groups = 1; groups <= 4; ++groups) {
+      for (int64_t length = 0; length <= 20; ++length) {
+        for (const std::optional<int64_t> window : {std::optional<int64_t>(), std::optional<int64_t>(3)}) {
+          const RingSteps of_groups(length, window, groups, true);
+          const RingSteps steps(length, window, groups * inner, true, inner);
+          INFO(groups << " groups of " << inner << ", " << length << " tokens" << (window ? ", a window" : ""));
+          CHECK(steps.ranks() == groups * inner);
+          REQUIRE(steps.count() == of_groups.count());
+          for (int64_t rank = 0; rank < groups * inner; ++rank) {
+            const int64_t group = rank / inner;
+            CHECK(steps.TokensOf(rank) == of_groups.TokensOf(group));
+            for (int64_t step = 0; step <= steps.count(); ++step) {
+              CHECK(steps.Source(rank, step) == of_groups.Source(group, step) * inner + rank % inner);
+              CHECK(steps.Target(rank, step) == of_groups.Target(group, step) * inner + rank % inner);
+              CHECK(steps.KeysOf(rank, step) == of_groups.KeysOf(group, step));
+            }
+            CHECK(RingForward(steps, rank, 8) == RingForward(of_groups, group, 8));
+            CHECK(RingBackward(steps, rank, 8, 16) == RingBackward(of_groups, group, 8, 16));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("a window as long as an integer can be") {
   for (const bool zigzag : {false, true}) {
     CHECK(RingSteps(10, std::numeric_limits<int64_t>::max(), 4, zigzag).count() == 3);

@@ -98,6 +98,70 @@ TEST_CASE("a plain shard is torch.chunk") {
   }
 }
 
+// On cp=2x2 the two ranks of a group share the chunks 0 and 3, or 1 and 2, of four.
+TEST_CASE("on two factors a group has a zigzag shard, and its ranks consecutive parts of it") {
+  const auto of = [](int64_t size, int64_t ranks, int64_t inner, int64_t rank) {
+    return DimShards::Make(Layout::Zigzag(1, inner), size, ranks).ValueOrThrow().of(rank);
+  };
+  // Chunks of 2: [0 1] [2 3] [4 5] [6 7].
+  CHECK(of(8, 4, 2, 0) == Intervals{{0, 2}});
+  CHECK(of(8, 4, 2, 1) == Intervals{{6, 2}});
+  CHECK(of(8, 4, 2, 2) == Intervals{{2, 2}});
+  CHECK(of(8, 4, 2, 3) == Intervals{{4, 2}});
+  // Chunks of 4, 4, 4 and 1: the first group has 5 tokens, of which its first rank has 3.
+  CHECK(of(13, 4, 2, 0) == Intervals{{0, 3}});
+  CHECK(of(13, 4, 2, 1) == Intervals{{3, 1}, {12, 1}});
+  CHECK(of(13, 4, 2, 2) == Intervals{{4, 4}});
+  CHECK(of(13, 4, 2, 3) == Intervals{{8, 4}});
+  // Three tokens on four ranks: chunks of 1, 1, 1 and 0.
+  CHECK(of(3, 4, 2, 0) == Intervals{{0, 1}});
+  CHECK(of(3, 4, 2, 1).empty());
+  CHECK(of(3, 4, 2, 2) == Intervals{{1, 1}});
+  CHECK(of(3, 4, 2, 3) == Intervals{{2, 1}});
+  // Three ranks to a group: chunks of 3 and 6 tokens for each group, 2 for each rank.
+  CHECK(of(12, 6, 3, 1) == Intervals{{2, 1}, {9, 1}});
+  CHECK(of(12, 6, 3, 4) == Intervals{{5, 2}});
+  for (const int64_t inner : {2, 3, 4}) {
+    for (const int64_t groups : {2, 3, 4}) {
+      for (int64_t size = 0; size <= 40; ++size) {
+        INFO(size << " elements on " << groups << " groups of " << inner);
+        const int64_t ranks = groups * inner;
+        const DimShards shards = DimShards::Make(Layout::Zigzag(0, inner), size, ranks).ValueOrThrow();
+        const DimShards outer = DimShards::Make(Layout::Zigzag(0), size, groups).ValueOrThrow();
+        CHECK(shards.ranks() == ranks);
+        CHECK(shards.replicas() == 1);
+        CHECK_FALSE(shards.is_plain());
+        for (int64_t group = 0; group < groups; ++group) {
+          const std::vector<int64_t> all = IndicesOf(outer.of(group));
+          const DimShards chunks =
+              DimShards::Make(Layout::Shard(0), static_cast<int64_t>(all.size()), inner).ValueOrThrow();
+          for (int64_t i = 0; i < inner; ++i) {
+            std::vector<int64_t> wanted;
+            for (const int64_t at : IndicesOf(chunks.of(i))) wanted.push_back(all[static_cast<size_t>(at)]);
+            CHECK(IndicesOf(shards.of(group * inner + i)) == wanted);
+          }
+        }
+        CHECK(HeldBy(shards) == std::vector<int64_t>(static_cast<size_t>(size), 1));
+        CheckParts(shards);
+      }
+    }
+  }
+}
+
+TEST_CASE("on two factors heads are sharded over the inner one") {
+  Layout layout = Layout::Shard(-1, 4);
+  layout.inner = 2;
+  const DimShards shards = DimShards::Make(layout, 8, 6).ValueOrThrow();
+  for (int64_t rank = 0; rank < 6; ++rank) CHECK(shards.of(rank) == std::vector<Interval>{{rank % 2 * 4, 4}});
+  layout.heads = 0;
+  CHECK_FALSE(DimShards::Make(layout, 8, 6).ValueOrThrow().is_plain());
+  CHECK_FALSE(layout.is_plain_shard());
+  layout.heads = 1;  // on both ranks of a group
+  CHECK(DimShards::Make(layout, 8, 6).ValueOrThrow().replicas() == 2);
+  layout.heads = 3;
+  CHECK(DimShards::Make(layout, 9, 6).diagnostics().front().message == "3 heads do not fit on 2 ranks");
+}
+
 TEST_CASE("a zigzag shard is an early and a late chunk") {
   const DimShards shards = DimShards::Make(Layout::Zigzag(1), 16, 4).ValueOrThrow();
   CHECK(shards.of(0) == Intervals{{0, 2}, {14, 2}});

@@ -99,6 +99,14 @@ TEST_CASE("the peak falls with the number of ranks that share the tokens") {
   }
 }
 
+TEST_CASE("the memory of a plan on two factors of cp is refused") {
+  const Outcome done = Explain(kModel, {"--tokens", "1,4096", "--mesh", "cp=2x2", "--option", "context=ulysses_ring"});
+  INFO(done.ToText());
+  CHECK(done.code != 0);
+  CHECK_THAT(done.err, Contains("error[MS0506]: the memory of a plan on two factors of cp cannot be predicted") &&
+                           Contains("declared: cp=2x2") && Contains("one number for cp"));
+}
+
 TEST_CASE("experts are assumed to get equal parts, which is said") {
   const Outcome done = Explain(SourcePath("tests/parity/mixtral"), {"--mesh", "tp=2"});
   INFO(done.ToText());

@@ -40,6 +40,10 @@ TEST_CASE("the shipped plans are verified") {
       {"mistral_window8", "cp=4", "context=ring"},
       {"mistral_window8", "cp=4", "context=plain_ring"},
       {"qwen3_head_dim12", "cp=4", "context=ring"},
+      {"llama_bias", "cp=2x2", "context=ulysses_ring"},
+      {"qwen3_head_dim12", "cp=2x2,tp=2", "context=ulysses_ring"},
+      {"phi3_gqa", "cp=3x2", "context=ulysses_ring"},
+      {"mixtral", "cp=2x2", "context=ulysses_ring"},
       {"mixtral", "ep=2", "exchange=true"},
       {"mixtral", "dp=2,ep=2", "exchange=true"},
       {"routers/mixtral", "ep=2,tp=2", "exchange=true"},
@@ -349,6 +353,19 @@ TEST_CASE("--ops refuses meshes of more axes than two") {
   INFO(done.ToText());
   CHECK(done.code != 0);
   CHECK_THAT(done.err, Contains("error[MS0308]: --ops supports only meshes of tp and one of the axes cp and ep"));
+}
+
+TEST_CASE("--types and --ops refuse two factors of cp") {
+  for (const std::string option : {"--types", "--ops"}) {
+    const Outcome done = Verify("llama_gqa", {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", option});
+    INFO(done.ToText());
+    CHECK(done.code == 1);
+    CHECK_THAT(done.err,
+               Contains("error[MS0506]: the layouts of operators cannot be checked on a mesh with two factors "
+                        "of cp") &&
+                   Contains("declared: cp=2x2"));
+    CHECK_THAT(done.out, !Contains("proven") && !Contains("results compared"));
+  }
 }
 
 TEST_CASE("--types finds other heads on cp at the module that computes with them") {

@@ -81,7 +81,7 @@ TEST_CASE("a run goes on on another mesh") {
   const auto train = [&](const std::string& mesh, const std::string& steps, const std::string& log,
                          const std::string& context = "ulysses") {
     const Outcome done = RunTraining(
-        TrainWords(folder, {"--mesh", mesh, "--option", "context=" + context, "--decay-steps", "12", "--steps", steps,
+        TrainWords(folder, {"--mesh", mesh, "--option", "context=" + context, "--decay-steps", "16", "--steps", steps,
                             "--log", folder / log, "--save", folder / "run", "--resume"}));
     INFO(done.ToText());
     REQUIRE(done.code == 0);
@@ -93,9 +93,13 @@ TEST_CASE("a run goes on on another mesh") {
   train("cp=2", "9", "moved");
   train("cp=4", "10", "moved", "ring");
   train("cp=2,tp=2", "11", "moved", "ring");
-  train("tp=1", "12", "moved");
+  train("cp=2x2", "12", "moved", "ulysses_ring");
+  train("cp=2", "13", "moved");
+  train("dp=2,cp=2x2", "14", "moved", "ulysses_ring");  // every parameter is sharded over eight ranks
+  train("tp=2", "15", "moved");
+  train("tp=1", "16", "moved");
   const Outcome done =
-      RunTraining(TrainWords(folder, {"--decay-steps", "12", "--steps", "12", "--log", folder / "alone"}));
+      RunTraining(TrainWords(folder, {"--decay-steps", "16", "--steps", "16", "--log", folder / "alone"}));
   REQUIRE(done.code == 0);
   const std::vector<double> alone = Losses(folder / "alone");
   ExpectNear(Losses(folder / "moved"), alone, BoundOfCurve(alone));

@@ -52,6 +52,10 @@ TEST_CASE("one curve, whatever shares the work") {
       {"own_inputs", {"--mesh", "cp=2,tp=2", "--option", "context=ring", "--option", "inputs=own"}},
       {"own_inputs_chunks",
        {"--mesh", "cp=2", "--option", "context=ulysses", "--option", "inputs=own", "--loss-chunk", "8"}},
+      {"two_factors", {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", "--option", "loss_parallel=true"}},
+      {"two_factors_chunks_sp",
+       {"--mesh", "cp=2x2,tp=2", "--option", "context=ulysses_ring", "--option", "sequence_parallel=true",
+        "--loss-chunk", "8"}},
       {"chunks", {"--mesh", "tp=2", "--loss-chunk", "24", "--option", "sequence_parallel=true"}},
       {"chunks_fsdp", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24", "--micro-batches", "2"}},
       {"chunks_ddp", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24", "--micro-batches", "2", "--plan", ddp}},
@@ -94,6 +98,7 @@ TEST_CASE("one curve of rows of several documents, whatever shares the work") {
       {"ring", {"--mesh", "cp=4", "--option", "context=ring", "--option", "loss_parallel=true"}},
       {"ulysses", {"--mesh", "cp=2,dp=2", "--option", "context=ulysses", "--loss-chunk", "8"}},
       {"own_inputs", {"--mesh", "cp=2", "--option", "context=ring", "--option", "inputs=own"}},
+      {"two_factors", {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", "--loss-chunk", "8"}},
   };
   for (const auto& [name, words] : rows) {
     INFO(name);

@@ -46,6 +46,7 @@ struct Suggested {
     tree = std::make_shared<const ModuleTree>(std::move(made));
     ContextRequest request{mesh, context, {}};
     if (!mesh.empty()) {
+      request.two_factors = MeshShape::Parse(mesh).ValueOrThrow().cp_heads() > 1;
       request.sent = [&](const std::string& text) {
         const PlanInputs inputs = {.config = folder.config.json()};
         return SentInContext(text, inputs, tree, MeshShape::Parse(mesh).ValueOrThrow());
@@ -125,7 +126,8 @@ TEST_CASE("models with names of their own") {
     };
     const Suggested suggested(scratch / name, TiesOf(json), text("mesh"), text("context"));
     CheckOnMeshes(suggested, {"tp=1", "tp=2", "dp=2", "dp=2,tp=4"});
-    if (!suggested.suggestion.context.empty()) CheckOnMeshes(suggested, {text("mesh"), "dp=2,cp=2,tp=2"});
+    const std::string cp = suggested.suggestion.context == "ulysses_ring" ? "cp=2x2" : "cp=2";
+    if (!suggested.suggestion.context.empty()) CheckOnMeshes(suggested, {text("mesh"), "dp=2," + cp + ",tp=2"});
     CheckGolden(kCases + "/" + name + ".lua", suggested.suggestion.text);
   }
 }

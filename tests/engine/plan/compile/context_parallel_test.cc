@@ -25,8 +25,8 @@ Placement On(Layout cp, Layout tp = Layout::Replicate()) {
 }
 
 // An embedding whose ids are sliced, a projection of 8 heads of 4 features that are exchanged for tokens, or with
-// `ring` are those of a ring, the projection back, and a head whose output is full on every rank. `sequence`: the
-// layout of the tokens on cp.
+// `ring` are those of a ring, on two factors of cp both, the projection back, and a head whose output is full on every
+// rank. `sequence`: the layout of the tokens on cp.
 CompiledPlan CompileAttention(const std::string& mesh, std::optional<Ring> ring = std::nullopt, bool recomputed = false,
                               const Layout& sequence = Layout::Shard(1)) {
   const auto tree = std::make_shared<const ModuleTree>(
@@ -35,14 +35,15 @@ CompiledPlan CompileAttention(const std::string& mesh, std::optional<Ring> ring 
                    "attn.o_proj Linear weight:float32[16, 32]\nhead Linear weight:float32[64, 16]\n"));
   const Layout last = Layout::Shard(-1);
   const Layout heads = Layout::Shard(-1, 8);
+  const bool exchanges = !ring || Mesh(mesh).cp_heads() > 1;
   auto plan = std::make_shared<Plan>();
   plan->rules.push_back(
       MakeRule("embed", "embed", Layout::Replicate(), {Placement(), On(sequence)}, {On(sequence), On(sequence)}, 1));
   plan->rules.push_back(MakeRule("attn.q_proj", "colwise", Layout::Shard(0, 8),
                                  {On(sequence), On(sequence, Layout::Shared())},
-                                 {On(sequence, heads), On(ring ? sequence : heads, heads)}, 2));
+                                 {On(sequence, heads), On(exchanges ? heads : sequence, heads)}, 2));
   plan->rules.push_back(MakeRule("attn.o_proj", "rowwise", Layout::Shard(1),
-                                 {On(ring ? sequence : heads, last), On(sequence, last)},
+                                 {On(exchanges ? heads : sequence, last), On(sequence, last)},
                                  {On(sequence, Layout::Partial()), On(sequence)}, 3));
   plan->rules.back().style.ring = ring;
   plan->rules.push_back(MakeRule("head", "colwise", Layout::Shard(0), {On(sequence), On(sequence, Layout::Shared())},
@@ -292,6 +293,83 @@ TEST_CASE("a ring is priced by the keys and gradients that a rank sends") {
     CHECK(bytes(zigzag, rank, Direction::kForward) == CollectiveCount{2, keys * 8 * kToken});
     CHECK(bytes(zigzag, rank, Direction::kBackward) == CollectiveCount{4, (keys + gradients) * 8 * kToken});
   }
+}
+
+// On cp=2x2 and tp=2: 13 tokens, of which the groups have 5 and 8, and the ranks 3, 2, 4 and 4.
+TEST_CASE("on two factors of cp heads are exchanged on the inner one, and a ring runs between the groups") {
+  const CompiledPlan plan = CompileAttention("cp=2x2,tp=2", Ring{8, 2, 0}, false, Layout::Zigzag(1));
+  CHECK(plan.context_parallel);
+  CHECK(plan.own_tokens() == Layout::Zigzag(1, 2));
+  CHECK(FewestTokens(plan).sequence == 8);
+  CHECK(plan.LayoutsOf(Find(plan, "attn.q_proj")).outputs[0]->to[MeshAxis::kCp].ToText() ==
+        "shard(-1,heads=4,inner=2)");
+  CHECK(plan.LayoutsOf(Find(plan, "attn.o_proj")).inputs[0]->to[MeshAxis::kCp].ToText() == "shard(1,zigzag,inner=2)");
+  const std::vector<PlannedGroup> wanted = {{MeshAxis::kCp, 4}, {MeshAxis::kTp, 2}, {MeshAxis::kCp, 2}};
+  CHECK(plan.groups == wanted);
+  const ModuleStep& ring = plan.StepsOf(Find(plan, "attn.o_proj")).enter.front();
+  CHECK(ToText(ring, plan.StepsOf(Find(plan, "attn.o_proj")), plan) ==
+        "ring attention: heads 8, kv_heads 2 over cp, zigzag, between 2 groups of 2 ranks, which exchange heads");
+  CHECK(RingCollectivesText(plan.mesh) == "1 all_to_all forward, 2 all_to_all backward");
+  constexpr int64_t kOwn[] = {3, 2, 4, 4};
+  constexpr int64_t kGroup[] = {5, 5, 8, 8};
+  // Keys 0 to 3 go from the first group to the second, and of keys 4 to 11 those to 11 to token 12 of the first group.
+  constexpr int64_t kSent[] = {4, 4, 8, 8};
+  for (int64_t rank = 0; rank < 8; ++rank) {
+    INFO("rank " << rank);
+    const auto on_cp = static_cast<size_t>(plan.mesh.Coordinate(rank, MeshAxis::kCp));
+    std::vector<int64_t> exchanged;  // elements: of q, forward and backward, then of the input of o
+    CollectiveCount forward;
+    CollectiveCount backward;
+    for (const PlannedCollective& c : CollectivesOf(plan, rank, {1, 13})) {
+      if (c.kind != CollectiveKind::kAllToAll) continue;
+      if (c.of == PlannedCollective::Of::kRing) {
+        CollectiveCount& count = c.direction == Direction::kForward ? forward : backward;
+        ++count.count;
+        count.bytes += c.bytes;
+      } else {
+        exchanged.push_back(c.bytes / 4);
+      }
+    }
+    // 16 features on a rank of tp before the exchange, 8 after it.
+    CHECK(exchanged == std::vector<int64_t>{kOwn[on_cp] * 16, kGroup[on_cp] * 8, kGroup[on_cp] * 8, kOwn[on_cp] * 16});
+    constexpr int64_t kToken = 2 * 4 * 4;  // key and value of one head of 4 float32
+    CHECK(forward == CollectiveCount{1, kSent[on_cp] * kToken});
+    CHECK(backward == CollectiveCount{2, (kSent[on_cp] + kSent[3 - on_cp]) * kToken});
+  }
+}
+
+TEST_CASE("what does not fit two factors of cp is an error with the cure") {
+  using Catch::Contains;
+  const Layout zigzag = Layout::Zigzag(1);
+  const auto errors = [&](const std::string& made_for, const std::string& mesh, std::optional<Ring> ring,
+                          const Layout& sequence, const std::function<void(Plan&)>& change = {}) {
+    const CompiledPlan made = CompileAttention(made_for, ring, false, sequence);
+    const auto plan = std::make_shared<Plan>(*made.plan);
+    if (change) change(*plan);
+    const Result<CompiledPlan> compiled = ResolvePlan(plan, made.tree, Mesh(mesh));
+    return compiled.ok() ? "" : ToText(compiled.diagnostics());
+  };
+  const Ring ring{8, 8, 0};
+  CHECK(errors("cp=2x2", "cp=2x4", ring, zigzag).empty());
+  CHECK(errors("cp=2x2", "cp=2x2,tp=4", ring, zigzag).empty());
+  CHECK_THAT(errors("cp=2x2", "cp=2x3", ring, zigzag),
+             Contains("heads do not fit on 3 ranks") && Contains("on the inner factor of cp=2x3"));
+  CHECK_THAT(errors("cp=2x2", "cp=4", ring, zigzag), Contains("ring of style 'rowwise' does not fit 'attn.o_proj'") &&
+                                                         Contains("two factors of cp, as in cp=2x2"));
+  CHECK_THAT(errors("cp=4", "cp=2x2", ring, zigzag), Contains("ring of style 'rowwise' does not fit 'attn.o_proj'") &&
+                                                         Contains("context = \"ulysses_ring\"") &&
+                                                         Contains("as in cp=4"));
+  CHECK_THAT(errors("cp=4", "cp=2x2", std::nullopt, Layout::Shard(1)),
+             Contains("has tokens on cp that are not those of cp=2x2") && Contains("context = \"ulysses_ring\"") &&
+                 Contains("as in cp=4"));
+  const auto of = [](Plan& plan, const char* pattern) -> Style& {
+    return std::ranges::find(plan.rules, pattern, &Rule::pattern)->style;
+  };
+  CHECK_THAT(errors("cp=2x2", "cp=2x2", ring, zigzag, [&](Plan& plan) { of(plan, "attn.o_proj").ring.reset(); }),
+             Contains("'attn' would attend to the tokens of this rank's group alone"));
+  CHECK_THAT(errors("cp=2x2", "cp=2x2", ring, zigzag,
+                    [&](Plan& plan) { of(plan, "attn.q_proj").outputs[0]->to[MeshAxis::kCp] = Layout::Zigzag(1); }),
+             Contains("'attn.q_proj' makes heads of the rank's own tokens, for a ring on exchanged heads"));
 }
 
 TEST_CASE("the modules of a plan must have the same tokens on a rank of cp") {
