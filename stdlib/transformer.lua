@@ -428,7 +428,8 @@ function transformer.ends(stream, o)
   local prefix <const> = o.prefix or "model"
   local head <const> = o.head or transformer.head()
   local classifies <const> = head == "score"
-  assert(not (classifies and stream.own_inputs), "inputs = 'own': a classifier uses the logits of one token of each row, which one rank of cp has; use inputs = \"whole\"")
+  assert(not (classifies and stream.own_inputs),
+         "inputs = 'own': a classifier uses the logits of one token of each row, which one rank of cp has; use inputs = \"whole\"")
   assert(not classifies or stream.logits == replicate, "loss_parallel: the head of a classifier has too few outputs to be sharded; turn loss_parallel off")
   return {
     at(prefix .. "." .. (o.embed or "embed_tokens"), transformer.embedding(stream, o.merged and replicate)),

@@ -57,8 +57,8 @@ at::Tensor Counted(const LiveParameter& parameter, const AppliedPlan& model, con
   return grad;
 }
 
-// Adds up p-th powers axis by axis; `local` is a float64 tensor of one element on the mesh's device. An all-gather and a
-// local sum, not an all-reduce: every rank adds the same numbers in the same order, so the result, and with it the
+// Adds up p-th powers axis by axis; `local` is a float64 tensor of one element on the mesh's device. An all-gather and
+// a local sum, not an all-reduce: every rank adds the same numbers in the same order, so the result, and with it the
 // scale, is the same to the bit on every rank. Ranks that scaled by different last bits would let replicated parameters
 // drift apart.
 at::Tensor Combine(const AppliedPlan& model, const std::vector<MeshAxis>& combined, at::Tensor local, bool largest) {
