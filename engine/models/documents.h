@@ -9,7 +9,7 @@
 // else the short ones: a short document beside a long one has other numbers than alone, and micro-batches may have
 // other numbers than the full batch.
 //
-// B is the batch, T the sequence length. All of it concerns the full sequence, which every rank has.
+// B is the batch, T the sequence length. All of it concerns the full sequence.
 // Stage before: decoder.h. Stage after: attention.h (LayerContext::documents), and the loss.
 #pragma once
 

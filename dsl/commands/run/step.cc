@@ -164,10 +164,9 @@ Inputs OfOwnTokens(Inputs inputs, const AppliedPlan& applied) {
     for (const Interval& run : shards.of(rank)) runs.push_back(full.narrow(1, run.begin, run.length));
     return at::cat(runs, 1);
   };
-  const int64_t length = inputs.ids.size(1);
   inputs.ids = take(inputs.ids);
   for (std::optional<at::Tensor>* one : {&inputs.attention_mask, &inputs.position_ids, &inputs.document_ids}) {
-    if (*one && (*one)->size(1) == length) *one = take(**one);
+    if (*one) *one = take(**one);
   }
   return inputs;
 }
@@ -228,6 +227,15 @@ Inputs ReadInputs(const std::string& path, const ShardedModel& model, int64_t mi
   check("labels", labels, kIgnoredLabel);
   if (ids && labels && labels->sizes() != ids->sizes()) {
     errors.push_back(BadStepInput("'labels' has another shape than 'input_ids'", path, "the same shape"));
+  }
+  const bool own = HasOwnInputs(model.applied->plan());
+  for (const auto& [name, tensor] :
+       {std::pair("attention_mask", &inputs.attention_mask), std::pair("position_ids", &inputs.position_ids)}) {
+    // In the length of a rank's own tokens they would be taken for those of each rank.
+    if (!own || !ids || !*tensor || (*tensor)->size(1) == ids->size(1)) continue;
+    errors.push_back(BadStepInput("'" + std::string(name) + "' is " + ShapeToString((*tensor)->sizes()) +
+                                      ", and 'input_ids' is " + ShapeToString(ids->sizes()),
+                                  path, "a number of each token, [B or 1, T]"));
   }
   if (inputs.document_ids && !model.model.packed) {
     errors.push_back(BadStepInput("the program cannot take 'document_ids'", path, "a reference architecture"));

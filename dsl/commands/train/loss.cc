@@ -100,7 +100,8 @@ Result<BatchLoss> BatchLoss::NextTokens(const CausalLm& net, const AppliedPlan& 
       (chunk > 0 ? VocabularyOfWeight(net, model) : VocabularyOfLogits(net, model)).Collect(diagnostics);
   if (!vocabulary) return diagnostics;
   return BatchLoss(net, std::move(vocabulary), {chunk, chunk > 0 ? HiddenLayout(net, model) : Layout::Replicate()},
-                   nullptr, SequenceOf(net, model, chunk), HasOwnInputs(model.plan()));
+                   nullptr, SequenceOf(net, model, chunk),
+                   HasOwnInputs(model.plan()) ? TokenShards::Of(model) : TokenShards());
 }
 
 Result<BatchLoss> BatchLoss::OfModel(const CausalLm& net, const AppliedPlan& model) {
@@ -174,7 +175,7 @@ at::Tensor BatchLoss::Loss(const Batch& batch, LossReduction reduction) const {
     return sequence_.group ? CrossEntropy(*vocabulary_, sequence_, logits, targets, {.reduction = reduction})
                            : CrossEntropy(*vocabulary_, logits, targets, {.reduction = reduction});
   };
-  const auto inputs = [&](const at::Tensor& full) { return own_inputs_ ? sequence_.Take(full) : full; };
+  const auto inputs = [&](const at::Tensor& full) { return own_inputs_.Take(full); };
   const auto documents = batch.tensors.find("documents");
   const bool packed = documents != batch.tensors.end();
   // With chunks the head is not called: the loss multiplies by its weight, a chunk of tokens at a time, so that the

@@ -54,13 +54,13 @@ class BatchLoss {
 
  private:
   BatchLoss(const CausalLm& net, std::optional<Vocabulary> vocabulary, HeadOptions head,
-            std::shared_ptr<Program> by_name = nullptr, TokenShards sequence = {}, bool own_inputs = false)
+            std::shared_ptr<Program> by_name = nullptr, TokenShards sequence = {}, TokenShards own_inputs = {})
       : net_(net),
         vocabulary_(std::move(vocabulary)),
         head_(std::move(head)),
         by_name_(std::move(by_name)),
         sequence_(std::move(sequence)),
-        own_inputs_(own_inputs) {}
+        own_inputs_(std::move(own_inputs)) {}
   at::Tensor Loss(const Batch& batch, LossReduction reduction) const;
 
   const CausalLm& net_;
@@ -68,7 +68,7 @@ class BatchLoss {
   HeadOptions head_;                      // with a chunk of 0 the model calls its head itself
   std::shared_ptr<Program> by_name_;      // of examples; else null
   TokenShards sequence_;                  // of cp, if a rank has the logits of its own tokens alone; else no group
-  bool own_inputs_ = false;  // the model takes this rank's own tokens of the rows, which the batch has in full
+  TokenShards own_inputs_;                // of cp, if the model takes this rank's own tokens of the rows; else no group
 };
 
 }  // namespace moonshard

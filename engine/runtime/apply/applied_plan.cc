@@ -154,7 +154,8 @@ class Applier {
                                  options_.check_inputs,
                                  s_.loads,
                                  std::make_shared<ExchangesAhead>(),
-                                 s_.trains};
+                                 s_.trains,
+                                 HasOwnInputs(s_.plan)};
     std::vector<std::pair<Hookable*, std::shared_ptr<Boundary>>> made;
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       if (s_.plan.StepsOf(m).empty() || s_.live.hooks[m] == nullptr) continue;

@@ -418,7 +418,7 @@ class BoundaryMaker {
     for (const InputComparison& compared : steps_.compared) {
       comparisons.push_back({parts_.groups.at({compared.axis, plan_.mesh.size(compared.axis)}),
                              InputSignature(parts_.sharded_dims, compared.arriving, parts_.check_inputs,
-                                            compared.axis == MeshAxis::kCp && HasOwnInputs(plan_))});
+                                            compared.axis == MeshAxis::kCp && parts_.own_inputs)});
     }
     return std::make_shared<OutermostCallStep>(parts_, std::move(comparisons), path_);
   }

@@ -52,6 +52,7 @@ struct BoundaryParts {
   std::shared_ptr<ExpertLoads> loads;
   std::shared_ptr<ExchangesAhead> exchanges;  // gets those of the boundaries that are made
   std::shared_ptr<const bool> trains;         // whether calls may train: AppliedPlan::SetActiveAdapter
+  bool own_inputs = false;                    // HasOwnInputs(plan)
 };
 
 // Returns the boundary of a module that has steps. `redistributions`: the result of MakeRedistributions. `late`: the

@@ -38,7 +38,8 @@ class OwnInputs {
   virtual ~OwnInputs() = default;
   // Returns the length of the full sequence and the full inputs, in the order of the sequence. `input_ids` [B, t]: of
   // this rank's tokens, in the order of its shard; t may be 0. Collective over the ranks of cp, within a call of the
-  // model: an exchange of lengths on the CPU, and if there are optional inputs, one all-gather of them. Errors, as
+  // model: two exchanges on the CPU (of the call, and of the lengths), and if there are optional inputs, one all-gather
+  // of them. Errors, as
   // PlanError on every rank and before the all-gather: kCollectiveMismatch if the ranks differ in the batch, in which
   // optional inputs they have or in the rows of these, or if the numbers of their tokens are not those that the layout
   // of the tokens gives a sequence; kBadInput if an input does not fit the ids.

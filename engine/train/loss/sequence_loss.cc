@@ -60,6 +60,16 @@ at::Tensor FirstsOfAll(AxisGroup& group, const at::Tensor& mine, const Collectiv
                          {Direction::kForward, &label, shape, static_cast<int64_t>(shard.nbytes()) * group.size()});
 }
 
+bool AllIds(const at::Tensor& targets, int64_t vocabulary, int64_t ignore_index) {
+  return targets.ge(0).logical_and(targets.lt(vocabulary)).logical_or(targets.eq(ignore_index)).all().item<bool>();
+}
+
+// What must be the same on all ranks.
+std::string TextOf(const CrossEntropyOptions& options) {
+  return "reduction " + std::to_string(static_cast<int>(options.reduction)) + ", ignore_index " +
+         std::to_string(options.ignore_index);
+}
+
 }  // namespace
 
 TokenShards TokenShards::Of(const AppliedPlan& applied) {
@@ -199,14 +209,21 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const TokenShards& sequenc
                         const OwnTargets& own_targets, const CrossEntropyOptions& options) {
   const at::Tensor& targets = own_targets.targets;
   if (!sequence.group) return CrossEntropy(vocabulary, logits, targets, options);
-  const bool fits = targets.defined() && targets.dim() == 2 && logits.tokens_shape() == targets.sizes();
+  // A target that is no id is an error of one rank alone, which the others must hear of before they wait for its loss.
+  const bool shaped = targets.defined() && targets.dim() == 2 && logits.tokens_shape() == targets.sizes() &&
+                      at::isIntegralType(targets.scalar_type(), /*includeBool=*/false);
+  const bool fits = shaped && (!targets.is_cpu() || AllIds(targets, vocabulary.size(), options.ignore_index));
   const CollectiveLabel label("the targets of '" + vocabulary.label().text() + "'");
-  const std::string rows =
-      fits ? std::to_string(targets.size(0)) + " rows of own targets" : "own targets that do not fit";
+  const std::string rows = fits ? std::to_string(targets.size(0)) + " rows of own targets, " + TextOf(options)
+                                : "own targets that do not fit";
   sequence.group->StartCheckInputs(CollectiveLabel(rows), label);
   sequence.group->FinishCheck();
-  if (!fits)
-    throw PlanError({BadTargets(logits, targets, "logits [b, t, V] and targets [b, t] of this rank's tokens")});
+  if (!fits) {
+    throw PlanError({BadTargets(logits, targets,
+                                shaped ? "targets from 0 to " + std::to_string(vocabulary.size() - 1) +
+                                             ", or ignore_index (" + std::to_string(options.ignore_index) + ")"
+                                       : "logits [b, t, V] and integer targets [b, t] of this rank's tokens")});
+  }
   if (options.reduction == LossReduction::kNone) return CrossEntropy(vocabulary, logits, targets, options);
   CrossEntropyOptions sum = options;
   sum.reduction = LossReduction::kSum;
