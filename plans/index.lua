@@ -98,6 +98,7 @@ return {
   Qwen2ForCausalLM = "qwen2",
   Qwen2ForSequenceClassification = "qwen2",
   Qwen2MoeForCausalLM = "qwen2_moe",
+  Qwen2MoeForSequenceClassification = "qwen2_moe",
   Qwen2VLForConditionalGeneration = "qwen2_vl",
   Qwen2_5_VLForConditionalGeneration = "qwen2_vl",
   Qwen3ForCausalLM = "qwen3",

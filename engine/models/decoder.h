@@ -134,9 +134,9 @@ class DecoderForCausalLmImpl : public torch::nn::Module {
   //
   // Under a plan with `inputs = "own"` every rank of cp passes these inputs for its own tokens, [B, t] and [B or 1, t],
   // which may be none, and gets the logits of its own tokens. Position_ids are those in the full sequence (or in the
-  // documents); the default is right for each rank. Which tokens those are, and in which order, say TokenShards::Runs and
-  // Take (sequence_loss.h). Full rows on every rank, or runs in another order, fit as well and are not noticed: they are
-  // another sequence. A loss of these logits is a sum over the ranks of cp, divided by the count of all
+  // documents); the default is right for each rank. Which tokens those are, and in which order, say TokenShards::Runs
+  // and Take (sequence_loss.h). Full rows on every rank, or runs in another order, fit as well and are not noticed:
+  // they are another sequence. A loss of these logits is a sum over the ranks of cp, divided by the count of all
   // (CrossEntropy of OwnTargets). Throws the errors of OwnInputs::Gather.
   at::Tensor forward(const at::Tensor& input_ids, const std::optional<at::Tensor>& attention_mask = std::nullopt,
                      const std::optional<at::Tensor>& position_ids = std::nullopt,

@@ -121,7 +121,7 @@ bool HasMixedWindows(const JsonValue& config) {
   const JsonValue* const window = config.Find("sliding_window");
   const bool mixes = config.Find("layer_types") != nullptr || config.Find("sliding_window_pattern") != nullptr ||
                      config.Find("max_window_layers") != nullptr;
-  return mixes && window != nullptr && window->is_int();
+  return mixes && window != nullptr && window->is_int() && window->AsInt() > 0;
 }
 
 // Every recorded checkpoint whose plan has the option, on every mesh that its heads allow.

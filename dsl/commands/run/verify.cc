@@ -149,8 +149,9 @@ at::Tensor ExpectedOutput(const at::Tensor& full, at::IntArrayRef shape, Verifie
                     full.dim() == static_cast<int64_t>(shape.size()) && full.size(0) == rows.batch * rows.tokens &&
                     shape[0] != full.size(0) && shape[0] % rows.batch == 0;
   if (!flat) {
-    at::Tensor found = ExpectedShard(full, shape, tp, cp);
-    return found.defined() || cp.inner == 1 ? found : ExpectedInGroup(full, shape, tp, cp);
+    // Tokens of a group first: those of a rank never have their length, or are the same.
+    at::Tensor found = cp.inner > 1 ? ExpectedInGroup(full, shape, tp, cp) : at::Tensor();
+    return found.defined() ? found : ExpectedShard(full, shape, tp, cp);
   }
   for (VerifiedAxis* axis : {&tp, &cp}) {
     if (axis->declared.is_shard() && axis->declared.dim >= 0) ++axis->declared.dim;

@@ -183,7 +183,7 @@ void BindRouters(const TrainVerb& verb, const ShardedLm& lm) {
     Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "the model has no router with a loss");
     d.path = verb.router_balance ? "--router-balance" : "--router-z";
     d.declared = lm.net.architecture;
-    d.required = "a reference model with experts, as Mixtral and Qwen3-MoE";
+    d.required = "a reference model with experts, as Mixtral, Qwen2-MoE and Qwen3-MoE";
     d.help = "an exported program computes the losses of its routers itself: --loss model";
     throw PlanError({std::move(d)});
   }

@@ -500,8 +500,9 @@ class ManifestReader {
 
 std::string Manifest::ToText() const {
   JsonValue::Object mesh_json;
-  for (const auto& [axis, size] : mesh.Sizes()) {
-    if (size > 1) mesh_json.emplace(axis, size);
+  // The files depend on the number of ranks of each axis, and not on its factors.
+  for (const MeshAxis axis : kMeshAxes) {
+    if (mesh.size(axis) > 1) mesh_json.emplace(std::string(ToString(axis)), mesh.size(axis));
   }
   JsonValue::Array ranks;
   for (const RankFile& file : rank_files) {

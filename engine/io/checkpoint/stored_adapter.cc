@@ -43,6 +43,7 @@ struct ListedExperts {
 };
 constexpr ListedExperts kListedExperts[] = {
     {"mixtral", ".mlp.experts", ".block_sparse_moe.experts", "w1", "w3", "w2", 8},
+    {"qwen2_moe", ".mlp.experts", ".mlp.experts", "gate_proj", "up_proj", "down_proj", 60},
     {"qwen3_moe", ".mlp.experts", ".mlp.experts", "gate_proj", "up_proj", "down_proj", 128}};
 
 constexpr std::string_view kGateUp = "gate_up_proj";
@@ -155,7 +156,7 @@ class AdapterReader {
     }
     if (refuses_stacks_) {
       return Refuse("the adapter has 'target_parameters', of a model of type '" + model_.type + "'",
-                    "a model whose experts are a list: of type mixtral or qwen3_moe");
+                    "a model whose experts are a list: of type mixtral, qwen2_moe or qwen3_moe");
     }
     listed_ = &*known;
     for (const JsonValue& target : targets->is_array() ? targets->AsArray() : JsonValue::Array{*targets}) {

@@ -56,8 +56,8 @@ struct StoredAdapter {
 // what no plan can declare (DoRA, biases, modules_to_save), has a field of the wrong type, or has several keys of
 // alpha_pattern for one module; kMissingTensor: a module has only one factor, or factors of both forms, or a tensor is
 // no factor; kTensorMismatch: the shapes of the factors do not fit together, or the rank is not that of the config.
-// Factors of stacked experts are kUnsupportedModel for programs and for any type but mixtral and qwen3_moe, and
-// kTensorMismatch if they are not those of as many experts as the model has.
+// Factors of stacked experts are kUnsupportedModel for programs and for any type but mixtral, qwen2_moe and qwen3_moe,
+// and kTensorMismatch if they are not those of as many experts as the model has.
 Result<StoredAdapter> ReadAdapter(const std::string& folder, HeaderOptions options = {},
                                   const std::string& name = Adapter().name, const AdaptedModel& model = {});
 

@@ -200,30 +200,40 @@ void CheckOneOrder(const CompiledPlan& plan, Diagnostics& diagnostics) {
   diagnostics.push_back(std::move(d));
 }
 
-// On two factors of cp a plan's tokens are those of a ring between groups, in zigzag.
+// Whether two factors of cp have this redistribution: of tokens in zigzag, which a ring between the groups has, to
+// heads of the tokens of a group and back, and of tokens to full tensors and back. Another shard would be one over all
+// ranks, whose tokens are not those of a group.
+bool FitsFactors(const Layout& from, const Layout& to) {
+  const auto tokens = [](const Layout& layout) { return ShardsSequence(layout) && layout.zigzag; };
+  const auto heads = [](const Layout& layout) { return ShardsFeatures(layout) && layout.inner > 1; };
+  for (const Layout* layout : {&from, &to}) {
+    if (layout->is_shard() && !tokens(*layout) && !heads(*layout)) return false;
+  }
+  if (!heads(from) && !heads(to)) return true;
+  return from == to || (tokens(from) && heads(to)) || (heads(from) && tokens(to));
+}
+
 void CheckFactors(const CompiledPlan& plan, Diagnostics& diagnostics) {
   if (plan.mesh.cp_heads() == 1) return;
   for (size_t m = 0; m < plan.layouts_of.size(); ++m) {
     const ModuleLayouts& layouts = plan.LayoutsOf(m);
     for (const auto* moves : {&layouts.inputs, &layouts.outputs}) {
       for (const std::optional<Redistribution>& move : *moves) {
-        if (!move) continue;
-        for (const Placement* placement : {&move->from, &move->to}) {
-          const Layout& on_cp = (*placement)[MeshAxis::kCp];
-          if (!ShardsSequence(on_cp) || on_cp.zigzag) continue;
-          const std::string& path = plan.tree->modules()[m].path;
-          Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
-                                        "'" + path + "' has tokens on cp that are not those of " + plan.mesh.ToString(),
-                                        SourceOf(plan, layouts));
-          d.path = path;
-          d.declared = placement->ToText() + " on " + plan.mesh.ToString();
-          d.required =
-              "context = \"ulysses_ring\", whose tokens are shard(1, { zigzag = true }); or a mesh with one number for "
-              "cp, as in cp=" +
-              std::to_string(plan.mesh.size(MeshAxis::kCp));
-          diagnostics.push_back(std::move(d));
-          return;
-        }
+        if (!move || FitsFactors(move->from[MeshAxis::kCp], move->to[MeshAxis::kCp])) continue;
+        const std::string& path = plan.tree->modules()[m].path;
+        Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit,
+                                      "'" + path + "' has tokens on cp that are not those of " + plan.mesh.ToString(),
+                                      SourceOf(plan, layouts));
+        d.path = path;
+        const bool moved = move->from != move->to;
+        d.declared = move->from.ToText() + (moved ? " to " + move->to.ToText() : "") + " on " + plan.mesh.ToString();
+        d.required =
+            "context = \"ulysses_ring\", whose tokens are shard(1, { zigzag = true }), and whose heads in attention "
+            "are "
+            "shard(-1, { heads = ... }); or a mesh with one number for cp, as in cp=" +
+            std::to_string(plan.mesh.size(MeshAxis::kCp));
+        diagnostics.push_back(std::move(d));
+        return;
       }
     }
   }
@@ -402,13 +412,13 @@ void CompileContext(CompiledPlan& plan, Diagnostics& diagnostics) {
   // Layouts that no module has do not count.
   plan.context_parallel =
       std::ranges::any_of(plan.layouts_of, [&](uint32_t l) { return ShardsContext(plan.layouts[l]); });
+  CheckFactors(plan, diagnostics);
   if (!plan.context_parallel) return;
   std::set<uint32_t> checked;
   for (size_t m = 0; m < plan.layouts_of.size(); ++m) {
     if (!checked.insert(plan.layouts_of[m]).second) continue;
     CheckFull(plan, plan.LayoutsOf(m), plan.tree->modules()[m].path, diagnostics);
   }
-  CheckFactors(plan, diagnostics);
   CheckOneOrder(plan, diagnostics);
   for (ModuleLayouts& layouts : plan.layouts) {
     const ModuleTree::Signature& signature = plan.tree->signatures()[layouts.signature];

@@ -20,7 +20,7 @@ namespace moonshard {
 // Starts to send the tokens of the coming call of `experts`, whose arguments are `arguments`, by position. What the
 // caller computes until that call overlaps with the sending; the call waits for the rows. The same holds for the
 // gradients of the rows in the backward. Call it in the forward of the module that encloses `experts`, on every rank
-// alike, with the tensors that the call gets:
+// alike, with the tensors that the call gets, and do not write into them before it:
 //
 //   StartExchange(*experts, {tokens, ids, weights});
 //   const at::Tensor shared = shared_expert(tokens);

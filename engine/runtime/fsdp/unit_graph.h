@@ -5,7 +5,8 @@
 //                   the shards; the edges only make autograd::grad run the node (unit.h).
 //   UnitInputNode   the identity on the call's arguments. It runs when the gradients of the arguments are complete. The
 //                   backward of the call is over then, because the engine runs ready nodes in reverse order of
-//                   creation, and this node was created before all other nodes of the call.
+//                   creation, and this node was created before all other nodes of the call (but for the start of an
+//                   exchange of tokens, which reads no parameter).
 //   ShardNode       the accumulator of a leaf that holds a shard.
 #pragma once
 

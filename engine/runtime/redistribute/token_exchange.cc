@@ -241,6 +241,9 @@ std::vector<int64_t> BalancedRows(const Spec& spec, int64_t ids) {
   return out;
 }
 
+// Inference tensors have no version: what writes to them is not noticed.
+int64_t VersionOf(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+
 template <class Node, class... Arguments>
 std::shared_ptr<Node> MakeNode(Arguments&&... arguments) {
   return std::shared_ptr<Node>(new Node(std::forward<Arguments>(arguments)...), autograd::deleteNode);
@@ -312,11 +315,20 @@ TokenExchange::Started TokenExchange::Start(const at::Tensor& tokens, const at::
   started.tokens = tokens;
   started.ids = ids;
   started.weights = weights;
+  started.versions = {VersionOf(tokens), VersionOf(ids)};
   return started;
 }
 
 TokenExchange::Sent TokenExchange::Wait(Started started, at::Tensor& tokens, at::Tensor& ids,
                                         at::Tensor& weights) const {
+  if (VersionOf(started.tokens) != started.versions[0] || VersionOf(started.ids) != started.versions[1]) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the tokens of '" + spec_->path +
+                                                          "', or the ids of their experts, were changed after "
+                                                          "they were sent");
+    d.path = spec_->path;
+    d.required = "no operator that writes into them between StartExchange and the call of the experts";
+    throw PlanError({std::move(d)});
+  }
   const RegionInfo info = InfoOf(kSending, *spec_);
   const Region region(info.name, info.label, info.axes);
   at::Tensor rows;

@@ -16,6 +16,7 @@
 // Stage before: collective (AxisGroup). Stage after: apply, which runs these functions around the call.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -55,6 +56,7 @@ class TokenExchange {
     at::Tensor tokens;       // the arguments
     at::Tensor ids;
     at::Tensor weights;
+    std::array<int64_t, 2> versions = {};  // of tokens and ids, which were read: a later write changes the version
   };
 
   // `group`: of ep. `experts`: number of experts over all ranks; rank r has the r-th block of ceil(experts / ranks)

@@ -209,6 +209,22 @@ TEST_CASE("experts that are called with other tensors than their exchange was st
   }
 }
 
+TEST_CASE("tokens that are written after they were sent are an error") {
+  const auto failures = RunRanksFailing("ep=2", [&](DeviceMesh& mesh) {
+    auto model = Parallelize(SwitchedNet(), PlanOfSwitches(), mesh);
+    model.net()->between = [] {};
+    model.net()->spoil = [](const at::Tensor& tokens) {
+      const at::NoGradGuard no_grad;
+      return tokens.detach().mul_(2), tokens;
+    };
+    model.forward(TokensOfRank(mesh), IdsOfSwitch(mesh));
+  });
+  REQUIRE(failures.size() == 2);
+  for (const RankFailure& failure : failures) {
+    CHECK_THAT(failure.text, Catch::Contains("the tokens of 'experts'") && Catch::Contains("after they were sent"));
+  }
+}
+
 TEST_CASE("experts on one rank that return another shape are an error of this rank") {
   const auto failures = RunRanksFailing("ep=2", [](DeviceMesh& mesh) {
     auto model = Parallelize(SwitchedNet(), PlanOfSwitches(), mesh);
