@@ -215,7 +215,8 @@ TEST_CASE("tokens that are written after they were sent are an error") {
     model.net()->between = [] {};
     model.net()->spoil = [](const at::Tensor& tokens) {
       const at::NoGradGuard no_grad;
-      return tokens.detach().mul_(2), tokens;
+      tokens.detach().mul_(2);
+      return tokens;
     };
     model.forward(TokensOfRank(mesh), IdsOfSwitch(mesh));
   });
