@@ -43,7 +43,7 @@ bool Alike(const at::Tensor& parameter, const at::Tensor& other) {
 
 }  // namespace
 
-bool AdamW::CanFuse(bool any_device) {
+bool AdamW::CanFuse(bool any_device) const {
   std::optional<c10::Device> device;
   for (const torch::optim::OptimizerParamGroup& group : param_groups()) {
     if (static_cast<const torch::optim::AdamWOptions&>(group.options()).amsgrad()) return false;

@@ -33,7 +33,7 @@ class AdamW : public torch::optim::AdamW {
   // Says whether the device skipped the oldest step of FusedStepUnless that was not settled yet. Waits for nothing.
   void Settle(bool skipped);
   // Whether the fused operator can make the next step: what is said above. `any_device`: also on a CPU.
-  bool CanFuse(bool any_device = false);
+  bool CanFuse(bool any_device = false) const;
 
  private:
   using State = torch::optim::AdamWParamState;
