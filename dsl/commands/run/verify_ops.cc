@@ -74,6 +74,7 @@ class OperatorsOfSteps {
       over_tp.Close();
     }
     const SideBySide pair = LoadSideBySide(verb_.model, folder_, mesh_, type_, /*operators=*/tp);
+    if (outer == MeshAxis::kEp) RefuseRouterLosses(pair.sharded);
     if (!tp) before = TraceOf(pair.alone, c10::kCPU);
     const bool same = Compare(pair.sharded, TraceOf(pair.sharded, mesh_.device()), before, outer,
                               tp ? "the run at " + std::string(ToString(outer)) + "=1" : kUnsharded);
@@ -81,6 +82,17 @@ class OperatorsOfSteps {
   }
 
  private:
+  // Their sums over ep are of the same rows on every rank, and so a multiple of those of the full step.
+  static void RefuseRouterLosses(const ShardedModel& model) {
+    const std::shared_ptr<RouterLosses>& routers = model.model.routers;
+    if (!routers || !routers->coefficients().any()) return;
+    Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "--ops cannot compare the losses of routers on ep");
+    d.path = "--ops";
+    d.declared = "router_aux_loss_coef or router_z_loss_coef of config.json, with output_router_logits";
+    d.required = "a mesh without ep, or a config without these losses";
+    throw PlanError({std::move(d)});
+  }
+
   static constexpr const char* kUnsharded = "the unsharded run";
 
   std::unique_ptr<OperatorTrace> TraceOf(const ShardedModel& model, c10::Device device) const {

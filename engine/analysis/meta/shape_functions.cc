@@ -36,9 +36,27 @@ Values IndexSelect(const MetaArguments& a, const MetaOptions& /*options*/) {
   return {at::empty(shape, a.tensor(0).options())};
 }
 
-// index_add(self, dim, index, source) and index_add_. LibTorch's Meta kernel refuses a source without rows.
-Values IndexAdd(const MetaArguments& a, const MetaOptions& /*options*/) { return {at::empty_like(a.tensor(0))}; }
-Values IndexAddInto(const MetaArguments& a, const MetaOptions& /*options*/) { return {a.tensor(0)}; }
+// index_add(self, dim, index, source) and index_add_. LibTorch's Meta kernel refuses a source without rows; the shapes
+// are checked as there.
+void CheckIndexAdd(const MetaArguments& a) {
+  const at::Tensor& self = a.tensor(0);
+  const at::Tensor& source = a.tensor(3);
+  std::vector<int64_t> expected = self.sizes().vec();
+  if (!expected.empty()) {
+    expected.at(static_cast<size_t>(at::maybe_wrap_dim(a[1].toInt(), self.dim()))) = a.tensor(2).numel();
+  }
+  TORCH_CHECK_INDEX(source.sizes() == at::IntArrayRef(expected), "index_add: source tensor shape ", source.sizes(),
+                    " must match self tensor shape ", self.sizes(), ", excluding the specified dimension, and ",
+                    a.tensor(2).numel(), " indices");
+}
+Values IndexAdd(const MetaArguments& a, const MetaOptions& /*options*/) {
+  CheckIndexAdd(a);
+  return {at::empty_like(a.tensor(0))};
+}
+Values IndexAddInto(const MetaArguments& a, const MetaOptions& /*options*/) {
+  CheckIndexAdd(a);
+  return {a.tensor(0)};
+}
 
 // nonzero(self) -> [found, dims].
 Values Nonzero(const MetaArguments& a, const MetaOptions& options) {

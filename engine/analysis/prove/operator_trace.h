@@ -76,8 +76,8 @@ struct OperatorDifferences {
 // traces. Collective over `group`; `index` is the index of the group's axis in the types. A difference above
 // `tolerance` is a candidate for OperatorDifferences::first. `zigzag`: whether the axis shards the tokens of a sequence
 // in zigzag; a shard whose indices are not known then counts as such tokens. `same_rows`: whether all ranks of the
-// axis, which is ep, have the rows of the full step. What is no result of a rank's own experts is then the same on
-// each rank, whatever its type is. Throws the PlanErrors of the group's collectives.
+// axis, which is ep, have the rows of the full step. What is no result of a rank's own experts, nor of a sum over
+// ep, is then the same on each rank, whatever its type is. Throws the PlanErrors of the group's collectives.
 OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
                                      size_t index, double tolerance, bool zigzag = false, bool same_rows = false);
 

@@ -71,8 +71,7 @@ Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions
                       c10::Device device = c10::Device(c10::kCPU));
 
 // Use on one thread. An AppliedPlan has at most one open scope, and must outlive the scope. The constructor throws
-// PlanError: kBadArgument if an operator_like of the plan refers to an operator without a rule; kNotSupported if the
-// plan sends tokens to experts on ep.
+// PlanError: kBadArgument if an operator_like of the plan refers to an operator without a rule.
 class TypeScope {
  public:
   explicit TypeScope(AppliedPlan& applied, const TypeOptions& options = {});

@@ -99,7 +99,8 @@ std::string SlicesText(const std::vector<Interval>& slices, int64_t dim) {
 //   replicate     replicate; in a forward with gradients not one used by sharded compute, whose gradient is partial
 //   shared        replicate; in a forward with gradients not one that is used alike everywhere, whose gradient would be
 //                 summed although every rank has all of it
-//   partial       terms of a sum, not of a mean; values of each rank's own, which are terms by what they are; zeros
+//   partial       terms of a sum, not of a mean; values of each rank's own, which are terms by what they are; zeros;
+//                 gradients of rows of a rank's own experts, and not these rows: ranks have other ones
 //   shard(d)      that shard; a replicate that is equal along d (zeros, an expanded dim): any shard of it is the same
 //
 // The parts of a packed dim are compared in a forward alone: a gradient is added up from slices and has lost them.
@@ -121,7 +122,7 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
     // What each rank has of its own are terms too.
     case LayoutKind::kPartial:
       return (type.is_partial() && !type.mean && !type.is_mixed()) || type.is(TypeKind::kVarying) ||
-             type.is(TypeKind::kRouted) || (type.is_replicate() && type.zero);
+             (backward && type.is(TypeKind::kRouted)) || (type.is_replicate() && type.zero);
     case LayoutKind::kShard: break;
   }
   if (layout.owner >= 0) return true;
@@ -530,7 +531,7 @@ void OperatorChecker::RowsReturned(const RegionInfo& region, const at::Tensor& r
     AxisType& here = type[i];
     if (here.is(TypeKind::kFaulty)) continue;
     const bool along = std::ranges::count(axes, i) > 0 || IsDataAxis(axes_[i].axis);
-    if (along && here.is_known() && !here.is(TypeKind::kRouted) && !here.is_replicate()) {
+    if (along && here.is_known() && !here.is(TypeKind::kRouted) && !(here.is_replicate() && here.zero)) {
       const ModulePath::Place place = path_.Here();
       Blame({TypeFault::Kind::kRegion, place.path, place.backward, axes_[i].axis, std::string(region.name), "",
              AxisType::Of(TypeKind::kRouted).ToString(), here.ToString(), here.since ? *here.since : ""});

@@ -520,6 +520,10 @@ AxisType OperatorChecker::OfRouted(const Entry& entry, Operands& operands) {
   if (entry.collective) return operands.Unproven("a collective of rows of a rank's own experts");
   for (size_t i = 0; i < operands.size(); ++i) {
     const AxisType& type = operands.type(i);
+    if (type.outside && operands.dims(i) > 0) {
+      return operands.Unproven(
+          "a tensor from outside of the step, which may be rows of the batch, meets rows of experts");
+    }
     if (type.is(TypeKind::kRouted) || type.is_replicate()) continue;
     if (type.is_partial()) return operands.Unproven("a partial tensor is combined with what a rank's own experts have");
     return operands.Fault(

@@ -197,6 +197,8 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
     }
     return result;
   }
+  const bool nothing = std::ranges::find(from, 0) != from.end();
+  if (nothing) return o.Unproven("a view of a shard without elements");
   return o.Fault(Phrase("a view cuts across the shards of dim ", type.dim));
 }
 

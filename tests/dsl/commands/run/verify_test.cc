@@ -327,6 +327,27 @@ TEST_CASE("--types proves plans that send tokens to experts on ep") {
   CHECK_THAT(done.out, Contains(": proven for"));
 }
 
+TEST_CASE("--types finds sums over ranks of the rows of a rank's own experts, at their module") {
+  const auto [plan, mesh] = GENERATE(table<std::string, std::string>({
+      {"exchange_sums_rows_over_dp", "dp=2,ep=2"},
+      {"exchange_sums_rows_over_ep", "ep=2"},
+      {"exchange_sums_inputs_over_ep", "ep=2"},
+  }));
+  const Outcome done = Verify("mixtral", {"--mesh", mesh, "--option", "exchange=true", "--types", "--plan",
+                                          kPlanted + plan + ".lua"});
+  INFO(plan << "\n" << done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("error[MS06") && Contains("at: model.layers.1.block_sparse_moe.experts.0"));
+  CHECK_THAT(done.out, !Contains(": proven"));
+}
+
+TEST_CASE("--ops refuses losses of routers on ep") {
+  const Outcome done = Verify("routers/mixtral", {"--mesh", "ep=2", "--option", "exchange=true", "--ops"});
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("error[MS0506]: --ops cannot compare the losses of routers on ep"));
+}
+
 TEST_CASE("--ops compares the operators of a plan that sends tokens to experts on ep") {
   const auto [model, mesh, option] = GENERATE(table<std::string, std::string, std::string>({
       {"mixtral", "ep=2", "sequence_parallel=false"},

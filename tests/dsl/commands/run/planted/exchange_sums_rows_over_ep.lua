@@ -1,0 +1,11 @@
+-- The rows of a rank's own experts, summed over ep, whose ranks have other rows.
+return plan { extends "mixtral", ddp {},
+  at("model.layers.1.block_sparse_moe.experts.{0..1}.w2", style { name = "exchanged_down",
+    params = { weight = on { tp = shard(1), ep = shard(1, { owner = 0 }) } },
+    inputs = { { shard(-1), shard(-1) } },
+    outputs = { { on{tp=partial, ep=partial}, on{tp=partial, ep=shared} } } }),
+  at("model.layers.1.block_sparse_moe.experts.{2..3}.w2", style { name = "exchanged_down",
+    params = { weight = on { tp = shard(1), ep = shard(1, { owner = 1 }) } },
+    inputs = { { shard(-1), shard(-1) } },
+    outputs = { { on{tp=partial, ep=partial}, on{tp=partial, ep=shared} } } }),
+}
