@@ -333,8 +333,8 @@ TEST_CASE("--types finds sums over ranks of the rows of a rank's own experts, at
       {"exchange_sums_rows_over_ep", "ep=2"},
       {"exchange_sums_inputs_over_ep", "ep=2"},
   }));
-  const Outcome done = Verify("mixtral", {"--mesh", mesh, "--option", "exchange=true", "--types", "--plan",
-                                          kPlanted + plan + ".lua"});
+  const Outcome done =
+      Verify("mixtral", {"--mesh", mesh, "--option", "exchange=true", "--types", "--plan", kPlanted + plan + ".lua"});
   INFO(plan << "\n" << done.ToText());
   CHECK(done.code == 1);
   CHECK_THAT(done.err, Contains("error[MS06") && Contains("at: model.layers.1.block_sparse_moe.experts.0"));
