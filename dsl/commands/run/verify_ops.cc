@@ -13,6 +13,7 @@
 #include "engine/analysis/prove/operator_trace.h"
 #include "engine/analysis/prove/type_scope.h"
 #include "engine/core/base/visible.h"
+#include "engine/models/router_losses.h"
 #include "engine/plan/compile/compiled_plan.h"
 
 namespace moonshard {

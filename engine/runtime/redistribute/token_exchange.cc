@@ -242,7 +242,7 @@ std::vector<int64_t> BalancedRows(const Spec& spec, int64_t ids) {
 }
 
 // Inference tensors have no version: what writes to them is not noticed.
-int64_t VersionOf(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+int64_t VersionOfArgument(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
 
 template <class Node, class... Arguments>
 std::shared_ptr<Node> MakeNode(Arguments&&... arguments) {
@@ -315,13 +315,14 @@ TokenExchange::Started TokenExchange::Start(const at::Tensor& tokens, const at::
   started.tokens = tokens;
   started.ids = ids;
   started.weights = weights;
-  started.versions = {VersionOf(tokens), VersionOf(ids)};
+  started.versions = {VersionOfArgument(tokens), VersionOfArgument(ids)};
   return started;
 }
 
 TokenExchange::Sent TokenExchange::Wait(Started started, at::Tensor& tokens, at::Tensor& ids,
                                         at::Tensor& weights) const {
-  if (VersionOf(started.tokens) != started.versions[0] || VersionOf(started.ids) != started.versions[1]) {
+  if (VersionOfArgument(started.tokens) != started.versions[0] ||
+      VersionOfArgument(started.ids) != started.versions[1]) {
     Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the tokens of '" + spec_->path +
                                                           "', or the ids of their experts, were changed after "
                                                           "they were sent");
