@@ -478,6 +478,17 @@ TEST_CASE("own inputs that differ between ranks or do not fit are errors on ever
          CrossEntropy(*model.vocabulary, model.sequence, at::zeros({2, 4, 64}), OwnTargets{ids.narrow(1, 0, 4 + rank)});
        },
        "MS0507", "own targets that do not fit"},
+      {"a target that is no id, on one rank",
+       [&](const OwnModel& model, int64_t rank) {
+         const at::Tensor targets = rank == 0 ? ids.slice(1, 4) : ids.slice(1, 4) + 1000;
+         CrossEntropy(*model.vocabulary, model.sequence, at::zeros({2, 4, 64}), OwnTargets{targets});
+       },
+       "MS0507", "own targets that do not fit"},
+      {"a target that is no id, on all ranks",
+       [&](const OwnModel& model, int64_t /*rank*/) {
+         CrossEntropy(*model.vocabulary, model.sequence, at::zeros({2, 4, 64}), OwnTargets{ids.slice(1, 4) + 1000});
+       },
+       "MS0508", "targets from 0 to 63, or ignore_index"},
   };
   const std::string context = GENERATE("ulysses", "ring");
   for (const WrongCall& call : wrong) {

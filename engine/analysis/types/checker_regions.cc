@@ -222,6 +222,10 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
   if (here.is(TypeKind::kUnproven) || (here.floating && !here.SameAs(expected))) {
     return NoteUnproven("the layout of a parameter's gradient is not known");
   }
+  // Of weights of another rank, on which no operator has anything to compute.
+  if (gradient.numel() == 0 && !here.SameAs(expected)) {
+    return NoteUnproven("the layout of the gradient of a shard without elements");
+  }
   const bool fits =
       expected.is(TypeKind::kRouted) ? here.is(expected.kind) || (here.is_replicate() && here.zero)
       : expected.is_shard()
