@@ -236,7 +236,7 @@ TEST_CASE("a step whose loss alone is not finite is skipped, whether the host or
   for (const Words& mesh :
        std::vector<Words>{{}, {"--mesh", "dp=2", "--plan", PlanOf(scratch, "regression", "ddp {}")}}) {
     std::vector<std::vector<std::string>> skipped(2);
-    std::vector<double> last;
+    std::vector<JsonValue> last;
     for (const std::string ahead : {"0", "1"}) {
       const std::string log = scratch / (ahead + std::to_string(mesh.size()));
       Words words = TrainOn("regression", data, {"--steps", "6", "--batch", "4", "--ahead", ahead, "--log", log});
@@ -246,11 +246,11 @@ TEST_CASE("a step whose loss alone is not finite is skipped, whether the host or
       for (const JsonValue& step : LogLines(log)) {
         skipped[ahead == "1" ? 1 : 0].push_back(step.Find("skipped")->AsBool() ? "skipped" : "taken");
       }
-      last.push_back(Losses(log).back());
+      last.push_back(LogLines(log).back());
     }
     CHECK(std::ranges::count(skipped[0], "skipped") == 3);
     CHECK(skipped[0] == skipped[1]);
-    if (skipped[0].back() == "taken") CHECK(last[0] == Approx(last[1]).epsilon(1e-5));
+    CHECK(WriteJson(*last[0].Find("loss"), 0).substr(0, 6) == WriteJson(*last[1].Find("loss"), 0).substr(0, 6));
   }
 }
 

@@ -595,16 +595,5 @@ TEST_CASE("an exchange cannot be differentiated twice, on any rank") {
   }
 }
 
-TEST_CASE("tokens on the meta device cannot be exchanged") {
-  const DeviceMesh mesh = DeviceMesh::Recording(MeshShape::Parse("ep=2").ValueOrThrow());
-  const Exchange keys = {.tokens = 0, .ids = 1, .weights = 2, .per_token = 1, .features = 4};
-  const TokenExchange exchange(AxisGroup::Make(mesh, MeshAxis::kEp), keys, 2, "experts");
-  const at::TensorOptions meta(at::kMeta);
-  at::Tensor tokens = at::empty({2, 4}, meta);
-  at::Tensor ids = at::empty({2, 1}, meta.dtype(at::kLong));
-  at::Tensor weights = at::empty({2, 1}, meta);
-  CHECK_THROWS_WITH(exchange.Send(tokens, ids, weights), Catch::Contains("is not known on the meta device"));
-}
-
 }  // namespace
 }  // namespace moonshard
