@@ -244,7 +244,7 @@ TEST_CASE("a step whose loss alone is not finite is skipped, whether the host or
       const Outcome done = RunGood(words);
       CHECK_THAT(done.err, Contains("has loss inf and a gradient norm of ") && !Contains("a gradient norm of nan"));
       for (const JsonValue& step : LogLines(log)) {
-        skipped[ahead == "1" ? 1 : 0].push_back(step.Find("skipped")->AsBool() ? "skipped" : "taken");
+        skipped[ahead == "1" ? 1 : 0].emplace_back(step.Find("skipped")->AsBool() ? "skipped" : "taken");
       }
       last.push_back(LogLines(log).back());
     }
