@@ -51,6 +51,7 @@
 #include "engine/runtime/sharded_model/clip_grad_norm.h"
 #include "engine/runtime/sharded_model/initialize.h"
 #include "engine/runtime/sharded_model/load.h"
+#include "engine/runtime/sharded_model/replicas.h"
 #include "engine/runtime/sharded_model/state.h"
 #include "engine/runtime/sharded_model/unshard_scope.h"
 #include "engine/train/loss/losses.h"

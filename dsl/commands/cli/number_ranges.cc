@@ -39,6 +39,7 @@ constexpr std::array kRanges = {
     Integer("--batch", 1, kMostBatch, "sequences"),
     BelowOne("--betas"),
     Integer("--check-inputs", 0, kMostSteps, "calls"),
+    Integer("--check-replicas", 0, kMostSteps, "steps"),
     Real("--clip", 0, kLargest),
     Integer("--decay-steps", 0, kMostSteps, "steps"),
     Real("--eps", 0, 1),

@@ -115,6 +115,7 @@ struct TrainVerb {
   double eps = 1e-8;
   double clip = 1;               // largest norm of the gradients; 0: not clipped
   int64_t check_inputs = 0;      // the tp ranks compare all inputs every so many calls; 0: only integers on the CPU
+  int64_t check_replicas = 0;    // replicated parameters are compared every so many steps; 0: never
   int64_t skips = 3;             // consecutive steps that may have a non-finite loss or gradients
   std::optional<int64_t> ahead;  // steps that the host may begin before it reads the numbers of one; nullopt: by device
   std::string loss;              // next-tokens, or model: the loss that an exported program returns; "": by the data

@@ -141,6 +141,8 @@ void AddTrain(CLI::App& app, TrainVerb& train) {
       app, "--check-inputs", train.check_inputs,
       "compare all input values across tp ranks every N calls of the model (default 0: only integer inputs on the "
       "CPU, at every call)");
+  AddNumber(app, "--check-replicas", train.check_replicas,
+            "compare the parameters that several ranks hold every N steps, and end if they differ (default 0: never)");
   AddNumber(app, "--seed", train.seed, "seed of data order and dropout (default 0)");
   AddRanks(app, train.run);
 }

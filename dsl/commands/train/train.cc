@@ -97,6 +97,7 @@ class TrainingRun {
       const bool saves = verb_.save_every > 0 && step_ % verb_.save_every == 0;
       SettleAllBut(evaluates || saves || !checked_ || !taken_.back().values.defined() ? 0 : ahead_);
       if (!checked_) CheckCalls();
+      if (verb_.check_replicas > 0 && step_ % verb_.check_replicas == 0) CompareReplicas();
       if (evaluates) Evaluate();
       if (saves) saves_.Begin(step_);
       // All ranks stop after the same step, whichever received the signal.
@@ -339,6 +340,15 @@ class TrainingRun {
     std::erase_if(taken_, [](const Taken& taken) { return taken.numbers.step == 0; });  // the one that begins
     SettleAllBut(0);
     ThrowTogether(mesh_, "read the data", errors);
+  }
+
+  // Before a checkpoint is saved: what differs between ranks is not the model that was trained.
+  void CompareReplicas() {
+    const Diagnostics drift = FindDrift(model_);
+    const int64_t any = world_.Max(drift.empty() ? 0 : 1, CollectiveLabel("whether replicas are equal"));
+    if (any == 0) return;
+    SettleAllBut(0);
+    ThrowTogether(mesh_, "compare the replicas of step " + std::to_string(step_), drift);
   }
 
   at::Tensor LossOf(const Batch& batch) const {

@@ -18,6 +18,10 @@
 namespace moonshard {
 namespace {
 
+constexpr const char* kCompareNumbers =
+    "compare the numbers of the step on real ranks: moonshard verify, or verify --ops; in C++, outputs and gradients "
+    "(GatherFull) with those of one rank";
+
 // The line of the rule that says what happens at the calls of the module at `path` or, failing that, of the nearest
 // module around it. Rules that name parameters by their paths say nothing of calls, and default(...) nothing of what is
 // inside a module: neither explains a fault. Not known where only such are there.
@@ -99,7 +103,7 @@ Diagnostic OfOperator(const TypeFault& fault) {
           "expects in the failing operator";
     return d;
   }
-  d.required = "operands with layouts that the rule of the operator allows (engine/analysis/types/rules)";
+  d.required = "operands with layouts that the rule of the operator allows";
   return d;
 }
 
@@ -212,12 +216,12 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
     d.help = what.ends_with(": no rule")
                  ? "name an operator with the same rule in the plan (operator_like), or add a rule in C++ "
                    "(TypeOptions::rules)"
-                 : "compare the numbers of the step on real ranks: moonshard verify, or verify --ops";
+                 : kCompareNumbers;
     out.push_back(std::move(d));
   }
   for (const std::string& what : proof.sizes_not_compared) {
     Diagnostic d = MakeDiagnostic(Finding::kUnproven, "could not be checked: " + what);
-    d.help = "compare the numbers of the step on real ranks: moonshard verify, or verify --ops";
+    d.help = kCompareNumbers;
     out.push_back(std::move(d));
   }
   if (proof.layouts_hold() && !proof.sizes_compared && proof.sizes_not_compared.empty()) {

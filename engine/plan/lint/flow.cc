@@ -5,6 +5,7 @@
 #include "engine/plan/lint/flow.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -256,7 +257,11 @@ std::string Flow::Names(const std::vector<const ModuleGroup*>& groups) const {
 }
 
 int64_t Flow::NormSize(const ModuleGroup& group) const {
-  if (plan_.tree->modules()[group.module].kind.find("Norm") == std::string::npos) return -1;
+  const std::string& kind = plan_.tree->modules()[group.module].kind;
+  // Tensor dim 1 of what these take is channels, not tokens.
+  static constexpr std::array<std::string_view, 3> kOfChannels = {"BatchNorm", "GroupNorm", "InstanceNorm"};
+  const auto in_kind = [&](std::string_view name) { return kind.find(name) != std::string::npos; };
+  if (!in_kind("Norm") || std::ranges::any_of(kOfChannels, in_kind)) return -1;
   int64_t size = -1;
   for (const Parameter& parameter : *group.signature) {
     if (parameter.is_buffer) continue;

@@ -1,6 +1,9 @@
 #include "engine/plan/lint/head_counts.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
 
 namespace moonshard {
 namespace {
@@ -8,6 +11,37 @@ namespace {
 int64_t NumberAt(const JsonValue& config, const char* key) {
   const JsonValue* value = config.Find(key);
   return value != nullptr && value->is_int() && value->AsInt() > 0 ? value->AsInt() : 0;
+}
+
+// The names of one field in the configs in use, the usual one first.
+constexpr auto kHeadNames =
+    std::to_array<const char*>({"num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads",
+                                "decoder_attention_heads", "encoder_attention_heads"});
+constexpr auto kKeyHeadNames =
+    std::to_array<const char*>({"num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv", "num_query_groups"});
+constexpr auto kHeadSizeNames = std::to_array<const char*>({"head_dim", "attention_head_dim", "kv_channels", "d_kv"});
+constexpr auto kHiddenNames =
+    std::to_array<const char*>({"hidden_size", "n_embd", "d_model", "dim", "model_dim", "embed_dim", "emb_dim"});
+
+struct Field {
+  const char* name;
+  int64_t value;
+};
+
+std::vector<Field> FieldsOf(const JsonValue& config, std::span<const char* const> names) {
+  std::vector<Field> out;
+  for (const char* name : names) {
+    if (const int64_t value = NumberAt(config, name); value > 0) out.push_back({name, value});
+  }
+  return out;
+}
+
+// Whether the number of key heads is declared in another form than one number (a list, one for each layer).
+bool IsUnreadable(const JsonValue& config) {
+  return std::ranges::any_of(kKeyHeadNames, [&](const char* name) {
+    const JsonValue* value = config.Find(name);
+    return value != nullptr && !value->is_null() && NumberAt(config, name) == 0;
+  });
 }
 
 // The one that passes, if all that pass have the same numbers of heads.
@@ -27,24 +61,35 @@ std::optional<HeadCount> OneOf(const std::vector<HeadCount>& readings, const Pas
 HeadCounts::HeadCounts(const JsonValue& config) { Read(config, ""); }
 
 void HeadCounts::Read(const JsonValue& config, const std::string& prefix) {
-  const int64_t heads = NumberAt(config, "num_attention_heads");
-  const int64_t hidden = NumberAt(config, "hidden_size");
-  int64_t head_size = NumberAt(config, "head_dim");
-  if (head_size == 0 && heads > 0 && hidden % heads == 0) head_size = hidden / heads;
-  const auto add = [&](int64_t key_heads, int64_t size, const char* key) {
-    if (heads == 0 || key_heads == 0 || size == 0 || hidden == 0 || heads % key_heads != 0) return;
-    HeadCount reading = {heads, key_heads, size, hidden, prefix + key};
-    if (std::ranges::find(readings_, reading) == readings_.end()) readings_.push_back(std::move(reading));
-  };
-  const JsonValue* declared = config.Find("num_key_value_heads");
-  const bool missing = declared == nullptr || declared->is_null();
-  const int64_t key_heads = missing ? heads : NumberAt(config, "num_key_value_heads");
-  const char* key = missing ? "num_attention_heads" : "num_key_value_heads";
-  add(key_heads, head_size, key);
+  const std::vector<Field> sizes = FieldsOf(config, kHiddenNames);
+  const std::vector<Field> declared_keys = FieldsOf(config, kKeyHeadNames);
+  const std::vector<Field> declared_sizes = FieldsOf(config, kHeadSizeNames);
   const int64_t global_size = NumberAt(config, "global_head_dim");
   const int64_t global_heads = NumberAt(config, "num_global_key_value_heads");
-  if (global_size > 0) add(key_heads, global_size, key);
-  if (global_heads > 0) add(global_heads, global_size > 0 ? global_size : head_size, "num_global_key_value_heads");
+  for (const Field& heads : FieldsOf(config, kHeadNames)) {
+    for (const Field& hidden : sizes) {
+      const auto add = [&](const Field& keys, int64_t size) {
+        if (size == 0 || heads.value % keys.value != 0) return;
+        HeadCount reading = {heads.value, keys.value, size, hidden.value, prefix + heads.name, prefix + keys.name};
+        if (std::ranges::find(readings_, reading) == readings_.end()) readings_.push_back(std::move(reading));
+      };
+      std::vector<int64_t> head_sizes;
+      for (const Field& size : declared_sizes) head_sizes.push_back(size.value);
+      if (head_sizes.empty() && hidden.value % heads.value == 0) head_sizes.push_back(hidden.value / heads.value);
+      const std::vector<Field> keys =
+          declared_keys.empty() && !IsUnreadable(config) ? std::vector<Field>{heads} : declared_keys;
+      for (const Field& key : keys) {
+        for (int64_t size : head_sizes) add(key, size);
+        if (global_size > 0) add(key, global_size);
+      }
+      if (global_heads == 0) continue;
+      const Field global = {"num_global_key_value_heads", global_heads};
+      if (global_size > 0) add(global, global_size);
+      for (int64_t size : head_sizes) {
+        if (global_size == 0) add(global, size);
+      }
+    }
+  }
   for (const std::string& name : config.Keys()) {
     if (name.ends_with("config")) Read(*config.Find(name), prefix + name + ".");
   }

@@ -8,20 +8,15 @@
 //
 // This holds for every layout of the three projections, also for those that are unusual and right.
 #include <algorithm>
-#include <array>
 #include <set>
 #include <utility>
 
+#include "engine/plan/lint/attention_names.h"
 #include "engine/plan/lint/lint.h"
 #include "engine/plan/lint/order.h"
 
 namespace moonshard {
 namespace {
-
-constexpr std::array<std::string_view, 4> kQueryNames = {"q_proj", "wq", "query", "to_q"};
-constexpr std::array<std::string_view, 4> kKeyNames = {"k_proj", "wk", "key", "to_k"};
-constexpr std::array<std::string_view, 4> kValueNames = {"v_proj", "wv", "value", "to_v"};
-constexpr std::array<std::string_view, 4> kFusedNames = {"qkv_proj", "W_pack", "Wqkv", "qkv"};
 
 using Heads = std::vector<int64_t>;
 
@@ -152,12 +147,8 @@ class HeadOrderLint {
                  std::to_string(ranks()) + " are combined with keys of other heads";
     d.help = heads % ranks() != 0 && ranks() % heads != 0
                  ? "a size of tp that divides " + std::to_string(heads) + ", or a multiple of " + std::to_string(heads)
-                 : "heads = " + std::to_string(heads) + ", config." + (queries ? FieldOfQueries(count) : count.key);
+                 : "heads = " + std::to_string(heads) + ", config." + (queries ? count.query_key : count.key);
     diagnostics_.push_back(std::move(d));
-  }
-
-  static std::string FieldOfQueries(const HeadCount& count) {
-    return count.key.substr(0, count.key.rfind('.') + 1) + "num_attention_heads";
   }
 
   // Plain shards are compile's to refuse (fused_as_one.cc).
@@ -204,9 +195,10 @@ class HeadOrderLint {
 void LintHeadOrder(const Flow& flow, Diagnostics& diagnostics) {
   if (flow.heads().readings().empty()) return;
   std::vector<std::string_view> names;
-  for (const auto& some : {kQueryNames, kKeyNames, kValueNames, kFusedNames}) {
-    names.insert(names.end(), some.begin(), some.end());
-  }
+  names.insert(names.end(), kQueryNames.begin(), kQueryNames.end());
+  names.insert(names.end(), kKeyNames.begin(), kKeyNames.end());
+  names.insert(names.end(), kValueNames.begin(), kValueNames.end());
+  names.insert(names.end(), kFusedNames.begin(), kFusedNames.end());
   HeadOrderLint lint(flow, diagnostics);
   for (const LintBlock& block : BlocksWith(flow, names)) lint.CheckBlock(block);
 }

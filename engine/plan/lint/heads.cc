@@ -1,14 +1,13 @@
 // Heads of attention. Queries and keys have heads of one size, so where the plan declares the number of query heads,
 // the shards of keys (and of values of the keys' size) must be full heads of that size. And the projection that ends
-// the block takes, on each rank, as many features as the queries' heads leave there. Projections are recognised by the
-// names that architectures use for them; a block with other names is not checked.
+// the block takes, on each rank, as many features as the queries' heads leave there.
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "engine/layout/shards.h"
+#include "engine/plan/lint/attention_names.h"
 #include "engine/plan/lint/flow.h"
 #include "engine/plan/lint/lint.h"
 
@@ -20,22 +19,9 @@ bool Named(const ModuleGroup& group, const auto& names) {
   return std::ranges::find(names, path.substr(path.rfind('.') + 1)) != names.end();
 }
 
-bool IsQuery(const ModuleGroup& group) {
-  static constexpr std::array<std::string_view, 7> kNames = {"q",          "q_lin", "q_proj", "query",
-                                                             "query_proj", "to_q",  "wq"};
-  return Named(group, kNames);
-}
-
-bool IsKey(const ModuleGroup& group) {
-  static constexpr std::array<std::string_view, 7> kNames = {"k", "k_lin", "k_proj", "key", "key_proj", "to_k", "wk"};
-  return Named(group, kNames);
-}
-
-bool IsValue(const ModuleGroup& group) {
-  static constexpr std::array<std::string_view, 7> kNames = {"v",          "v_lin", "v_proj", "value",
-                                                             "value_proj", "to_v",  "wv"};
-  return Named(group, kNames);
-}
+bool IsQuery(const ModuleGroup& group) { return Named(group, kQueryNames); }
+bool IsKey(const ModuleGroup& group) { return Named(group, kKeyNames); }
+bool IsValue(const ModuleGroup& group) { return Named(group, kValueNames); }
 
 // The layout of the sharded features that a projection leaves; nullptr if they leave in another layout.
 const Layout* ShardsLeft(const ModuleGroup& group) {

@@ -30,6 +30,8 @@ namespace autograd = torch::autograd;
 //   - retain_graph and a second backward: another round of held gradients, another sum.
 //   - An exception: BackwardEnd never flushes; Begin of the next backward drops what was held.
 //   - Micro-batches without sync: Flush moves `held_back` to `unsynced` and communicates nothing.
+//   - autograd::grad takes what arrives at the accumulator before the accumulator's own pre-hooks run: this rank's term.
+//     Hooks of the tensor run before that, so one of them refuses.
 //
 // Why one flat buffer: the parameters are norms and biases, a few kilobytes each, and an all-reduce of that size is
 // pure latency. Why at the end: a collective needs the same order on every rank, and the order in which gradients
@@ -43,9 +45,10 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
     at::Tensor held_back;                         // this backward's gradient
     at::Tensor unsynced;                          // of earlier backwards under SetSums(false)
     double scale = 1;
-    bool alone = false;   // in no term: its gradient is only scaled
-    bool manual = false;  // its gradient comes from AccumulateGrad
-    std::string path;     // in errors; may be empty
+    bool alone = false;    // in no term: its gradient is only scaled
+    bool manual = false;   // its gradient comes from AccumulateGrad
+    bool refuses = false;  // autograd::grad, by a hook on the tensor
+    std::string path;      // in errors; may be empty
   };
   // A part of a parameter's gradient that is summed over one group.
   struct Term {
@@ -74,6 +77,8 @@ struct GradientSum::State : std::enable_shared_from_this<GradientSum::State> {
   size_t Find(const at::Tensor& parameter);
   // Installs the hook on the parameter's current accumulator.
   void Arm(size_t index);
+  // Throws where autograd::grad asks for the parameter's gradient.
+  void RefuseToCapture(size_t index) const;
   // A backward begins.
   void Begin();
   // Removes and returns what is to be summed.
@@ -104,6 +109,20 @@ class HoldBackHook final : public autograd::FunctionPreHook {
   std::function<at::Tensor(at::Tensor)> hold_back_;
 };
 
+// Looks at each gradient of a tensor before autograd::grad takes it.
+class BeforeCaptureHook final : public autograd::FunctionPreHook {
+ public:
+  explicit BeforeCaptureHook(std::function<void()> look) : look_(std::move(look)) {}
+
+  autograd::variable_list operator()(const autograd::variable_list& gradients) override {
+    look_();
+    return gradients;
+  }
+
+ private:
+  std::function<void()> look_;
+};
+
 }  // namespace
 
 // Lazily, so that a model without such parameters has no work at the end of its backwards.
@@ -128,6 +147,11 @@ size_t GradientSum::State::Find(const at::Tensor& parameter) {
 void GradientSum::State::Arm(size_t index) {
   Parameter& parameter = parameters[index];
   if (parameter.manual || !parameter.tensor.requires_grad()) return;
+  if (!std::exchange(parameter.refuses, true)) {
+    autograd::impl::add_hook(parameter.tensor, std::make_unique<BeforeCaptureHook>([weak = weak_from_this(), index] {
+                               if (const std::shared_ptr<State> state = weak.lock()) state->RefuseToCapture(index);
+                             }));
+  }
   std::shared_ptr<autograd::Node> accumulator = autograd::impl::grad_accumulator(parameter.tensor);
   if (accumulator == parameter.accumulator) return;
   accumulator->add_pre_hook(std::make_unique<HoldBackHook>([weak = weak_from_this(), index](at::Tensor gradient) {
@@ -135,6 +159,25 @@ void GradientSum::State::Arm(size_t index) {
     return state ? state->HoldBack(index, std::move(gradient)) : gradient;
   }));
   parameter.accumulator = std::move(accumulator);
+}
+
+void GradientSum::State::RefuseToCapture(size_t index) const {
+  // Empty in a backward() for all leaves; else the nodes that lead to the requested tensors.
+  const auto* wanted = autograd::get_current_graph_task_exec_info();
+  if (wanted == nullptr || wanted->empty()) return;
+  const Parameter& parameter = parameters[index];
+  const auto found = wanted->find(autograd::impl::try_get_grad_accumulator(parameter.tensor).get());
+  if (found == wanted->end() || found->second.captures_ == nullptr) return;
+  const bool terms_only = !parameter.alone;
+  const std::string name = parameter.path.empty() ? "a parameter" : "'" + parameter.path + "'";
+  Diagnostic d = MakeDiagnostic(Finding::kUnshardedFunction,
+                                "torch::autograd::grad cannot return the gradient of " + name +
+                                    (terms_only ? ", which is a sum over ranks" : ", which is a mean over ranks"));
+  d.path = parameter.path;
+  d.declared = terms_only ? "a request for the gradient, for which grad would return this rank's term of the sum"
+                          : "a request for the gradient, for which grad would return it without the factor of the mean";
+  d.required = "loss.backward(), after which .grad holds the whole gradient";
+  throw PlanError({std::move(d)});
 }
 
 // Drops what a backward that threw left behind.

@@ -15,8 +15,8 @@
 // outputs). If one rank runs no backward, or its backward reaches no such parameter and no such tensor, the other ranks
 // wait until the mesh's timeout and fail with kRankLost.
 //
-// torch::autograd::grad bypasses the sum: it returns only this rank's term of each sum. Sparse gradients are an error
-// (kNotSupported).
+// torch::autograd::grad of such a parameter would return only this rank's term of each sum: it throws a PlanError
+// (kUnshardedFunction). Sparse gradients are an error (kNotSupported).
 // Stage before: collective. Stage after: apply, which adds the parameters after they are sharded.
 #pragma once
 

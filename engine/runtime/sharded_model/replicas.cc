@@ -11,10 +11,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 #include "engine/runtime/collective/label.h"
+#include "engine/runtime/nn/boundary.h"
 
 namespace moonshard {
 namespace {
@@ -60,10 +62,12 @@ void BroadcastReplicas(const AppliedPlan& model) {
   }
 }
 
+namespace {
+
 // Hashes are exchanged and not values: 8 bytes per tensor instead of the tensor. One all-gather per axis carries the
 // hashes of all parameters, also of those that are sharded along it, so that the buffer has one layout on every rank;
 // the comparison passes over those.
-Diagnostics FindDrift(const AppliedPlan& model) {
+Diagnostics DriftOf(const AppliedPlan& model, bool buffers) {
   static const CollectiveLabel label("the comparison of replicated parameters");
   const at::NoGradGuard no_grad;
   std::vector<int64_t> hashes;
@@ -83,6 +87,7 @@ Diagnostics FindDrift(const AppliedPlan& model) {
     const at::Tensor all = model.group(axis).AllGather(mine, use).cpu().view({-1, count});
     for (size_t i = 0; i < hashes.size(); ++i) {
       if (!IsReplica(model, model.parameters()[i], axis)) continue;
+      if (model.parameters()[i].is_buffer && !buffers) continue;
       for (int64_t r = 1; r < all.size(0); ++r) {
         const auto column = static_cast<int64_t>(i);
         if (all[r][column].item<int64_t>() != all[0][column].item<int64_t>()) {
@@ -108,5 +113,46 @@ Diagnostics FindDrift(const AppliedPlan& model) {
   }
   return out;
 }
+
+}  // namespace
+
+Diagnostics FindDrift(const AppliedPlan& model) { return DriftOf(model, /*buffers=*/true); }
+
+class DriftCheck::Observer final : public CallObserver {
+ public:
+  Observer(AppliedPlan& model, int64_t every) : model_(model), every_(every) { model_.Watch(*this); }
+  ~Observer() override { model_.Unwatch(*this); }
+  Observer(const Observer&) = delete;
+  Observer& operator=(const Observer&) = delete;
+
+  // Recomputation calls modules within a backward, where no call is outermost.
+  void Began(size_t /*module*/) override {
+    const bool inside = depth_ > 0 || !at::GradMode::is_enabled() || torch::autograd::get_current_graph_task_id() >= 0;
+    if (!inside && ++calls_ > every_) {
+      calls_ = 1;
+      const Diagnostics found = DriftOf(model_, /*buffers=*/false);
+      if (!found.empty()) throw PlanError(found);
+    }
+    ++depth_;
+  }
+  void Ended(size_t /*module*/) override { --depth_; }
+
+ private:
+  AppliedPlan& model_;
+  int64_t every_;
+  int64_t calls_ = 0;
+  int depth_ = 0;
+};
+
+DriftCheck::DriftCheck(AppliedPlan& model, int64_t every) {
+  if (every < 1) {
+    Diagnostic d = MakeDiagnostic(Finding::kBadArgument, "DriftCheck: every = " + std::to_string(every));
+    d.required = "a number of calls of the model, at least 1";
+    throw PlanError({std::move(d)});
+  }
+  observer_ = std::make_unique<Observer>(model, every);
+}
+
+DriftCheck::~DriftCheck() = default;
 
 }  // namespace moonshard

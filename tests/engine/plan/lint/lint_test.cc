@@ -145,6 +145,23 @@ TEST_CASE("an input layout declared for a norm is that of the modules beside it"
   CHECK(raised("shard(1)", "style { params = { weight = shared } }").empty());
 }
 
+TEST_CASE("a norm of channels is not one of the stream: tensor dim 1 is not the sequence") {
+  const auto raised = [](const std::string& kind) {
+    return Raised("blocks.{0..1}.norm " + kind +
+                      " weight:float32[64] bias:float32[64]\n"
+                      "blocks.{0..1}.mix.up Linear weight:float32[256, 64]\n"
+                      "blocks.{0..1}.mix.down Linear weight:float32[64, 256]\n",
+                  R"(at("blocks.*.mix.up", colwise {}), at("blocks.*.mix.down", rowwise {}),
+                     at("blocks.*.norm", style { params = { ["*"] = shard(0) }, inputs = { { shard(1), shard(1) } },
+                                                 outputs = { { shard(1), shard(1) } } }))");
+  };
+  for (const std::string kind : {"GroupNorm", "BatchNorm2d", "InstanceNorm1d"}) {
+    INFO(kind);
+    CHECK(raised(kind).empty());
+  }
+  CHECK(raised("LayerNorm") == Raises{"MS0316 blocks.0.norm"});
+}
+
 TEST_CASE("norms that only the default or nobody claims") {
   const std::string tree =
       "layers.{0..1} Block\n"
@@ -372,6 +389,64 @@ TEST_CASE("heads that a plan declares are compared with the config's") {
   CHECK(Raised(AttentionTree(4), AttentionRules(8, 2), "tp=4",
                R"({"text_config": )" + ConfigOf(4) + R"(, "vision_config": {"hidden_size": 48,
                 "num_attention_heads": 4}})") == wrong);
+}
+
+TEST_CASE("the config's heads are known by the names of any family, and so are the projections") {
+  struct Row {
+    const char* query;
+    const char* key;
+    const char* value;
+    const char* config;
+    bool known = true;
+  };
+  // 8 query heads of 8 features, 4 key heads, declared as 2 on 4 ranks.
+  const std::vector<Row> rows = {
+      {"q", "k", "v", R"({"d_model": 64, "num_heads": 8, "num_kv_heads": 4, "d_kv": 8})"},
+      {"wq", "wk", "wv", R"({"dim": 64, "n_heads": 8, "n_kv_heads": 4})"},
+      {"q_lin", "k_lin", "v_lin", R"({"dim": 64, "n_heads": 8, "num_key_value_heads": 4})"},
+      {"query", "key", "value", R"({"n_embd": 64, "n_head": 8, "n_head_kv": 4})"},
+      {"query_proj", "key_proj", "value_proj", R"({"hidden_size": 64, "num_attention_heads": 8, "num_query_groups": 4,
+                                                   "kv_channels": 8})"},
+      // One number for each layer, other sizes, two numbers that both fit: nothing is said.
+      {"q", "k", "v", R"({"d_model": 64, "num_heads": 8, "num_kv_heads": [4, 4]})", false},
+      {"q", "k", "v", R"({"d_model": 64, "num_heads": 8, "num_kv_heads": 4, "d_kv": 16})", false},
+      {"q", "k", "v", R"({"d_model": 64, "encoder_attention_heads": 8, "decoder_attention_heads": 4, "num_kv_heads": 4,
+                          "n_kv_heads": 2, "d_kv": 8, "head_dim": 16})",
+       false},
+  };
+  for (const Row& row : rows) {
+    const std::string config = row.config;
+    INFO(row.query << " of " << config);
+    const auto path = [](const std::string& name) { return "layers.{0..1}.attn." + name; };
+    const std::string tree = path(row.query) + " Linear weight:float32[64, 64]\n" + path(row.key) +
+                             " Linear weight:float32[32, 64]\n" + path(row.value) + " Linear weight:float32[32, 64]\n" +
+                             path("o") + " Linear weight:float32[64, 64]\n";
+    const auto rules = [&](int64_t keys) {
+      return R"(at("layers.*.attn.)" + std::string(row.query) + R"(", colwise {}), at("layers.*.attn.{)" + row.key +
+             "," + row.value + R"(}", colwise { heads = )" + std::to_string(keys) +
+             R"( }), at("layers.*.attn.o", rowwise {}))";
+    };
+    CHECK(Raised(tree, rules(2), "tp=4", config) ==
+          (row.known ? Raises{"MS0304 layers.0.attn." + std::string(row.key)} : Raises{}));
+    CHECK(Raised(tree, rules(4), "tp=4", config).empty());
+  }
+}
+
+TEST_CASE("a fused projection under other families' names") {
+  for (const std::string name : {"query_key_value", "c_attn", "linear_qkv", "Wqkv"}) {
+    INFO(name);
+    const std::string tree =
+        "h.0.attn." + name + " Linear weight:float32[128, 64]\nh.0.attn.dense Linear weight:float32[64, 64]\n";
+    const auto raised = [&](const std::string& parts) {
+      return Raised(tree,
+                    R"(at("h.*.attn.)" + name + R"(", style { params = { weight = packed(0, )" + parts +
+                        R"() }, inputs = { { replicate, shared } }, outputs = { { packed(-1, )" + parts +
+                        R"(), packed(-1, )" + parts + R"() } } }), at("h.*.attn.dense", rowwise {}))",
+                    "tp=2", R"({"n_embd": 64, "n_head": 8, "num_kv_heads": 4})");
+    };
+    CHECK(raised("{ 64, 32, 32 }").empty());
+    CHECK(raised("{ 32, 64, 32 }") == Raises{"MS0304 h.0.attn." + name});
+  }
 }
 
 TEST_CASE("a reading of the config is for projections of the stream's size") {

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <sstream>
+#include <tuple>
 
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/linear.h>
@@ -103,6 +104,45 @@ TEST_CASE("autograd::grad for a parameter that fsdp shards throws, and backward 
       const at::Tensor x = torch::ones({2, kHidden}, mixed ? torch::kFloat32 : torch::kFloat64).requires_grad_();
       const at::Tensor y = model.net()->layers[0](x).sum();
       Expect(torch::autograd::grad({y}, {x})[0].defined(), "the gradient of an input");
+    });
+  }
+}
+
+TEST_CASE("autograd::grad for a parameter whose gradient is summed over tp or by ddp throws, for a shard it does not") {
+  Plan shared = NetRules();
+  shared.rules.back().pattern = "{embed,head,layer_*}";
+  Rule norms;
+  norms.pattern = "layer_*.norm";
+  norms.style.name = "shared";
+  norms.style.params = {{"*", Layout::Shared()}};
+  shared.rules.push_back(norms);
+  for (Rule& rule : shared.rules) {  // the norm feeds a colwise layer that takes what it has
+    if (rule.pattern == "layer_*.up") rule.style.inputs = {Redistribution{Layout::Shared(), Layout::Shared()}};
+  }
+  shared.rules.back().style.inputs = {Redistribution{Layout::Replicate(), Layout::Shared()}};
+  shared.rules.back().style.outputs = {Redistribution{Layout::Shared(), Layout::Shared()}};
+  Plan ddp = NetRules();
+  ddp.data_parallel.emplace().shards = false;
+  for (const auto& [mesh_text, plan, own] : {std::tuple("tp=2", shared, true), std::tuple("dp=2", ddp, false)}) {
+    RunRanks(mesh_text, [&](DeviceMesh& mesh) {
+      auto model = Parallelize(MakeNet({}), plan, mesh);
+      const at::Tensor norm = model.net()->layers[1]->norm->weight;
+      const at::Tensor up = model.net()->layers[1]->up->weight;
+      const auto grad_of = [&](const at::Tensor& parameter) {
+        return torch::autograd::grad({model.forward(TwoRows()).sum()}, {parameter});
+      };
+      const Diagnostic d = Thrown(Finding::kUnshardedFunction, [&] { grad_of(norm); });
+      Expect(d.path == "layer_1.norm.weight", d.path);
+      Expect(d.message.find("sum over ranks") != std::string::npos, d.message);
+      if (own) {
+        const at::Tensor gradient = grad_of(up)[0];
+        model.forward(TwoRows()).sum().backward();
+        Expect(gradient.defined() && gradient.equal(up.grad()), "the gradient of a shard");
+      } else {
+        Thrown(Finding::kUnshardedFunction, [&] { grad_of(up); });
+        model.forward(TwoRows()).sum().backward();
+      }
+      Expect(norm.grad().defined(), "the gradient of the norm after a backward");
     });
   }
 }

@@ -200,6 +200,55 @@ TEST_CASE("a sparse gradient is an error that names its parameter") {
   });
 }
 
+TEST_CASE(
+    "autograd::grad of a parameter that is summed throws on every rank, and the same graph's backward is summed") {
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    Rig rig(mesh);
+    const at::Tensor p = Leaf(2);
+    const at::Tensor part = Leaf(1);
+    const at::Tensor own = Leaf(3);
+    const at::Tensor x = Leaf(1);
+    rig.sum.Add(p, rig.group);
+    rig.sum.Add(part, rig.group, 0, 0, 1);
+    rig.sum.SetPath(p, "norm.weight");
+    const at::Tensor loss = ((p + part + own) * x * rig.weight).sum();
+    for (const at::Tensor& refused : {p, part}) {
+      std::string message;
+      try {
+        torch::autograd::grad({loss}, {x, refused}, {}, /*retain_graph=*/true);
+      } catch (const PlanError& error) {
+        message = error.what();
+      }
+      Expect(message.find("MS0514") != std::string::npos, message);
+      Expect((message.find("'norm.weight'") != std::string::npos) == refused.is_same(p), message);
+    }
+    // The rank's own, and what is no parameter, are had as before.
+    ExpectEqual(torch::autograd::grad({loss}, {own}, {}, true)[0], Number(rig.weight), "own");
+    ExpectEqual(torch::autograd::grad({loss}, {x}, {}, true)[0], Number(6 * rig.weight), "an input");
+    Expect(rig.sums() == 0 && !p.grad().defined(), "nothing is left of them");
+    // A backward for some leaves accumulates, and sums.
+    torch::autograd::backward({loss}, {}, true, false, {p});
+    ExpectEqual(p.grad(), Number(3), "a backward for this leaf");
+    Backward(loss);
+    ExpectEqual(p.grad(), Number(6), "both backwards");
+  });
+}
+
+TEST_CASE("autograd::grad of a gradient that is only scaled throws") {
+  RunRanks("tp=2", [](DeviceMesh&) {
+    GradientSum sum;
+    const at::Tensor p = Leaf(2);
+    sum.Scale(p, 0.5);
+    std::string message;
+    try {
+      torch::autograd::grad({p.sum()}, {p});
+    } catch (const PlanError& error) {
+      message = error.what();
+    }
+    Expect(message.find("mean") != std::string::npos, message);
+  });
+}
+
 TEST_CASE("parameters outlive the sum") {
   RunRanks("tp=2", [](DeviceMesh& mesh) {
     const at::Tensor p = Leaf();

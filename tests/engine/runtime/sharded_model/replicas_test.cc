@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -66,6 +68,79 @@ TEST_CASE("a replica that drifted is named with its rank, and broadcast mends it
         }
       });
     }
+  }
+}
+
+// Trains three steps with an optimizer that computes one number from its parameters, of which each rank has shards.
+void StepsOfLbfgs(ParallelModel<Net>& model) {
+  torch::optim::LBFGS optimizer(model.parameters(), torch::optim::LBFGSOptions(0.1).max_iter(2));
+  for (int step = 0; step < 3; ++step) {
+    optimizer.step([&] {
+      optimizer.zero_grad();
+      const at::Tensor loss = model.forward(torch::arange(6).reshape({2, 3})).square().mean();
+      loss.backward();
+      return loss;
+    });
+  }
+}
+
+TEST_CASE("a drift check ends a training whose ranks drift apart") {
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    auto unchecked = Parallelize(MakeNet({}), NetRules(), mesh);
+    StepsOfLbfgs(unchecked);
+    Expect(!FindDrift(unchecked).empty(), "LBFGS drifts");
+    auto model = Parallelize(MakeNet({}), NetRules(), mesh);
+    const DriftCheck check(model, 1);
+    std::string message;
+    try {
+      StepsOfLbfgs(model);
+    } catch (const PlanError& error) {
+      message = error.what();
+      Expect(error.diagnostics()[0].finding == Finding::kRanksDisagree, message);
+    }
+    Expect(message.find("norm.weight") != std::string::npos, message);
+  });
+}
+
+TEST_CASE("a drift check compares in every n-th training call, and not where ranks stay alike") {
+  for (const bool recompute : {false, true}) {
+    RunRanks("tp=2", [&](DeviceMesh& mesh) {
+      Plan plan = NetRules();
+      if (recompute) plan.recompute.emplace_back().modules = {{"layer_*"}};
+      auto model = Parallelize(MakeNet({}), plan, mesh);
+      torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(0.1));
+      const auto gathers = [&] {
+        return model.applied().counts().of(Direction::kForward, CollectiveKind::kAllGather).count;
+      };
+      const auto step = [&] {
+        const int64_t before = gathers();
+        optimizer.zero_grad();
+        model.forward(torch::arange(6).reshape({2, 3})).square().mean().backward();
+        optimizer.step();
+        return gathers() - before;
+      };
+      const int64_t none = step();
+      {
+        const DriftCheck check(model, 2);
+        for (int64_t i = 0; i < 7; ++i) {
+          {
+            const torch::NoGradGuard no_grad;
+            model.forward(torch::arange(6).reshape({2, 3}));
+          }
+          const int64_t compared = step() - none;
+          Expect(compared == (i > 0 && i % 2 == 0 ? 1 : 0),
+                 "step " + std::to_string(i) + ": " + std::to_string(compared));
+        }
+      }
+      for (int i = 0; i < 3; ++i) Expect(step() == none, "after it");
+      std::string message;
+      try {
+        const DriftCheck check(model, 0);
+      } catch (const PlanError& error) {
+        message = error.what();
+      }
+      Expect(message.find("every = 0") != std::string::npos, message);
+    });
   }
 }
 
