@@ -35,8 +35,8 @@ TEST_CASE("one curve, whatever shares the work") {
   const std::vector<Row> rows = {
       {"dp", {"--mesh", "dp=2"}},
       {"tp", {"--mesh", "tp=2"}},
-      {"both", {"--mesh", "dp=2,tp=2"}},
-      {"hybrid", {"--mesh", "dp_replicate=2,dp=2", "--micro-batches", "2"}},
+      {"both", {"--mesh", "dp=2,tp=2", "--check-replicas", "3"}},
+      {"hybrid", {"--mesh", "dp_replicate=2,dp=2", "--micro-batches", "2", "--check-replicas", "1"}},
       {"micro", {"--micro-batches", "4"}},
       {"pieces", {"--mesh", "tp=2", "--option", "loss_parallel=true", "--option", "sequence_parallel=true"}},
       {"context", {"--mesh", "cp=2", "--option", "context=ulysses"}},
@@ -49,7 +49,8 @@ TEST_CASE("one curve, whatever shares the work") {
       {"ring_loss", {"--mesh", "cp=4", "--option", "context=ring", "--option", "loss_parallel=true"}},
       {"ring_chunks_sp",
        {"--mesh", "cp=2,tp=2", "--option", "context=ring", "--option", "sequence_parallel=true", "--loss-chunk", "8"}},
-      {"own_inputs", {"--mesh", "cp=2,tp=2", "--option", "context=ring", "--option", "inputs=own"}},
+      {"own_inputs",
+       {"--mesh", "cp=2,tp=2", "--option", "context=ring", "--option", "inputs=own", "--check-replicas", "4"}},
       {"own_inputs_chunks",
        {"--mesh", "cp=2", "--option", "context=ulysses", "--option", "inputs=own", "--loss-chunk", "8"}},
       {"two_factors", {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", "--option", "loss_parallel=true"}},
@@ -58,7 +59,8 @@ TEST_CASE("one curve, whatever shares the work") {
         "--loss-chunk", "8"}},
       {"chunks", {"--mesh", "tp=2", "--loss-chunk", "24", "--option", "sequence_parallel=true"}},
       {"chunks_fsdp", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24", "--micro-batches", "2"}},
-      {"chunks_ddp", {"--mesh", "dp=2,tp=2", "--loss-chunk", "24", "--micro-batches", "2", "--plan", ddp}},
+      {"chunks_ddp",
+       {"--mesh", "dp=2,tp=2", "--loss-chunk", "24", "--micro-batches", "2", "--plan", ddp, "--check-replicas", "2"}},
       {"chunks_alone", {"--loss-chunk", "50"}},
   };
   for (const Row& row : rows) {
@@ -213,7 +215,7 @@ TEST_CASE("a run with experts on ep has the curve of one rank, and logs their lo
   for (const auto& [name, words] : std::vector<std::pair<std::string, Words>>{
            {"ep", {"--mesh", "ep=2"}},
            {"tp", {"--mesh", "ep=2,tp=2"}},
-           {"dp", {"--mesh", "dp=2,ep=2", "--micro-batches", "2"}},
+           {"dp", {"--mesh", "dp=2,ep=2", "--micro-batches", "2", "--check-replicas", "2"}},
            {"four", {"--mesh", "ep=4", "--micro-batches", "2"}},
        }) {
     INFO(name);
