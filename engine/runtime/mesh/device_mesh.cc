@@ -446,6 +446,10 @@ DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& optio
   }
   auto state = std::make_shared<State>();
   state->shape = MeshShape::Make(axes).ValueOrThrow();
+  if (state->shape.cp_heads() > 1) {
+    Fail(Finding::kBadMesh, "a mesh of existing groups has one group for cp, and no factors of it",
+         "a group 'cp_heads'", "a group for each axis", "a mesh of its own (FromStore) for cp of two factors");
+  }
   state->options = options;
   state->store = store;
 

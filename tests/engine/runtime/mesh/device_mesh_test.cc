@@ -165,6 +165,21 @@ TEST_CASE("existing groups that are no grid are refused on every rank") {
   }
 }
 
+TEST_CASE("existing groups are no factors of cp") {
+  const std::vector<RankFailure> failures = RunRanksFailing("dp=2,tp=4", [](DeviceMesh& mesh) {
+    MeshOptions options;
+    options.host = "127.0.0.1";
+    DeviceMesh::Groups groups = TheirGroups(mesh, "factors");
+    groups[0].first = "cp";
+    groups[1].first = "cp_heads";
+    DeviceMesh::FromGroups(groups, options);
+  });
+  REQUIRE(failures.size() == 8);
+  for (const RankFailure& failure : failures) {
+    CHECK(failure.text.find("one group for cp, and no factors of it") != std::string::npos);
+  }
+}
+
 TEST_CASE("a rank that does not come is an error in time on the others") {
   const auto start = std::chrono::steady_clock::now();
   const auto store = c10::make_intrusive<c10d::HashStore>();
