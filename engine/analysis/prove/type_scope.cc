@@ -128,6 +128,7 @@ struct TypeScope::State final : CallObserver {
       unsharded = one_rank;
       observers.push_back(own_sizes.Recorder(checker.IndexOf(compared_axis)));
       checker.ObserveRegions(own_sizes.RegionRecorder());
+      checker.CompareMade(compared_axis, one_rank->Made());
       // The step at cp=1 is itself compared along tp. A data-parallel rank has a batch of its own, whatever tp is.
       for (MeshAxis axis : kMeshAxes) {
         if (axis != MeshAxis::kCp || compared_axis == MeshAxis::kCp) compared.insert(axis);

@@ -155,6 +155,7 @@ struct OperatorChecker::Call {
   c10::SmallVector<Product, 3> products;
   c10::SmallVector<TensorType, 1> types;  // of the outputs
   ModulePath::Place place;
+  const std::vector<std::vector<int64_t>>* alone = nullptr;  // MadeAlone
 
   const AxisType& TypeOn(size_t operand, size_t axis) const {
     static const AxisType kNone;
@@ -202,6 +203,19 @@ OperatorChecker::OperatorChecker(std::vector<CheckedAxis> axes, const RuleTable&
 OperatorChecker::~OperatorChecker() = default;
 
 void OperatorChecker::SetGroup(const c10d::ProcessGroup* group, MeshAxis axis) { groups_.emplace_back(group, axis); }
+
+void OperatorChecker::CompareMade(MeshAxis axis, MadeAlone made) {
+  made_axis_ = AxisIndex(axis);
+  made_alone_ = std::move(made);
+}
+
+bool OperatorChecker::TakesSizes(std::string_view base) {
+  constexpr std::array<std::string_view, 19> kNames = {
+      "ones",         "zeros",     "full",           "empty",  "empty_strided",   "new_ones",          "new_zeros",
+      "new_full",     "new_empty", "slice",          "narrow", "expand",          "new_empty_strided", "view",
+      "_unsafe_view", "reshape",   "_reshape_alias", "split",  "split_with_sizes"};
+  return std::ranges::find(kNames, base) != kNames.end();
+}
 
 int OperatorChecker::AxisOfGroup(const Call& call) const {
   for (size_t a = 0; a < call.arguments.size(); ++a) {
@@ -299,7 +313,11 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
   entry.strided = is("as_strided");
   entry.random = op.hasTag(at::Tag::nondeterministic_seeded);
   entry.collective = name.starts_with("c10d::");
+  entry.takes_sizes = TakesSizes(entry.base);
+  entry.reads_sizes = !entry.writes && (entry.base.ends_with("_like") || entry.base.starts_with("new_"));
   entry.returns = op.schema().returns().size();
+  const c10::AliasInfo* const alias = entry.returns == 0 ? nullptr : op.schema().returns()[0].alias_info();
+  entry.views = !entry.writes && alias != nullptr && !alias->isWrite();
   return entry;
 }
 
@@ -422,6 +440,7 @@ void OperatorChecker::RenewView(const at::Tensor& view) const {
 // alias would go unnoticed.
 void OperatorChecker::Judge(const Entry& entry, Call& call) {
   call.types.assign(call.outputs.size(), TensorType(axes_.size()));
+  if (entry.takes_sizes && made_alone_) call.alone = made_alone_(call.place.path, call.place.backward, entry.name);
   for (size_t axis = 0; axis < axes_.size(); ++axis) JudgeAxis(entry, call, axis);
   bool computes = !entry.copies;
   for (size_t i = 0; i < call.outputs.size(); ++i) {
@@ -554,8 +573,41 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
     SetLocalIndices(operands, made);
     return made;
   }
-  if (operands.size() > 0 && !entry.random && operands.All(TypeKind::kReplicate)) return {AxisType::Replicate()};
+  if (operands.size() > 0 && !entry.random && operands.All(TypeKind::kReplicate)) {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (operands.type(i).local != 0) return {operands.Unproven("no rule for a constant that is as long as a shard")};
+    }
+    return {AxisType::Replicate()};
+  }
   return {operands.Unproven("no rule")};
+}
+
+bool OperatorChecker::ReadsUnwritten(const Entry& entry, const AxisType& type, size_t i) {
+  if (!type.unwritten || entry.views || entry.reads_sizes) return false;
+  return i > 0 || !(entry.overwrites || entry.into_places);
+}
+
+// The sizes at one rank decide where they are known: of two dims that a view makes of one, and of the sizes that a
+// program has computed. A view may have another counterpart than its own (prove/step_sizes.h), so that of a view they
+// count only if they differ as a shard does.
+void OperatorChecker::SetLocal(const Entry& entry, const Call& call, size_t axis, size_t i, AxisType& type) const {
+  // A data-parallel rank is a step of its own.
+  type.local &= type.is_replicate() && !IsDataAxis(axes_[axis].axis) ? type.uniform : 0;
+  if (type.uniform == 0 || !type.is_replicate() || call.alone == nullptr || static_cast<int>(axis) != made_axis_)
+    return;
+  if (i >= call.alone->size() || (*call.alone)[i].size() != call.products[i].sizes.size()) return;
+  const std::vector<int64_t>& full = (*call.alone)[i];
+  const int64_t ranks = axes_[axis].ranks;
+  uint64_t local = 0;
+  bool as_shard = true;
+  for (size_t d = 0; d < std::min<size_t>(full.size(), 64); ++d) {
+    const int64_t own = call.products[i].sizes[d];
+    if (own == full[d]) continue;
+    as_shard = as_shard && own < full[d] && own * ranks > full[d] - ranks;
+    if (own < full[d] && own * ranks > full[d] - ranks) local |= uint64_t{1} << d;
+  }
+  if (entry.views && (!as_shard || local == 0)) return;
+  type.local = local & type.uniform;
 }
 
 // The order of the checks is that of what can be said at all. What follows from a fault is faulty and not reported
@@ -595,6 +647,19 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   const bool outside = std::ranges::any_of(types, &AxisType::outside);
   for (AxisType& type : types) {
     if (type.outside) type.uniform = ~uint64_t{0};
+  }
+  bool filled = false;
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (!ReadsUnwritten(entry, types[i], i)) continue;
+    filled = filled || types[i].local != 0;
+    types[i].uniform = 0;
+    types[i].local = 0;
+    types[i].zero = false;
+  }
+  if (filled) {
+    NoteUnproven(entry.name +
+                 ": the elements of a tensor that the host has filled, which is as long as a shard, are not known");
+    return fill(TypeKind::kUnproven);
   }
   std::optional<Operands> judged;
   const auto apply = [&] {
@@ -682,6 +747,8 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     type = i < made.size() ? made[i] : made.back();
     type.by_value = by_value;
     if (!entry.keeps_copies) type.copies = 0;
+    SetLocal(entry, call, axis, i, type);
+    type.unwritten = type.unwritten && (entry.views || entry.base.find("empty") != std::string::npos);
     if (type.is_replicate() && !type.zero) type.map = nullptr;
     if (!type.is_shard()) type.chosen = nullptr;
     if (type.chosen != nullptr) {

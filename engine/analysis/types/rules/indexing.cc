@@ -100,7 +100,17 @@ AxisTypes Embedding(Operands& o) {
     return {result};
   }
   if (table.is(TypeKind::kVarying) || ids.is(TypeKind::kVarying)) return {AxisType::Of(TypeKind::kVarying)};
-  return {OfNewValues(ids)};
+  AxisType rows = ids;  // equal ids have equal rows
+  rows.zero = false;
+  rows.unwritten = false;
+  return {rows};
+}
+
+// Whether ids that are as long as a shard, and equal, are those of the gradient's rows.
+bool AreOfRows(const AxisType& ids, const AxisType& gradient, int64_t features) {
+  if (!ids.is_replicate() || ids.local == 0) return false;
+  return gradient.is_replicate() ? !gradient.zero
+                                 : gradient.is_shard() && gradient.dim != features && ids.local_along(gradient.dim);
 }
 
 // (gradient, ids, rows, padding, scale by frequency): the gradient of the table.
@@ -124,6 +134,7 @@ AxisTypes EmbeddingBackward(Operands& o) {
     result.dim = 1;
     return {result};
   }
+  if (AreOfRows(ids, gradient, o.dims(0) - 1)) return {AxisType::Partial()};
   if (gradient.is_shard() || ids.is_shard()) {
     if (!ids.is_shard() || (gradient.is_shard() && !gradient.SameAs(ids))) {
       return {o.Fault("the ids and the gradient are not sharded in the same way")};
@@ -153,7 +164,9 @@ AxisTypes IndexSelect(Operands& o) {
     return {result};
   }
   AxisType result = x;
-  result.uniform = 0;
+  if (dim < 64 && !x.uniform_along(dim)) result.uniform &= ~(uint64_t{1} << dim);
+  if (dim < 64) result.local &= ~(uint64_t{1} << dim);
+  if (dim < 64 && places.local_along(0) && result.uniform_along(dim)) result.local |= uint64_t{1} << dim;
   return {result};
 }
 
@@ -352,6 +365,26 @@ bool ListFits(Operands& o, const IndexList& list) {
   return true;
 }
 
+// The type of elements of a replicated tensor at replicated indices: `at`, with the dims along which they are equal.
+AxisType OfElements(const Operands& o, const IndexList& list, AxisType at) {
+  const AxisType& x = o.type(0);
+  bool alike = true;  // whichever index is taken
+  const auto set = [](uint64_t& dims, int64_t d) { dims |= d < 64 ? uint64_t{1} << d : 0; };
+  for (int64_t d = 0; d < o.dims(0); ++d) {
+    if (list.indexes(d)) {
+      alike = alike && x.uniform_along(d);
+      continue;
+    }
+    if (x.uniform_along(d)) set(at.uniform, list.ElementDim(d));
+    if (x.local_along(d)) set(at.local, list.ElementDim(d));
+  }
+  for (int64_t d = 0; d < list.dims; ++d) {
+    if (alike || list.type.uniform_along(d)) set(at.uniform, list.at + d);
+    if (list.type.local_along(d)) set(at.local, list.at + d);
+  }
+  return at;
+}
+
 // (x, [indices...]): the indices are broadcast against each other.
 AxisTypes Index(Operands& o) {
   const AxisType& x = o.type(0);
@@ -378,7 +411,13 @@ AxisTypes Index(Operands& o) {
   if (!ListFits(o, list)) return {BadMaps(o)};
   if (at.is_shard()) at.dim += static_cast<int>(list.at);
   at.uniform = 0;
-  return {at};
+  at.local = 0;
+  if (!x.is_replicate() || !at.is_replicate()) return {at};
+  for (size_t i = 1; i < o.size(); ++i) {
+    if (o.is_mask(i) && o.type(i).local != 0)
+      return {o.Unproven("elements are selected by a constant mask that is as long as a shard")};
+  }
+  return {OfElements(o, list, at)};
 }
 
 // The elements that an operator writes: their sizes and the list of their indices in x. `values` is the operand with
@@ -502,10 +541,17 @@ AxisTypes Put(Operands& o, const Written& written, bool adds) {
     if (written.list.indexes(x.dim)) return {o.Fault(std::string(kFault))};
     return {SameAlong(o, written, written.list.ElementDim(x.dim)) ? x : o.Fault(std::string(kFault))};
   }
-  return {x.is_partial()
-              ? o.Fault("a replicated tensor is written into a partial tensor; reduce the partial tensor first",
-                        SuggestedFix::kMakeSum)
-              : AxisType::Replicate()};
+  if (x.is_partial())
+    return {o.Fault("a replicated tensor is written into a partial tensor; reduce the partial tensor first",
+                    SuggestedFix::kMakeSum)};
+  AxisType result = AxisType::Replicate();
+  for (int64_t d = 0; d < o.dims(0) && d < 64; ++d) {
+    const bool same = x.is_replicate() && x.uniform_along(d) && !written.list.indexes(d) &&
+                      SameAlong(o, written, written.list.ElementDim(d));
+    if (same) result.uniform |= uint64_t{1} << d;
+  }
+  result.local = x.local & result.uniform;
+  return {result};
 }
 
 // (x, [indices...], values, accumulate).
@@ -598,12 +644,18 @@ AxisTypes Scatter(Operands& o) {
     if (o.sizes(i)[at] != o.made()[at])
       return {o.Fault(Phrase("indices and values of the local length are written into the full dim ", result.dim))};
   }
-  return {OfNewValues(result)};
+  AxisType written = OfNewValues(result);
+  if (result.is_replicate() && dim < 64) {
+    written.uniform = result.uniform & ~(uint64_t{1} << dim);
+    written.local = result.local & written.uniform;
+  }
+  return {written};
 }
 
 // The indices of nonzero elements, one row for each. Along the sharded dim they are local.
 AxisTypes NonZero(Operands& o) {
   const AxisType& x = o.type(0);
+  if (x.local != 0) return {o.Unproven("positions in a constant that is as long as a shard")};
   if (x.is_replicate()) return {AxisType::Replicate()};
   if (x.is_shard()) {
     if (x.map == nullptr)

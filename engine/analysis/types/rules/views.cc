@@ -26,11 +26,29 @@ namespace {
 
 int64_t SizeOf(at::IntArrayRef sizes, size_t d) { return std::max<int64_t>(sizes[d], 1); }
 
+// Of dims [from) of a constant that a view makes dims [to) of: the one of the latter that has the dim which is as long
+// as a shard, as it would have the shard; `to.second` if there is none. Of dims of size 1 the checker may choose another
+// (OperatorChecker::CompareMade).
+size_t LocalOf(const AxisType& type, at::IntArrayRef sizes, std::pair<size_t, size_t> from, at::IntArrayRef made,
+               std::pair<size_t, size_t> to) {
+  int64_t before = 1;
+  size_t d = from.first;
+  for (; d < from.second && !type.local_along(static_cast<int64_t>(d)); ++d) before *= SizeOf(sizes, d);
+  if (d == from.second) return to.second;
+  int64_t begin = 1;
+  for (size_t j = to.first; j < to.second; ++j) {
+    begin *= SizeOf(made, j);
+    if (begin > before) return j;
+  }
+  return sizes[d] == 1 && to.first < to.second ? to.second - 1 : to.second;
+}
+
 // Which dims of the new shape are uniform: those of a group of dims that hold the same elements, where the whole group
 // was.
 AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
   AxisType result = type;
   result.uniform = 0;
+  result.local = 0;
   if (type.uniform == 0) return result;
   size_t i = 0;
   size_t j = 0;
@@ -52,6 +70,9 @@ AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef
     for (size_t d = begin; d < i; ++d)
       uniform = uniform && (from[d] == 1 || type.uniform_along(static_cast<int64_t>(d)));
     for (size_t d = made; uniform && d < j; ++d) result.uniform |= uint64_t{1} << d;
+    if (!uniform || type.local == 0) continue;
+    if (const size_t local = LocalOf(type, from, {begin, i}, to, {made, j}); local < j)
+      result.local |= uint64_t{1} << local;
   }
   return result;
 }
@@ -322,6 +343,12 @@ AxisTypes Expand(Operands& o) {
 
 // Elements [begin, begin + length) of dim `dim`, of a tensor that is in shards along it: all of them, or whole parts.
 AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64_t begin, int64_t length) {
+  if (type.local_along(dim) && length != size) {
+    // As many elements on every number of ranks, unless the checker finds that the end follows the shard.
+    AxisType some = type;
+    some.local &= ~(uint64_t{1} << dim);
+    return some;
+  }
   if (!type.is_shard() || type.dim != dim || length == size) return type;
   const std::string what = Phrase("dim ", dim);
   if (type.parts.empty() || type.lead != 1 || type.length == 0) {
@@ -373,6 +400,7 @@ AxisTypes Strided(Operands& o, int64_t dim, int64_t size, int64_t begin, int64_t
   AxisType result = type;
   if (type.is_mixed() && dim + 1 == o.dims(0))
     return {o.Unproven("no rule for a strided slice of a tensor that is shared in its last features only")};
+  if (type.local_along(dim)) result.local &= ~(uint64_t{1} << dim);
   if (!type.is_shard() || type.dim != dim) return {result};
   const int64_t made = o.made()[static_cast<size_t>(dim)];
   if (type.map == nullptr || !type.parts.empty() || type.lead != 1 || type.length != size || size % step != 0 ||

@@ -1,0 +1,386 @@
+// Constants that a forward makes as large as its shard, and what is then reduced over them: each program runs on one
+// rank and on two, its numbers are compared, and the types must not call a wrong one proven or a right one faulty.
+#include <catch2/catch.hpp>
+
+#include <array>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/analysis/prove/type_scope.h"
+#include "engine/analysis/types/typed_tensor.h"
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/nn/hook.h"
+#include "engine/runtime/nn/linear.h"
+#include "tests/engine/analysis/prove/step.h"
+#include "tests/support/styles.h"
+
+namespace moonshard::test {
+namespace {
+
+constexpr int64_t kFeatures = 8;
+
+using Results = std::vector<at::Tensor>;
+// Of a shard h [2, 3, 8 / ranks], or [2, 8 / ranks, 3], and the number of its sharded dim, what a program computes: its
+// result last, and in front of it what the result is computed from.
+using Program = std::function<Results(const at::Tensor& h, int64_t dim)>;
+
+struct ConstantsImpl : torch::nn::Module {
+  ConstantsImpl(Program p, bool t) : program(std::move(p)), transposed(t) {
+    up = register_module("up", nn::Linear(torch::nn::LinearOptions(4, kFeatures)));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor h = up(x);
+    made = transposed ? program(h.transpose(1, 2).contiguous(), 1) : program(h, 2);
+    types.clear();
+    for (const at::Tensor& one : made) {
+      const TensorType* const type = TypeOf(one);
+      types.push_back(type == nullptr || type->empty() ? AxisType::Of(TypeKind::kUnproven) : type->front());
+    }
+    return h;
+  }
+  Program program;
+  bool transposed;
+  Results made;
+  std::vector<AxisType> types;
+  nn::Linear up = nullptr;
+};
+MOONSHARD_MODULE(Constants);
+
+struct OuterImpl : torch::nn::Module {
+  OuterImpl(const Program& program, bool transposed) {
+    block = register_module("block", Constants(program, transposed));
+  }
+  at::Tensor forward(const at::Tensor& x) { return block(x); }
+  Constants block = nullptr;
+};
+
+struct Ran {
+  Results full;                 // with one rank
+  std::array<Results, 2> made;  // of two
+  AxisType type;                // of the result, on rank 0
+  bool faulty = false;
+  bool holds = false;
+  std::string text;
+};
+
+Ran RunProgram(const Program& program, bool transposed) {
+  Ran out;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const auto step = [&](const DeviceMesh& mesh, const TypeOptions& options) {
+      torch::manual_seed(3);
+      auto net = std::make_shared<OuterImpl>(program, transposed);
+      net->to(at::kDouble);
+      const auto applied = ParallelizeModule(*net, PlanOfRules("constants", {{"block.up", ColwiseStyle()}}), mesh);
+      const at::Tensor x = torch::rand({2, 3, 4}, at::kDouble);
+      TypeScope scope(*applied, options);
+      try {
+        net->forward(x);
+      } catch (const c10::Error& error) {
+        scope.Stopped(error.what_without_backtrace());
+      }
+      const bool alone = mesh.shape().size(MeshAxis::kTp) == 1;
+      (alone ? out.full : out.made[static_cast<size_t>(rank)]) = net->block->made;
+      if (!alone && rank == 0 && !net->block->types.empty()) out.type = net->block->types.back();
+      return scope.Finish();
+    };
+    const Proof proof = ProveAtTwoSizes(MeshShape::Parse("tp=2").ValueOrThrow(), step, {}, rank);
+    out.faulty = out.faulty || !proof.faults.empty();
+    out.holds = (rank == 0 || out.holds) && proof.holds();
+    out.text += ToText(proof);
+  }
+  return out;
+}
+
+bool Same(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && at::allclose(a.to(at::kDouble), b.to(at::kDouble), 1e-9, 1e-9, /*equal_nan=*/true);
+}
+
+// Whether the ranks' tensors are the full one: the same, terms of it, or its shards.
+bool IsOf(const at::Tensor& full, const at::Tensor& a, const at::Tensor& b) {
+  if (Same(a, full) && Same(b, full)) return true;
+  if (a.sizes() == full.sizes() && Same(a.to(at::kDouble) + b.to(at::kDouble), full)) return true;
+  for (int64_t d = 0; d < full.dim(); ++d) {
+    if (a.dim() == full.dim() && a.sizes() == b.sizes() && a.size(d) * 2 == full.size(d) &&
+        Same(at::cat({a, b}, d), full))
+      return true;
+  }
+  return false;
+}
+
+// Whether the result of the ranks is, as its type says, that of one rank.
+bool IsOfType(const Ran& ran) {
+  const at::Tensor& full = ran.full.back();
+  const at::Tensor& a = ran.made[0].back();
+  const at::Tensor& b = ran.made[1].back();
+  switch (ran.type.kind) {
+    case TypeKind::kPartial: {
+      const at::Tensor sum = a.to(at::kDouble) + b.to(at::kDouble);
+      return Same(ran.type.mean ? sum / 2 : sum, full);
+    }
+    case TypeKind::kShard: return Same(at::cat({a, b}, ran.type.dim), full);
+    case TypeKind::kReplicate: {
+      at::Tensor shared = full;
+      for (int64_t d = 0; d < full.dim(); ++d) {
+        if (ran.type.local_along(d)) shared = shared.narrow(d, 0, shared.size(d) / 2);
+      }
+      return Same(a, shared) && Same(b, shared);
+    }
+    default: return false;
+  }
+}
+
+enum class Found { kProven, kUnproven, kFault };
+
+struct Judged {
+  bool right = true;
+  Found found = Found::kProven;
+  std::string text;
+};
+
+Judged JudgeProgram(const Program& program, bool transposed) {
+  const Ran ran = RunProgram(program, transposed);
+  Judged out;
+  out.text = ran.text + "  result: " + ran.type.ToString() + "\n";
+  out.found = ran.faulty ? Found::kFault : ran.holds ? Found::kProven : Found::kUnproven;
+  const size_t count = ran.full.size();
+  out.right = count > 0 && ran.made[0].size() == count && ran.made[1].size() == count;
+  for (size_t i = 0; out.right && i < count; ++i) out.right = IsOf(ran.full[i], ran.made[0][i], ran.made[1][i]);
+  // What is proven is right as its type says, and not in any other way.
+  if (out.found == Found::kProven) out.right = IsOfType(ran);
+  return out;
+}
+
+// A constant of the sizes of h; of those of its last dims where it has fewer.
+struct Made {
+  const char* name;
+  std::function<at::Tensor(const at::Tensor& h, int64_t dim)> make;
+};
+
+const std::vector<Made>& AllConstants() {
+  static const std::vector<Made> all = {
+      {"ones", [](const at::Tensor& h, int64_t) { return torch::ones(h.sizes(), h.options()); }},
+      {"zeros", [](const at::Tensor& h, int64_t) { return torch::zeros(h.sizes(), h.options()); }},
+      {"full", [](const at::Tensor& h, int64_t) { return torch::full(h.sizes(), 2.5, h.options()); }},
+      {"full of 0", [](const at::Tensor& h, int64_t) { return torch::full(h.sizes(), 0, h.options()); }},
+      {"empty, filled", [](const at::Tensor& h, int64_t) { return torch::empty(h.sizes(), h.options()).fill_(3); }},
+      {"ones_like", [](const at::Tensor& h, int64_t) { return torch::ones_like(h); }},
+      {"zeros_like", [](const at::Tensor& h, int64_t) { return torch::zeros_like(h); }},
+      {"full_like", [](const at::Tensor& h, int64_t) { return torch::full_like(h, 2.5); }},
+      {"empty_like, filled", [](const at::Tensor& h, int64_t) { return torch::empty_like(h).fill_(3); }},
+      {"empty_like, copied into",
+       [](const at::Tensor& h, int64_t) { return torch::empty_like(h).copy_(torch::ones({1}, h.options())); }},
+      {"new_ones", [](const at::Tensor& h, int64_t) { return h.new_ones(h.sizes()); }},
+      {"new_zeros", [](const at::Tensor& h, int64_t) { return h.new_zeros(h.sizes()); }},
+      {"new_full", [](const at::Tensor& h, int64_t) { return h.new_full(h.sizes(), 2.5); }},
+      {"new_empty, filled", [](const at::Tensor& h, int64_t) { return h.new_empty(h.sizes()).fill_(3); }},
+      {"filled in place", [](const at::Tensor& h, int64_t) { return h.detach().clone().fill_(2); }},
+      {"zeros + 1", [](const at::Tensor& h, int64_t) { return torch::zeros(h.sizes(), h.options()) + 1; }},
+      {"ones_like * 2 + 1", [](const at::Tensor& h, int64_t) { return torch::ones_like(h) * 2 + 1; }},
+      {"ones of the sharded dim and of others",
+       [](const at::Tensor& h, int64_t dim) {
+         std::vector<int64_t> sizes = {5, 5, 5};
+         sizes[static_cast<size_t>(dim)] = h.size(dim);
+         return torch::ones(sizes, h.options());
+       }},
+      {"scalar_tensor, expanded",
+       [](const at::Tensor& h, int64_t) { return at::scalar_tensor(2.0, h.options()).expand(h.sizes()); }},
+      {"a parameter's size, expanded",
+       [](const at::Tensor& h, int64_t) {
+         return torch::ones({3, 1, 1, 1}, h.options()).select(0, 1).expand_as(h);
+       }},
+      {"arange",
+       [](const at::Tensor& h, int64_t dim) {
+         std::vector<int64_t> sizes = {1, 1, 1};
+         sizes[static_cast<size_t>(dim)] = h.size(dim);
+         return torch::arange(h.size(dim), h.options()).view(sizes);
+       }},
+      {"eye",
+       [](const at::Tensor& h, int64_t dim) {
+         std::vector<int64_t> sizes = {1, h.size(dim), h.size(dim)};
+         return torch::eye(h.size(dim), h.options()).view(sizes);
+       }},
+      {"linspace",
+       [](const at::Tensor& h, int64_t dim) {
+         std::vector<int64_t> sizes = {1, 1, 1};
+         sizes[static_cast<size_t>(dim)] = h.size(dim);
+         return torch::linspace(0, 1, h.size(dim), h.options()).view(sizes);
+       }},
+      {"tensor of a vector of ones",
+       [](const at::Tensor& h, int64_t dim) {
+         std::vector<int64_t> sizes = {1, 1, 1};
+         sizes[static_cast<size_t>(dim)] = h.size(dim);
+         return torch::tensor(std::vector<double>(static_cast<size_t>(h.size(dim)), 1), h.options()).view(sizes);
+       }},
+      {"tensor of a vector of numbers",
+       [](const at::Tensor& h, int64_t dim) {
+         std::vector<int64_t> sizes = {1, 1, 1};
+         sizes[static_cast<size_t>(dim)] = h.size(dim);
+         std::vector<double> values;
+         for (int64_t i = 0; i < h.size(dim); ++i) values.push_back(static_cast<double>(i) + 1);
+         return torch::tensor(values, h.options()).view(sizes);
+       }},
+      {"tensor of the host's memory",
+       [](const at::Tensor& h, int64_t dim) {
+         static std::vector<double> values(64, 1.5);
+         std::vector<int64_t> sizes = {1, 1, 1};
+         sizes[static_cast<size_t>(dim)] = h.size(dim);
+         return torch::from_blob(values.data(), sizes, h.options());
+       }},
+      {"tril of ones", [](const at::Tensor& h, int64_t) { return torch::ones_like(h).tril(); }},
+      {"triu of ones", [](const at::Tensor& h, int64_t) { return torch::ones(h.sizes(), h.options()).triu(1); }},
+      {"ones, viewed",
+       [](const at::Tensor& h, int64_t dim) {
+         std::vector<int64_t> open = h.sizes().vec();
+         open[static_cast<size_t>(dim)] = h.size(dim) / 2;
+         open.insert(open.begin() + dim + 1, 2);
+         return torch::ones(h.sizes(), h.options()).view(open).flatten(dim, dim + 1);
+       }},
+      {"ones, of two",
+       [](const at::Tensor& h, int64_t) {
+         return at::cat({at::ones_like(h), at::zeros_like(h)}, 0);
+       }},
+      {"ones, stacked",
+       [](const at::Tensor& h, int64_t) {
+         return at::stack({at::ones_like(h), at::zeros_like(h)}, 0).select(0, 0);
+       }},
+      {"where", [](const at::Tensor& h,
+                   int64_t) { return at::where(at::ones_like(h).gt(0), at::full_like(h, 2), at::zeros_like(h)); }},
+      {"masked_fill",
+       [](const at::Tensor& h, int64_t) { return at::zeros_like(h).masked_fill(at::ones_like(h).gt(0), 4); }},
+      {"a bool", [](const at::Tensor& h, int64_t) { return at::ones_like(h).gt(0).to(at::kDouble); }},
+      {"index_put",
+       [](const at::Tensor& h, int64_t) {
+         return at::zeros_like(h).index_put_({at::ones({1}, at::kLong)}, at::ones({1}, h.options()));
+       }},
+      {"written in part",
+       [](const at::Tensor& h, int64_t) {
+         at::Tensor out = at::zeros_like(h);
+         out.select(0, 1).fill_(2);
+         return out;
+       }},
+      {"cumsum over another dim", [](const at::Tensor& h, int64_t) { return at::ones_like(h).cumsum(0); }},
+      {"softmax over another dim", [](const at::Tensor& h, int64_t) { return at::ones_like(h).softmax(0); }},
+      {"sum over another dim",
+       [](const at::Tensor& h, int64_t) { return at::ones(h.sizes(), h.options()).sum(0, /*keepdim=*/true); }},
+  };
+  return all;
+}
+
+// What is computed of a constant c with dims as h.
+struct Reduced {
+  const char* name;
+  std::function<Results(const at::Tensor& c, const at::Tensor& h, int64_t dim)> reduce;
+};
+
+const std::vector<Reduced>& Reductions() {
+  static const std::vector<Reduced> all = {
+      {"nothing", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c}; }},
+      {"sum over the dim", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.sum(d)}; }},
+      {"sum over the dim, kept",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.sum(d, true)}; }},
+      {"sum of all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.sum()}; }},
+      {"sum over another dim", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.sum(0)}; }},
+      {"mean over the dim", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.mean(d)}; }},
+      {"mean of all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.mean()}; }},
+      {"prod", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.prod(d)}; }},
+      {"norm", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.norm()}; }},
+      {"vector norm",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {at::linalg_vector_norm(c, 2, d)}; }},
+      {"amax", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.amax(d)}; }},
+      {"min of all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.min()}; }},
+      {"argmax", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.argmax(d)}; }},
+      {"median",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {std::get<0>(c.median(d))}; }},
+      {"any", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.gt(0).any(d)}; }},
+      {"all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.gt(0).all()}; }},
+      {"logsumexp", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.logsumexp(d)}; }},
+      {"last of cumsum",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results {
+         const at::Tensor sums = c.cumsum(d);
+         return {sums, sums.select(d, -1)};
+       }},
+      {"bincount",
+       [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results {
+         return {c.to(at::kLong).flatten().bincount()};
+       }},
+      {"count_nonzero", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.count_nonzero()}; }},
+      {"product with it",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results {
+         return {d == 2 ? c.matmul(c.transpose(1, 2)) : c.transpose(1, 2).matmul(c)};
+       }},
+      {"product of the shard with it",
+       [](const at::Tensor& c, const at::Tensor& h, int64_t d) -> Results {
+         const at::Tensor one = c.select(0, 0);
+         return {d == 2 ? h.matmul(one.transpose(0, 1)) : h.transpose(1, 2).matmul(one)};
+       }},
+      {"var",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.var(d, /*unbiased=*/false)}; }},
+      {"softmax", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.softmax(d)}; }},
+      {"sort", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {std::get<0>(c.sort(d))}; }},
+      {"product by elements",
+       [](const at::Tensor& c, const at::Tensor& h, int64_t) -> Results { return {h * c.narrow(0, 0, 1)}; }},
+      {"mean by a count",
+       [](const at::Tensor& c, const at::Tensor& h, int64_t d) -> Results {
+         return {h.sum(d) / c.narrow(0, 0, 1).sum(d)};
+       }},
+      {"sum and count",
+       [](const at::Tensor& c, const at::Tensor& h, int64_t d) -> Results {
+         return {h.sum(d) + c.narrow(0, 0, 1).sum(d)};
+       }},
+      {"mean squared error",
+       [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {at::mse_loss(c, at::zeros_like(c))}; }},
+      {"summed squared error",
+       [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results {
+         return {at::mse_loss(c, at::zeros_like(c), at::Reduction::Sum)};
+       }},
+      {"positions", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {at::nonzero(c)}; }},
+      {"one element", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.select(d, 0)}; }},
+      {"sum of the first elements",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.narrow(d, 0, 1).sum(d)}; }},
+      {"sum of the first half",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results {
+         return {c.narrow(d, 0, c.size(d) / 2).sum(d)};
+       }},
+      {"sum of two, one after the other",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results {
+         return {at::cat({c, c}, d).sum(d)};
+       }},
+  };
+  return all;
+}
+
+TEST_CASE("constants as large as a shard are typed as their numbers are") {
+  std::map<std::string, int64_t> table;
+  for (const bool transposed : {false, true}) {
+    for (const Made& made : AllConstants()) {
+      for (const Reduced& reduced : Reductions()) {
+        const Judged judged = JudgeProgram(
+            [&](const at::Tensor& h, int64_t dim) {
+              Results out = {made.make(h, dim)};
+              for (const at::Tensor& one : reduced.reduce(out.front(), h, dim)) out.push_back(one);
+              return out;
+            },
+            transposed);
+        INFO(made.name << ": " << reduced.name << (transposed ? ", transposed" : "") << "\n" << judged.text);
+        CHECK_FALSE((!judged.right && judged.found == Found::kProven));
+        CHECK_FALSE((judged.right && judged.found == Found::kFault));
+        constexpr std::array kNames = {"proven", "unproven", "fault"};
+        const std::string row =
+            (judged.right ? "right, " : "wrong, ") + std::string(kNames[static_cast<size_t>(judged.found)]);
+        ++table[row];
+        if (judged.right && judged.found == Found::kUnproven)
+          std::cout << "  right, unproven: " << made.name << ": " << reduced.name << (transposed ? ", transposed" : "")
+                    << "\n";
+      }
+    }
+  }
+  std::cout << "constants as large as a shard:";
+  for (const auto& [what, count] : table) std::cout << " " << what << ": " << count << ";";
+  std::cout << "\n";
+}
+
+}  // namespace
+}  // namespace moonshard::test
