@@ -474,6 +474,12 @@ void StepSizes::NoteMade(const CheckedOperator& op, Run& run) {
   for (const at::Tensor& output : op.outputs) sizes.push_back(output.sizes().vec());
 }
 
+OperatorChecker::HostTensorObserver StepSizes::HostTensorRecorder() {
+  return [this](const std::string& path, bool backward, at::IntArrayRef sizes) {
+    runs_[{path, backward}].made[std::string(OperatorChecker::kHostTensor)].push_back({sizes.vec()});
+  };
+}
+
 // The k-th call of an operator in a module is the k-th call of it at one rank: each operator is counted by itself, since
 // one more copy or view of a step says nothing of the constants that it makes. Where a module makes another number of
 // constants, a pair may be wrong; the sizes that follow from it are then compared with those at one rank.

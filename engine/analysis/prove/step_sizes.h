@@ -57,6 +57,8 @@ class StepSizes {
   std::function<void(const CheckedOperator&)> Recorder(int index);
   // Returns an observer for OperatorChecker::ObserveRegions that counts the calls of rings, under the same conditions.
   OperatorChecker::RegionObserver RegionRecorder();
+  // Returns an observer for OperatorChecker::ObserveHostTensors that records their sizes, in the step with one rank.
+  OperatorChecker::HostTensorObserver HostTensorRecorder();
   // Returns what the step of this record, which has one rank on the axis, has made of given sizes, for
   // OperatorChecker::CompareMade. Counts the calls, so that a checker needs one of its own; the StepSizes must outlive
   // the checker.

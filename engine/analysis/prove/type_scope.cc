@@ -120,7 +120,10 @@ struct TypeScope::State final : CallObserver {
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
     std::vector<std::function<void(const CheckedOperator&)>> observers;
     if (options.observer) observers.push_back(options.observer);
-    if (options.record != nullptr) observers.push_back(options.record->Recorder(-1));
+    if (options.record != nullptr) {
+      observers.push_back(options.record->Recorder(-1));
+      checker.ObserveHostTensors(options.record->HostTensorRecorder());
+    }
     AxisSet compared;
     const StepSizes* one_rank = options.without_cp != nullptr ? options.without_cp : options.unsharded;
     if (one_rank != nullptr) {

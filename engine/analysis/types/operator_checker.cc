@@ -137,6 +137,19 @@ bool HasOrigin(const AxisType& type) {
   return type.is_partial() || type.is(TypeKind::kVarying) || type.is(TypeKind::kRouted) || type.is_shard();
 }
 
+// The dims of a tensor of sizes `own` that are shards of those with one rank; 0 if a dim has another size that is not
+// that of a shard.
+uint64_t LocalDims(at::IntArrayRef own, at::IntArrayRef full, int64_t ranks) {
+  if (own.size() != full.size()) return 0;
+  uint64_t local = 0;
+  for (size_t d = 0; d < std::min<size_t>(full.size(), 64); ++d) {
+    if (own[d] == full[d]) continue;
+    if (own[d] > full[d] || own[d] * ranks <= full[d] - ranks) return 0;
+    local |= uint64_t{1} << d;
+  }
+  return local;
+}
+
 // The first operand with an origin that is as `type` is, or at all where `type` is null.
 std::shared_ptr<const std::string> OriginAmong(c10::ArrayRef<AxisType> types, const AxisType* type) {
   for (const AxisType& operand : types) {
@@ -262,8 +275,23 @@ bool OperatorChecker::Assume(const at::Tensor& tensor, const TensorType* known) 
     const bool own = IsDataAxis(axis.axis) && tensor.dim() > 0;
     type.push_back(own ? AxisType::Outside() : AxisType::Replicate());
   }
+  NoteHostTensor(tensor, type);
   SetType(tensor, std::move(type));
   return true;
+}
+
+void OperatorChecker::NoteHostTensor(const at::Tensor& tensor, TensorType& type) const {
+  const ModulePath::Place place = path_.Here();
+  if (host_tensor_observer_) host_tensor_observer_(place.path, place.backward, tensor.sizes());
+  if (!made_alone_ || made_axis_ < 0) return;
+  const auto* const alone = made_alone_(place.path, place.backward, kHostTensor);
+  if (alone == nullptr) return;
+  const uint64_t local = LocalDims(tensor.sizes(), alone->front(), axes_[static_cast<size_t>(made_axis_)].ranks);
+  if (local == 0) return;
+  AxisType& here = type[static_cast<size_t>(made_axis_)];
+  here = AxisType::Uniform(tensor.dim());
+  here.unwritten = true;
+  here.local = local;
 }
 
 // What a region makes is what it says in the end; until then nothing. A region's result may have been an operand's
@@ -596,17 +624,8 @@ void OperatorChecker::SetLocal(const Entry& entry, const Call& call, size_t axis
   if (type.uniform == 0 || !type.is_replicate() || call.alone == nullptr || static_cast<int>(axis) != made_axis_)
     return;
   if (i >= call.alone->size() || (*call.alone)[i].size() != call.products[i].sizes.size()) return;
-  const std::vector<int64_t>& full = (*call.alone)[i];
-  const int64_t ranks = axes_[axis].ranks;
-  uint64_t local = 0;
-  bool as_shard = true;
-  for (size_t d = 0; d < std::min<size_t>(full.size(), 64); ++d) {
-    const int64_t own = call.products[i].sizes[d];
-    if (own == full[d]) continue;
-    as_shard = as_shard && own < full[d] && own * ranks > full[d] - ranks;
-    if (own < full[d] && own * ranks > full[d] - ranks) local |= uint64_t{1} << d;
-  }
-  if (entry.views && (!as_shard || local == 0)) return;
+  const uint64_t local = LocalDims(call.products[i].sizes, (*call.alone)[i], axes_[axis].ranks);
+  if (entry.views && local == 0) return;
   type.local = local & type.uniform;
 }
 

@@ -108,6 +108,11 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   using MadeAlone = std::function<const std::vector<std::vector<int64_t>>*(const std::string& path, bool backward,
                                                                            std::string_view name)>;
   void CompareMade(MeshAxis axis, MadeAlone made);
+  // The name under which MadeAlone has the sizes of tensors that were created outside of the step, in the order of their
+  // first use; and an observer that is called for each of them.
+  static constexpr std::string_view kHostTensor = "tensor of the host";
+  using HostTensorObserver = std::function<void(const std::string& path, bool backward, at::IntArrayRef sizes)>;
+  void ObserveHostTensors(HostTensorObserver observer) { host_tensor_observer_ = std::move(observer); }
   // Whether an operator, by its name without overload and namespace ("ones"), gives its result sizes that are among its
   // arguments.
   static bool TakesSizes(std::string_view base);
@@ -216,6 +221,8 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Call for a tensor that is not a leaf and has no type on these axes; `known`: TypeOf(tensor). If the tensor can be a
   // constant, sets its type (replicated, along data-parallel axes `outside`) and returns true.
   bool Assume(const at::Tensor& tensor, const TensorType* known);
+  // Sets the dims of a tensor of the host that are as long as a shard.
+  void NoteHostTensor(const at::Tensor& tensor, TensorType& type) const;
   void MakeVoid(const c10::Stack& stack, size_t results) const;
   // Whether `layout` allows `type`. `full_size` is the full size of the dim that `layout` shards; -1: the size of the
   // map of `type`. `nested`: the map that `layout` gives the dim if another axis shards it too; null: as without one.
@@ -246,6 +253,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   AxisSet sizes_compared_;
   int made_axis_ = -1;  // the axis along which `made_alone_` has one rank
   MadeAlone made_alone_;
+  HostTensorObserver host_tensor_observer_;
   bool one_element_ = false;  // the sharded dim of shards of one element was
                               // ambiguous for an operator
   std::set<std::string, std::less<>> trusted_;

@@ -35,7 +35,6 @@ AxisTypes Cat(Operands& o) {
   size_t partial = 0;
   bool alike = true;  // the partial ones
   size_t other = 0;   // not a shard, not empty
-  size_t local = 0;   // of those, the ones that are as long as a shard along the concatenated dim
   bool uniform = true;
   std::vector<int64_t> parts;
   std::vector<IndexMapPtr> maps;
@@ -51,8 +50,9 @@ AxisTypes Cat(Operands& o) {
       result = type;
       continue;
     }
-    const bool as_long = !stack && type.is_replicate() && type.local_along(dim);
-    local += as_long ? 1 : 0;
+    // One after the other, constants that are as long as a shard are no longer equal elements.
+    if (!stack && type.is_replicate() && type.local_along(dim) && o.size() > 1)
+      type = AxisType::Shard(dim, o.sizes(i)[static_cast<size_t>(dim)]);
     if (!type.is_shard()) {
       ++other;
       uniform = uniform && type.uniform_along(dim);
@@ -87,9 +87,6 @@ AxisTypes Cat(Operands& o) {
                   SuggestedFix::kMakeSum)};
     if (!alike) return {o.Unproven("no rule for partial tensors of different kinds")};
     return {result};
-  }
-  if (local > 0 && cut + other > 1 && (!cut || result.dim == dim)) {
-    return {o.Unproven(Phrase("a constant that is as long as a shard is concatenated along dim ", dim))};
   }
   if (!cut) {
     if (uniform && o.size() == 1) {

@@ -20,6 +20,7 @@ namespace {
 enum class Kind {
   kSum,
   kMean,
+  kCount,       // of elements that are not 0
   kOneOf,       // of equal elements, the element: a maximum
   kPositionOf,  // argmax
   kGrows,       // of equal elements other than 0, a number that grows with their number: a norm
@@ -35,7 +36,8 @@ bool AreUniform(const AxisType& type, const std::vector<int64_t>& dims) {
 // a tensor of the full size has.
 AxisType ReduceLocal(Operands& o, const std::vector<int64_t>& over, const AxisType& result, Kind kind) {
   switch (kind) {
-    case Kind::kSum: return o.type(0).zero ? result : AxisType::Partial();
+    case Kind::kSum:
+    case Kind::kCount: return o.type(0).zero ? result : AxisType::Partial();
     case Kind::kMean:
     case Kind::kOneOf: return result;
     case Kind::kPositionOf:
@@ -68,7 +70,7 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
         !goes(other.dim)) {
       return o.Unproven("the sharded dim of shards of one element is ambiguous");
     }
-    if (kind == Kind::kSum) return AxisType::Partial();
+    if (kind == Kind::kSum || kind == Kind::kCount) return AxisType::Partial();
     if (kind == Kind::kMean) return MeanOfShards(o, type);
     return o.Fault(
         Quoted(o.name(), Phrase(" over dim ", type.dim, " covers only the local shard; all-gather the dim first")));
@@ -79,7 +81,7 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
   for (int64_t d = 0; d < dims; ++d) to.push_back(goes(d) ? (keep ? place++ : -1) : place++);
   AxisType result = type.is_replicate() ? MapDims(type, to) : OfNewValues(type);
   // A sum of zeros is zero, the logarithm of a sum of their exponentials is not.
-  result.zero = type.zero && (kind == Kind::kSum || kind == Kind::kMean);
+  result.zero = type.zero && (kind == Kind::kSum || kind == Kind::kMean || kind == Kind::kCount);
   result.behind = -1;
   if (type.is_replicate()) {
     bool local = false;
@@ -100,6 +102,15 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
     for (int64_t d = 0; d < type.dim; ++d) result.dim -= goes(d) ? 1 : 0;
   }
   return result;
+}
+
+// (x, dim) -> values, indices. Any of equal elements is the median; which one, the ranks need not agree on.
+AxisTypes Median(Operands& o) {
+  const AxisType& type = o.type(0);
+  const std::vector<int64_t> over = o.Ints(o.Named("dim"));
+  const AxisType values = Reduce(o, over, o.Flag(o.Named("keepdim")), Kind::kOneOf);
+  if (over.empty() || !type.is_replicate() || !type.local_along(o.Dim(o.Named("dim"), o.dims(0)))) return {values};
+  return {values, AxisType::Of(TypeKind::kVarying)};
 }
 
 template <Kind kKind>
@@ -170,7 +181,10 @@ AxisTypes SoftmaxBackward(Operands& o) {
 AxisTypes Order(Operands& o) {
   const size_t dim = o.Named("dim");
   const bool given = dim < o.arguments() && o.argument(dim).isInt();
-  const AxisType one = Along(o, given ? o.Dim(dim, o.dims(0)) : o.dims(0) - 1, false, /*grows=*/false);
+  const int64_t along = given ? o.Dim(dim, o.dims(0)) : o.dims(0) - 1;
+  // Of equal elements the order is any.
+  if (o.name() == "sort" && o.type(0).local_along(along)) return {o.type(0), AxisType::Of(TypeKind::kVarying)};
+  const AxisType one = Along(o, along, false, /*grows=*/false);
   return {one, one};
 }
 
@@ -189,10 +203,12 @@ AxisTypes ReadNumber(Operands& o) {
 void AddReductionRules(RuleTable& table) {
   table.AddAten({"sum"}, OverDims<Kind::kSum>);
   table.AddAten({"mean"}, OverDims<Kind::kMean>);
+  table.AddAten({"count_nonzero"}, OverDims<Kind::kCount>);
   table.AddAten({"amax", "amin", "all", "any", "max", "min", "aminmax"}, OverDims<Kind::kOneOf>);
+  table.AddAten({"median", "mode"}, Median);
   table.AddAten({"argmax", "argmin"}, OverDims<Kind::kPositionOf>);
   table.AddAten({"logsumexp", "linalg_vector_norm", "norm"}, OverDims<Kind::kGrows>);
-  table.AddAten({"prod", "mode", "median", "var", "std", "var_mean", "std_mean"}, OverDims<Kind::kOther>);
+  table.AddAten({"prod", "var", "std", "var_mean", "std_mean"}, OverDims<Kind::kOther>);
   table.AddAten({"_foreach_norm"}, ForeachNorm);
   table.AddAten({"_softmax", "_log_softmax", "_safe_softmax"}, Softmax);
   table.AddAten({"cumsum", "cumprod", "logcumsumexp"}, Cumulative);

@@ -43,13 +43,10 @@ size_t LocalOf(const AxisType& type, at::IntArrayRef sizes, std::pair<size_t, si
   return sizes[d] == 1 && to.first < to.second ? to.second - 1 : to.second;
 }
 
-// Which dims of the new shape are uniform: those of a group of dims that hold the same elements, where the whole group
-// was.
-AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
-  AxisType result = type;
-  result.uniform = 0;
-  result.local = 0;
-  if (type.uniform == 0) return result;
+// Calls visit(begin, end, made_begin, made_end) for each group of dims [begin, end) and [made_begin, made_end) that hold the
+// same elements.
+template <class Visit>
+void ForEachGroup(at::IntArrayRef from, at::IntArrayRef to, Visit&& visit) {
   size_t i = 0;
   size_t j = 0;
   while (i < from.size() || j < to.size()) {
@@ -63,18 +60,47 @@ AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef
       } else if (have > want && j < to.size()) {
         want *= SizeOf(to, j++);
       } else {
-        return result;
+        return;
       }
     }
-    bool uniform = true;
-    for (size_t d = begin; d < i; ++d)
-      uniform = uniform && (from[d] == 1 || type.uniform_along(static_cast<int64_t>(d)));
-    for (size_t d = made; uniform && d < j; ++d) result.uniform |= uint64_t{1} << d;
-    if (!uniform || type.local == 0) continue;
-    if (const size_t local = LocalOf(type, from, {begin, i}, to, {made, j}); local < j)
-      result.local |= uint64_t{1} << local;
+    visit(begin, i, made, j);
   }
+}
+
+bool IsUniform(const AxisType& type, at::IntArrayRef sizes, size_t begin, size_t end) {
+  for (size_t d = begin; d < end; ++d) {
+    if (sizes[d] != 1 && !type.uniform_along(static_cast<int64_t>(d))) return false;
+  }
+  return true;
+}
+
+// Which dims of the new shape are uniform: those of a group of dims that hold the same elements, where the whole group
+// was.
+AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
+  AxisType result = type;
+  result.uniform = 0;
+  result.local = 0;
+  if (type.uniform == 0) return result;
+  ForEachGroup(from, to, [&](size_t begin, size_t end, size_t made, size_t made_end) {
+    if (!IsUniform(type, from, begin, end)) return;
+    for (size_t d = made; d < made_end; ++d) result.uniform |= uint64_t{1} << d;
+    if (type.local == 0) return;
+    const size_t local = LocalOf(type, from, {begin, end}, to, {made, made_end});
+    if (local < made_end) result.local |= uint64_t{1} << local;
+  });
   return result;
+}
+
+// The dim along which a constant is as long as a shard, if a view joins it with dims of other elements; else -1.
+int64_t JoinedLocal(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
+  int64_t joined = -1;
+  if (type.local == 0) return joined;
+  ForEachGroup(from, to, [&](size_t begin, size_t end, size_t, size_t) {
+    if (IsUniform(type, from, begin, end)) return;
+    for (size_t d = begin; d < end; ++d)
+      joined = type.local_along(static_cast<int64_t>(d)) ? static_cast<int64_t>(d) : joined;
+  });
+  return joined;
 }
 
 // Whether a dim of size 1 begins behind `before` elements, after `skip` others of size 1.
@@ -269,6 +295,12 @@ AxisTypes View(Operands& o) {
   if (type.is_shard()) {
     const AxisType rows = RowsOfParts(type, o.sizes(0), o.made());
     return {PartsOfRows(o, ViewShard(o, rows, o.sizes(0), o.made()), o.made())};
+  }
+  if (const int64_t joined = JoinedLocal(type, o.sizes(0), o.made()); joined >= 0) {
+    // The elements are equal along some of the joined dims only.
+    if (type.local != uint64_t{1} << joined)
+      return {o.Unproven("a view of a constant that is as long as a shard along two dims")};
+    return {ViewShard(o, AxisType::Shard(joined, o.sizes(0)[static_cast<size_t>(joined)]), o.sizes(0), o.made())};
   }
   return {ViewUniform(type, o.sizes(0), o.made())};
 }

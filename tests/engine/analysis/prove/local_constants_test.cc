@@ -6,6 +6,8 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "engine/runtime/nn/hook.h"
 #include "engine/runtime/nn/linear.h"
 #include "tests/engine/analysis/prove/step.h"
+#include "tests/support/ranks.h"
 #include "tests/support/styles.h"
 
 namespace moonshard::test {
@@ -255,6 +258,25 @@ const std::vector<Made>& AllConstants() {
        [](const at::Tensor& h, int64_t) {
          return at::zeros_like(h).index_put_({at::ones({1}, at::kLong)}, at::ones({1}, h.options()));
        }},
+      {"scatter",
+       [](const at::Tensor& h, int64_t) {
+         const at::Tensor index = at::ones_like(h, h.options().dtype(at::kLong)).narrow(0, 0, 1);
+         return at::zeros_like(h).scatter(0, index, 3.0);
+       }},
+      {"one_hot",
+       [](const at::Tensor& h, int64_t dim) {
+         const at::Tensor ids = torch::ones({h.size(dim)}, h.options().dtype(at::kLong));
+         const at::Tensor hot = at::one_hot(ids, 3).to(at::kDouble);
+         return dim == 2 ? hot.t().unsqueeze(0) : hot.unsqueeze(0);
+       }},
+      {"rows of a table",
+       [](const at::Tensor& h, int64_t dim) {
+         const at::Tensor ids = torch::ones({h.size(dim)}, h.options().dtype(at::kLong));
+         const at::Tensor rows = at::embedding(at::ones({3, 3}, h.options()).cumsum(1), ids);
+         return dim == 2 ? rows.t().unsqueeze(0) : rows.unsqueeze(0);
+       }},
+      {"rows at an index", [](const at::Tensor& h,
+                              int64_t) { return at::ones(h.sizes(), h.options()).index({at::zeros({4}, at::kLong)}); }},
       {"written in part",
        [](const at::Tensor& h, int64_t) {
          at::Tensor out = at::zeros_like(h);
@@ -277,7 +299,7 @@ struct Reduced {
 
 const std::vector<Reduced>& Reductions() {
   static const std::vector<Reduced> all = {
-      {"nothing", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c}; }},
+      {"nothing", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.clone()}; }},
       {"sum over the dim", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.sum(d)}; }},
       {"sum over the dim, kept",
        [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.sum(d, true)}; }},
@@ -293,7 +315,9 @@ const std::vector<Reduced>& Reductions() {
       {"min of all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.min()}; }},
       {"argmax", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.argmax(d)}; }},
       {"median",
-       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {std::get<0>(c.median(d))}; }},
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results {
+         return {std::get<0>(c.contiguous().median(d))};
+       }},
       {"any", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.gt(0).any(d)}; }},
       {"all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.gt(0).all()}; }},
       {"logsumexp", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.logsumexp(d)}; }},
@@ -324,7 +348,7 @@ const std::vector<Reduced>& Reductions() {
        [](const at::Tensor& c, const at::Tensor& h, int64_t) -> Results { return {h * c.narrow(0, 0, 1)}; }},
       {"mean by a count",
        [](const at::Tensor& c, const at::Tensor& h, int64_t d) -> Results {
-         return {h.sum(d) / c.narrow(0, 0, 1).sum(d)};
+         return {h.sum(d) / (c.narrow(0, 0, 1) + 1).sum(d)};
        }},
       {"sum and count",
        [](const at::Tensor& c, const at::Tensor& h, int64_t d) -> Results {
@@ -380,6 +404,152 @@ TEST_CASE("constants as large as a shard are typed as their numbers are") {
   std::cout << "constants as large as a shard:";
   for (const auto& [what, count] : table) std::cout << " " << what << ": " << count << ";";
   std::cout << "\n";
+}
+
+// A step whose module uses a parameter b [1] beside its shard.
+using Forward = std::function<at::Tensor(const at::Tensor& h, const at::Tensor& b)>;
+
+struct WithParameterImpl : torch::nn::Module {
+  explicit WithParameterImpl(Forward f) : body(std::move(f)) {
+    up = register_module("up", nn::Linear(torch::nn::LinearOptions(4, kFeatures)));
+    b = register_parameter("b", torch::full({1}, 0.3));
+  }
+  at::Tensor forward(const at::Tensor& x) { return body(up(x), b); }
+  Forward body;
+  nn::Linear up = nullptr;
+  at::Tensor b;
+};
+MOONSHARD_MODULE(WithParameter);
+
+struct AroundImpl : torch::nn::Module {
+  explicit AroundImpl(const Forward& body) { block = register_module("block", WithParameter(body)); }
+  at::Tensor forward(const at::Tensor& x) { return block(x).pow(2).mean(); }
+  WithParameter block = nullptr;
+};
+
+struct StepCase {
+  const char* name;
+  bool terms;   // whether the module's result is declared partial
+  bool shared;  // whether b is declared shared, and its gradient summed
+  bool right;   // by numbers
+  Forward body;
+};
+
+Plan PlanOf(const StepCase& one) {
+  Style block;
+  block.name = "block";
+  block.params = {{"b", one.shared ? Layout::Shared() : Layout::Replicate()}};
+  block.outputs = {Redistribution{one.terms ? Layout::Partial() : Layout::Replicate(), Layout::Replicate()}};
+  return PlanOfRules("step", {{"block", block}, {"block.up", ColwiseStyle()}});
+}
+
+std::shared_ptr<AroundImpl> NetOf(const StepCase& one) {
+  torch::manual_seed(3);
+  auto net = std::make_shared<AroundImpl>(one.body);
+  net->to(at::kDouble);
+  return net;
+}
+
+at::Tensor InputOf() {
+  torch::manual_seed(4);
+  return torch::rand({2, 3, 4}, at::kDouble);
+}
+
+// The loss, and the gradients of b and of this rank's weight.
+Results NumbersOf(const StepCase& one, const DeviceMesh& mesh) {
+  static std::mutex seeds;
+  std::shared_ptr<AroundImpl> net;
+  at::Tensor x;
+  {
+    const std::lock_guard lock(seeds);
+    net = NetOf(one);
+    x = InputOf();
+  }
+  const auto applied = ParallelizeModule(*net, PlanOf(one), mesh);
+  const at::Tensor loss = net->forward(x);
+  loss.backward();
+  const at::Tensor of_b = net->block->b.grad().defined() ? net->block->b.grad() : at::zeros({1}, at::kDouble);
+  return {loss.detach(), of_b, net->block->up->weight.grad()};
+}
+
+bool AreRight(const StepCase& one) {
+  Results full;
+  std::array<Results, 2> made;
+  RunRanks("tp=1", [&](DeviceMesh& mesh) { full = NumbersOf(one, mesh); });
+  RunRanks("tp=2", [&](DeviceMesh& mesh) { made[static_cast<size_t>(mesh.rank())] = NumbersOf(one, mesh); });
+  for (const Results& own : made) {
+    if (!Same(own[0], full[0]) || !Same(own[1], full[1])) return false;
+  }
+  return Same(at::cat({made[0][2], made[1][2]}, 0), full[2]);
+}
+
+TEST_CASE("steps with constants as large as a shard are proven where their numbers are those of one rank") {
+  const std::vector<StepCase> cases = {
+      {"a mean by a count of ones", true, true, false,
+       [](const at::Tensor& h, const at::Tensor& b) {
+         return (h * b).sum(-1) / torch::ones(h.sizes(), h.options()).sum(-1);
+       }},
+      {"a mean by a sum of ones_like", true, true, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return (h * b).sum(-1) / at::ones_like(h).sum(-1); }},
+      {"a factor that counts", true, true, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return (h * b).sum(-1) * h.new_ones(h.sizes()).sum(); }},
+      {"a factor that is a norm", true, true, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return (h * b).sum(-1) * at::ones_like(h).norm(); }},
+      {"a factor that is a maximum", true, true, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return (h * b).sum(-1) * at::ones_like(h).amax(-1); }},
+      {"a count beside a sum", true, true, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return (h * b).sum(-1) + at::ones_like(h).sum(-1); }},
+      {"a product with ones", true, true, true,
+       [](const at::Tensor& h, const at::Tensor& b) {
+         return (h * b).matmul(torch::ones({h.size(-1), 1}, h.options())).squeeze(-1);
+       }},
+      {"a mask, and zeros that are added", true, true, true,
+       [](const at::Tensor& h, const at::Tensor& b) {
+         const at::Tensor mask = torch::full(h.sizes(), 1.0, h.options()).gt(0);
+         return (at::where(mask, h, at::zeros_like(h)) * b + torch::zeros({1}, h.options())).sum(-1);
+       }},
+      {"a constant of one element", true, true, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return (h * b * torch::ones({1}, h.options())).sum(-1); }},
+      {"noise of ones", true, true, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return (h * b * at::empty_like(h).fill_(1).div_(0.5)).sum(-1); }},
+      {"a parameter added to the shard", true, true, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return (h + b).sum(-1); }},
+      {"a parameter added to the shard, its gradient not summed", true, false, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return (h + b).sum(-1); }},
+      {"a parameter times ones", true, true, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return h.sum(-1) + (at::ones_like(h) * b).sum(-1); }},
+      {"a parameter times ones, its gradient not summed", true, false, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return h.sum(-1) + (at::ones_like(h) * b).sum(-1); }},
+      {"a parameter as long as the shard", true, true, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return h.sum(-1) + b.expand(h.sizes()).sum(-1); }},
+      {"a parameter as long as the shard, its gradient not summed", true, false, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return h.sum(-1) + b.expand(h.sizes()).sum(-1); }},
+      {"a count that every rank takes for its own", false, true, false,
+       [](const at::Tensor& h, const at::Tensor& b) {
+         return torch::ones(h.sizes(), h.options()).sum(-1) * b + 0 * h.detach().sum();
+       }},
+  };
+  for (const StepCase& one : cases) {
+    const bool right = AreRight(one);
+    const Proof proof = ProveAtTwoSizes(MeshShape::Parse("tp=2").ValueOrThrow(),
+                                        [&](const DeviceMesh& mesh, const TypeOptions& options) {
+                                          const auto net = NetOf(one);
+                                          const auto applied = ParallelizeModule(*net, PlanOf(one), mesh);
+                                          TypeScope scope(*applied, options);
+                                          try {
+                                            const at::Tensor loss = net->forward(InputOf());
+                                            scope.Loss(loss);
+                                            loss.backward();
+                                          } catch (const c10::Error& error) {
+                                            scope.Stopped(error.what_without_backtrace());
+                                          }
+                                          return scope.Finish();
+                                        });
+    INFO(one.name << "\n" << ToText(proof));
+    CHECK(right == one.right);
+    CHECK(proof.holds() == right);
+    CHECK(proof.faults.empty() == right);
+  }
 }
 
 }  // namespace
