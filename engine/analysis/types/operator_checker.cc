@@ -223,10 +223,26 @@ void OperatorChecker::CompareMade(MeshAxis axis, MadeAlone made) {
 }
 
 bool OperatorChecker::TakesSizes(std::string_view base) {
-  constexpr std::array<std::string_view, 19> kNames = {
-      "ones",         "zeros",     "full",           "empty",  "empty_strided",   "new_ones",          "new_zeros",
-      "new_full",     "new_empty", "slice",          "narrow", "expand",          "new_empty_strided", "view",
-      "_unsafe_view", "reshape",   "_reshape_alias", "split",  "split_with_sizes"};
+  constexpr std::array<std::string_view, 20> kNames = {"ones",
+                                                       "zeros",
+                                                       "full",
+                                                       "empty",
+                                                       "empty_strided",
+                                                       "new_ones",
+                                                       "new_zeros",
+                                                       "new_full",
+                                                       "new_empty",
+                                                       "slice",
+                                                       "narrow",
+                                                       "expand",
+                                                       "new_empty_strided",
+                                                       "view",
+                                                       "_unsafe_view",
+                                                       "reshape",
+                                                       "_reshape_alias",
+                                                       "split",
+                                                       "split_with_sizes",
+                                                       "repeat"};
   return std::ranges::find(kNames, base) != kNames.end();
 }
 
@@ -767,7 +783,10 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     type.by_value = by_value;
     if (!entry.keeps_copies) type.copies = 0;
     SetLocal(entry, call, axis, i, type);
-    type.unwritten = type.unwritten && (entry.views || entry.base.find("empty") != std::string::npos);
+    // Where an operator writes into places of it, the rest stays as it was.
+    const bool written =
+        entry.into_places && !entry.overwrites && type.local != 0 && !types.empty() && types[0].unwritten;
+    type.unwritten = written || (type.unwritten && (entry.views || entry.base.find("empty") != std::string::npos));
     if (type.is_replicate() && !type.zero) type.map = nullptr;
     if (!type.is_shard()) type.chosen = nullptr;
     if (type.chosen != nullptr) {

@@ -39,6 +39,7 @@ AxisType WithShard(const AxisType& before, int64_t dims, const AxisType& written
 // Sets the dims along which a tensor still has equal elements after a write: those that the view has in full, and that
 // are equal in what was written.
 void KeepEqual(const AxisType& before, int64_t dims, const AxisType& written, const BoxInBase* box, AxisType& after) {
+  after.unwritten = before.unwritten;  // the rest of it
   if (box == nullptr || !before.is_replicate()) return;
   for (size_t j = 0; j < box->dims.size(); ++j) {
     const int64_t d = box->dims[j];
@@ -51,7 +52,6 @@ void KeepEqual(const AxisType& before, int64_t dims, const AxisType& written, co
 AxisType WithReplicate(const AxisType& before, int64_t dims, const AxisType& written, const BoxInBase* box) {
   if (written.zero && before.is_known()) {
     AxisType after = before;
-    after.unwritten = false;
     if (!before.zero) after.uniform = 0;
     if (!before.zero) KeepEqual(before, dims, written, box, after);
     return after;

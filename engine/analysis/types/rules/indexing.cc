@@ -184,6 +184,22 @@ AxisType AddAtShards(Operands& o, int64_t dim) {
   return x.is_shard() ? x : ShardOfConstant(o, dim, places);
 }
 
+// What is added at indices to x along dims of which one is in `local` of the replicated values or indices: each rank
+// adds as many as a shard is long.
+AxisType AddedLocally(Operands& o, const AxisType& x) {
+  if (x.is_replicate() && x.zero) return AxisType::Partial();
+  return o.Unproven("values that are as long as a shard are added to a tensor that is not zero");
+}
+
+// The dims other than `dim` along which the elements are equal in both x and what is written into it.
+AxisType OfEqualSlices(const AxisType& x, const AxisType& written, int64_t dim) {
+  AxisType result = AxisType::Replicate();
+  result.uniform = x.uniform & written.uniform;
+  if (dim < 64) result.uniform &= ~(uint64_t{1} << dim);
+  result.local = (x.local | written.local) & result.uniform;
+  return result;
+}
+
 // (x, dim, indices, source): x with source's slices added at the indices. Partial if each rank adds its own slices to
 // zeros.
 AxisTypes IndexAdd(Operands& o) {
@@ -251,7 +267,8 @@ AxisTypes IndexAdd(Operands& o) {
   }
   if (x.is_shard() && x.dim != dim && source.uniform_along(x.dim)) return {x};
   if (x.is_shard()) return {o.Fault("replicated slices are added to shards; each rank needs its shard of the slices")};
-  return {AxisType::Replicate()};
+  if ((source.local_along(dim) || places.local != 0) && !source.zero) return {AddedLocally(o, x)};
+  return {OfEqualSlices(x, source, dim)};
 }
 
 // A tensor of an index list.
@@ -544,6 +561,12 @@ AxisTypes Put(Operands& o, const Written& written, bool adds) {
   if (x.is_partial())
     return {o.Fault("a replicated tensor is written into a partial tensor; reduce the partial tensor first",
                     SuggestedFix::kMakeSum)};
+  bool local = at.local != 0;
+  for (int64_t d = 0; d < written.list.dims; ++d) {
+    const int64_t own = DimOfValues(o, written, written.list.at + d);
+    local = local || (own >= 0 && values.local_along(own));
+  }
+  if (local && adds && !values.zero) return {AddedLocally(o, x)};
   AxisType result = AxisType::Replicate();
   for (int64_t d = 0; d < o.dims(0) && d < 64; ++d) {
     const bool same = x.is_replicate() && x.uniform_along(d) && !written.list.indexes(d) &&
@@ -636,6 +659,21 @@ AxisTypes Scatter(Operands& o) {
   }
   const bool terms = o.size() > 2 && o.type(2).is_partial();
   if (terms && o.type(0).zero && places.is_replicate()) return {o.type(2)};
+  const bool of_zeros = o.size() > 2 && o.type(2).is_replicate() && o.type(2).zero;
+  bool local = false;
+  for (size_t i = 0; i < o.size(); ++i) {
+    if (!o.type(i).is_replicate() || o.type(i).local == 0 || o.dims(i) != o.made_dims()) continue;
+    local = local || (i > 0 && o.type(i).local_along(dim));
+    for (int64_t d = 0; d < o.made_dims(); ++d) {
+      const auto at = static_cast<size_t>(d);
+      if (d != dim && o.type(i).local_along(d) && o.sizes(i)[at] != o.made()[at])
+        return {o.Unproven("indices or values that are as long as a shard are written into a part of a tensor")};
+    }
+  }
+  if (local && o.name() != "scatter" && !of_zeros) {
+    if (!o.All(TypeKind::kReplicate)) return {o.Unproven("values that are as long as a shard are added to shards")};
+    return {AddedLocally(o, o.type(0))};
+  }
   const AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kLinear);
   // Where the indices are shorter than x, they write into its first elements: those of another rank.
   for (size_t i = 0; i < o.size() && result.is_shard(); ++i) {

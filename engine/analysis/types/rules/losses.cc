@@ -86,7 +86,12 @@ AxisTypes Elementwise(Operands& o) {
 // (gradient, values, targets, weight?, ...).
 AxisTypes ElementwiseBackward(Operands& o) {
   c10::SmallVector<Meeting, 4> meeting = AllOperands(o);
-  if (!o.type(0).is_partial()) return {Meet(o, meeting, o.made_dims(), Dependence::kAny)};
+  if (!o.type(0).is_partial()) {
+    const AxisType result = Meet(o, meeting, o.made_dims(), Dependence::kAny);
+    if (result.local != 0 && o.Int(o.Named("reduction"), kMean) == kMean)
+      return {o.Unproven("the gradient of a mean of constants that are as long as a shard")};
+    return {result};
+  }
   meeting.erase(meeting.begin());
   const AxisType values = Meet(o, meeting, o.made_dims(), Dependence::kAny);
   return {

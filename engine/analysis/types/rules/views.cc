@@ -373,6 +373,20 @@ AxisTypes Expand(Operands& o) {
   return {type};
 }
 
+// repeat(x, times): new dims in front, and each dim several times.
+AxisTypes Repeat(Operands& o) {
+  const AxisType& from = o.type(0);
+  if (!from.is_replicate()) return {o.Unproven("no rule")};
+  const int64_t added = o.made_dims() - o.dims(0);
+  auto to = Identity(o.dims(0));
+  for (int64_t& d : to) d += added;
+  AxisType type = MapDims(from, to);
+  for (int64_t d = 0; d < o.made_dims() && d < 64; ++d) {
+    if (d < added || o.sizes(0)[static_cast<size_t>(d - added)] == 1) type.uniform |= uint64_t{1} << d;
+  }
+  return {type};
+}
+
 // Elements [begin, begin + length) of dim `dim`, of a tensor that is in shards along it: all of them, or whole parts.
 AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64_t begin, int64_t length) {
   if (type.local_along(dim) && length != size) {
@@ -603,6 +617,7 @@ void AddViewRules(RuleTable& table) {
   table.AddAten({"unsqueeze"}, Unsqueeze);
   table.AddAten({"squeeze"}, Squeeze);
   table.AddAten({"expand", "expand_copy"}, Expand);
+  table.AddAten({"repeat"}, Repeat);
   table.AddAten({"slice", "narrow"}, Slice);
   table.AddAten({"select"}, Select);
   table.AddAten({"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"}, Split);

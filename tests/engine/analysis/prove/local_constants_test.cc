@@ -23,16 +23,16 @@
 namespace moonshard::test {
 namespace {
 
-constexpr int64_t kFeatures = 8;
+constexpr int64_t kShardedFeatures = 8;
 
-using Results = std::vector<at::Tensor>;
+using ConstantResults = std::vector<at::Tensor>;
 // Of a shard h [2, 3, 8 / ranks], or [2, 8 / ranks, 3], and the number of its sharded dim, what a program computes: its
 // result last, and in front of it what the result is computed from.
-using Program = std::function<Results(const at::Tensor& h, int64_t dim)>;
+using ConstantProgram = std::function<ConstantResults(const at::Tensor& h, int64_t dim)>;
 
 struct ConstantsImpl : torch::nn::Module {
-  ConstantsImpl(Program p, bool t) : program(std::move(p)), transposed(t) {
-    up = register_module("up", nn::Linear(torch::nn::LinearOptions(4, kFeatures)));
+  ConstantsImpl(ConstantProgram p, bool t) : program(std::move(p)), transposed(t) {
+    up = register_module("up", nn::Linear(torch::nn::LinearOptions(4, kShardedFeatures)));
   }
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor h = up(x);
@@ -44,33 +44,33 @@ struct ConstantsImpl : torch::nn::Module {
     }
     return h;
   }
-  Program program;
+  ConstantProgram program;
   bool transposed;
-  Results made;
+  ConstantResults made;
   std::vector<AxisType> types;
   nn::Linear up = nullptr;
 };
 MOONSHARD_MODULE(Constants);
 
 struct OuterImpl : torch::nn::Module {
-  OuterImpl(const Program& program, bool transposed) {
+  OuterImpl(const ConstantProgram& program, bool transposed) {
     block = register_module("block", Constants(program, transposed));
   }
   at::Tensor forward(const at::Tensor& x) { return block(x); }
   Constants block = nullptr;
 };
 
-struct Ran {
-  Results full;                 // with one rank
-  std::array<Results, 2> made;  // of two
-  AxisType type;                // of the result, on rank 0
+struct ConstantRun {
+  ConstantResults full;                 // with one rank
+  std::array<ConstantResults, 2> made;  // of two
+  AxisType type;                        // of the result, on rank 0
   bool faulty = false;
   bool holds = false;
   std::string text;
 };
 
-Ran RunProgram(const Program& program, bool transposed) {
-  Ran out;
+ConstantRun RunProgram(const ConstantProgram& program, bool transposed) {
+  ConstantRun out;
   for (int64_t rank = 0; rank < 2; ++rank) {
     const auto step = [&](const DeviceMesh& mesh, const TypeOptions& options) {
       torch::manual_seed(3);
@@ -97,73 +97,73 @@ Ran RunProgram(const Program& program, bool transposed) {
   return out;
 }
 
-bool Same(const at::Tensor& a, const at::Tensor& b) {
+bool SameValues(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && at::allclose(a.to(at::kDouble), b.to(at::kDouble), 1e-9, 1e-9, /*equal_nan=*/true);
 }
 
 // Whether the ranks' tensors are the full one: the same, terms of it, or its shards.
 bool IsOf(const at::Tensor& full, const at::Tensor& a, const at::Tensor& b) {
-  if (Same(a, full) && Same(b, full)) return true;
-  if (a.sizes() == full.sizes() && Same(a.to(at::kDouble) + b.to(at::kDouble), full)) return true;
+  if (SameValues(a, full) && SameValues(b, full)) return true;
+  if (a.sizes() == full.sizes() && SameValues(a.to(at::kDouble) + b.to(at::kDouble), full)) return true;
   for (int64_t d = 0; d < full.dim(); ++d) {
     if (a.dim() == full.dim() && a.sizes() == b.sizes() && a.size(d) * 2 == full.size(d) &&
-        Same(at::cat({a, b}, d), full))
+        SameValues(at::cat({a, b}, d), full))
       return true;
   }
   return false;
 }
 
 // Whether the result of the ranks is, as its type says, that of one rank.
-bool IsOfType(const Ran& ran) {
+bool IsOfType(const ConstantRun& ran) {
   const at::Tensor& full = ran.full.back();
   const at::Tensor& a = ran.made[0].back();
   const at::Tensor& b = ran.made[1].back();
   switch (ran.type.kind) {
     case TypeKind::kPartial: {
       const at::Tensor sum = a.to(at::kDouble) + b.to(at::kDouble);
-      return Same(ran.type.mean ? sum / 2 : sum, full);
+      return SameValues(ran.type.mean ? sum / 2 : sum, full);
     }
-    case TypeKind::kShard: return Same(at::cat({a, b}, ran.type.dim), full);
+    case TypeKind::kShard: return SameValues(at::cat({a, b}, ran.type.dim), full);
     case TypeKind::kReplicate: {
       at::Tensor shared = full;
       for (int64_t d = 0; d < full.dim(); ++d) {
         if (ran.type.local_along(d)) shared = shared.narrow(d, 0, shared.size(d) / 2);
       }
-      return Same(a, shared) && Same(b, shared);
+      return SameValues(a, shared) && SameValues(b, shared);
     }
     default: return false;
   }
 }
 
-enum class Found { kProven, kUnproven, kFault };
+enum class FoundBy { kProven, kUnproven, kFault };
 
 struct Judged {
   bool right = true;
-  Found found = Found::kProven;
+  FoundBy found = FoundBy::kProven;
   std::string text;
 };
 
-Judged JudgeProgram(const Program& program, bool transposed) {
-  const Ran ran = RunProgram(program, transposed);
+Judged JudgeProgram(const ConstantProgram& program, bool transposed) {
+  const ConstantRun ran = RunProgram(program, transposed);
   Judged out;
   out.text = ran.text + "  result: " + ran.type.ToString() + "\n";
-  out.found = ran.faulty ? Found::kFault : ran.holds ? Found::kProven : Found::kUnproven;
+  out.found = ran.faulty ? FoundBy::kFault : ran.holds ? FoundBy::kProven : FoundBy::kUnproven;
   const size_t count = ran.full.size();
   out.right = count > 0 && ran.made[0].size() == count && ran.made[1].size() == count;
   for (size_t i = 0; out.right && i < count; ++i) out.right = IsOf(ran.full[i], ran.made[0][i], ran.made[1][i]);
   // What is proven is right as its type says, and not in any other way.
-  if (out.found == Found::kProven) out.right = IsOfType(ran);
+  if (out.found == FoundBy::kProven) out.right = IsOfType(ran);
   return out;
 }
 
 // A constant of the sizes of h; of those of its last dims where it has fewer.
-struct Made {
+struct MadeConstant {
   const char* name;
   std::function<at::Tensor(const at::Tensor& h, int64_t dim)> make;
 };
 
-const std::vector<Made>& AllConstants() {
-  static const std::vector<Made> all = {
+const std::vector<MadeConstant>& AllConstants() {
+  static const std::vector<MadeConstant> all = {
       {"ones", [](const at::Tensor& h, int64_t) { return torch::ones(h.sizes(), h.options()); }},
       {"zeros", [](const at::Tensor& h, int64_t) { return torch::zeros(h.sizes(), h.options()); }},
       {"full", [](const at::Tensor& h, int64_t) { return torch::full(h.sizes(), 2.5, h.options()); }},
@@ -258,6 +258,10 @@ const std::vector<Made>& AllConstants() {
        [](const at::Tensor& h, int64_t) {
          return at::zeros_like(h).index_put_({at::ones({1}, at::kLong)}, at::ones({1}, h.options()));
        }},
+      {"repeated",
+       [](const at::Tensor& h, int64_t) {
+         return torch::ones({1, 1, 1}, h.options()).repeat(h.sizes());
+       }},
       {"scatter",
        [](const at::Tensor& h, int64_t) {
          const at::Tensor index = at::ones_like(h, h.options().dtype(at::kLong)).narrow(0, 0, 1);
@@ -294,82 +298,117 @@ const std::vector<Made>& AllConstants() {
 // What is computed of a constant c with dims as h.
 struct Reduced {
   const char* name;
-  std::function<Results(const at::Tensor& c, const at::Tensor& h, int64_t dim)> reduce;
+  std::function<ConstantResults(const at::Tensor& c, const at::Tensor& h, int64_t dim)> reduce;
 };
 
 const std::vector<Reduced>& Reductions() {
   static const std::vector<Reduced> all = {
-      {"nothing", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.clone()}; }},
-      {"sum over the dim", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.sum(d)}; }},
+      {"nothing", [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults { return {c.clone()}; }},
+      {"sum over the dim",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {c.sum(d)}; }},
       {"sum over the dim, kept",
-       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.sum(d, true)}; }},
-      {"sum of all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.sum()}; }},
-      {"sum over another dim", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.sum(0)}; }},
-      {"mean over the dim", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.mean(d)}; }},
-      {"mean of all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.mean()}; }},
-      {"prod", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.prod(d)}; }},
-      {"norm", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.norm()}; }},
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {c.sum(d, true)}; }},
+      {"sum of all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults { return {c.sum()}; }},
+      {"sum over another dim",
+       [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults { return {c.sum(0)}; }},
+      {"mean over the dim",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {c.mean(d)}; }},
+      {"mean of all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults { return {c.mean()}; }},
+      {"prod", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {c.prod(d)}; }},
+      {"norm", [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults { return {c.norm()}; }},
       {"vector norm",
-       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {at::linalg_vector_norm(c, 2, d)}; }},
-      {"amax", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.amax(d)}; }},
-      {"min of all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.min()}; }},
-      {"argmax", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.argmax(d)}; }},
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults {
+         return {at::linalg_vector_norm(c, 2, d)};
+       }},
+      {"amax", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {c.amax(d)}; }},
+      {"min of all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults { return {c.min()}; }},
+      {"argmax", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {c.argmax(d)}; }},
       {"median",
-       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results {
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults {
          return {std::get<0>(c.contiguous().median(d))};
        }},
-      {"any", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.gt(0).any(d)}; }},
-      {"all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.gt(0).all()}; }},
-      {"logsumexp", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.logsumexp(d)}; }},
+      {"any", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {c.gt(0).any(d)}; }},
+      {"all", [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults { return {c.gt(0).all()}; }},
+      {"logsumexp",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {c.logsumexp(d)}; }},
       {"last of cumsum",
-       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results {
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults {
          const at::Tensor sums = c.cumsum(d);
          return {sums, sums.select(d, -1)};
        }},
       {"bincount",
-       [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results {
+       [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults {
          return {c.to(at::kLong).flatten().bincount()};
        }},
-      {"count_nonzero", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {c.count_nonzero()}; }},
+      {"count_nonzero",
+       [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults { return {c.count_nonzero()}; }},
       {"product with it",
-       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results {
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults {
          return {d == 2 ? c.matmul(c.transpose(1, 2)) : c.transpose(1, 2).matmul(c)};
        }},
       {"product of the shard with it",
-       [](const at::Tensor& c, const at::Tensor& h, int64_t d) -> Results {
+       [](const at::Tensor& c, const at::Tensor& h, int64_t d) -> ConstantResults {
          const at::Tensor one = c.select(0, 0);
          return {d == 2 ? h.matmul(one.transpose(0, 1)) : h.transpose(1, 2).matmul(one)};
        }},
       {"var",
-       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.var(d, /*unbiased=*/false)}; }},
-      {"softmax", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.softmax(d)}; }},
-      {"sort", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {std::get<0>(c.sort(d))}; }},
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults {
+         return {c.var(d, /*unbiased=*/false)};
+       }},
+      {"softmax", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {c.softmax(d)}; }},
+      {"sort",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {std::get<0>(c.sort(d))}; }},
       {"product by elements",
-       [](const at::Tensor& c, const at::Tensor& h, int64_t) -> Results { return {h * c.narrow(0, 0, 1)}; }},
+       [](const at::Tensor& c, const at::Tensor& h, int64_t) -> ConstantResults { return {h * c.narrow(0, 0, 1)}; }},
       {"mean by a count",
-       [](const at::Tensor& c, const at::Tensor& h, int64_t d) -> Results {
+       [](const at::Tensor& c, const at::Tensor& h, int64_t d) -> ConstantResults {
          return {h.sum(d) / (c.narrow(0, 0, 1) + 1).sum(d)};
        }},
       {"sum and count",
-       [](const at::Tensor& c, const at::Tensor& h, int64_t d) -> Results {
+       [](const at::Tensor& c, const at::Tensor& h, int64_t d) -> ConstantResults {
          return {h.sum(d) + c.narrow(0, 0, 1).sum(d)};
        }},
       {"mean squared error",
-       [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {at::mse_loss(c, at::zeros_like(c))}; }},
+       [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults {
+         return {at::mse_loss(c, at::zeros_like(c))};
+       }},
       {"summed squared error",
-       [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results {
+       [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults {
          return {at::mse_loss(c, at::zeros_like(c), at::Reduction::Sum)};
        }},
-      {"positions", [](const at::Tensor& c, const at::Tensor&, int64_t) -> Results { return {at::nonzero(c)}; }},
-      {"one element", [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.select(d, 0)}; }},
+      {"count by index_add",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults {
+         const at::Tensor row = c.select(0, 0).select(d == 2 ? 0 : 1, 0);
+         return {at::zeros({3}, c.options()).index_add(0, torch::ones({row.size(0)}, at::kLong), row)};
+       }},
+      {"count by scatter_add",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults {
+         const at::Tensor row = c.select(0, 0).select(d == 2 ? 0 : 1, 0);
+         return {at::zeros({3}, c.options()).scatter_add(0, at::ones_like(row, at::kLong), row)};
+       }},
+      {"count by index_put",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults {
+         const at::Tensor row = c.select(0, 0).select(d == 2 ? 0 : 1, 0);
+         return {
+             at::zeros({3}, c.options()).index_put({torch::ones({row.size(0)}, at::kLong)}, row, /*accumulate=*/true)};
+       }},
+      {"put at an index",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults {
+         const at::Tensor row = c.select(0, 0).select(d == 2 ? 0 : 1, 0);
+         return {at::zeros({3}, c.options()).scatter(0, at::ones_like(row, at::kLong), row)};
+       }},
+      {"positions",
+       [](const at::Tensor& c, const at::Tensor&, int64_t) -> ConstantResults { return {at::nonzero(c)}; }},
+      {"one element",
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {c.select(d, 0)}; }},
       {"sum of the first elements",
-       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results { return {c.narrow(d, 0, 1).sum(d)}; }},
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults { return {c.narrow(d, 0, 1).sum(d)}; }},
       {"sum of the first half",
-       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results {
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults {
          return {c.narrow(d, 0, c.size(d) / 2).sum(d)};
        }},
       {"sum of two, one after the other",
-       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> Results {
+       [](const at::Tensor& c, const at::Tensor&, int64_t d) -> ConstantResults {
          return {at::cat({c, c}, d).sum(d)};
        }},
   };
@@ -379,23 +418,23 @@ const std::vector<Reduced>& Reductions() {
 TEST_CASE("constants as large as a shard are typed as their numbers are") {
   std::map<std::string, int64_t> table;
   for (const bool transposed : {false, true}) {
-    for (const Made& made : AllConstants()) {
+    for (const MadeConstant& made : AllConstants()) {
       for (const Reduced& reduced : Reductions()) {
         const Judged judged = JudgeProgram(
             [&](const at::Tensor& h, int64_t dim) {
-              Results out = {made.make(h, dim)};
+              ConstantResults out = {made.make(h, dim)};
               for (const at::Tensor& one : reduced.reduce(out.front(), h, dim)) out.push_back(one);
               return out;
             },
             transposed);
         INFO(made.name << ": " << reduced.name << (transposed ? ", transposed" : "") << "\n" << judged.text);
-        CHECK_FALSE((!judged.right && judged.found == Found::kProven));
-        CHECK_FALSE((judged.right && judged.found == Found::kFault));
+        CHECK_FALSE((!judged.right && judged.found == FoundBy::kProven));
+        CHECK_FALSE((judged.right && judged.found == FoundBy::kFault));
         constexpr std::array kNames = {"proven", "unproven", "fault"};
         const std::string row =
             (judged.right ? "right, " : "wrong, ") + std::string(kNames[static_cast<size_t>(judged.found)]);
         ++table[row];
-        if (judged.right && judged.found == Found::kUnproven)
+        if (judged.right && judged.found == FoundBy::kUnproven)
           std::cout << "  right, unproven: " << made.name << ": " << reduced.name << (transposed ? ", transposed" : "")
                     << "\n";
       }
@@ -407,22 +446,22 @@ TEST_CASE("constants as large as a shard are typed as their numbers are") {
 }
 
 // A step whose module uses a parameter b [1] beside its shard.
-using Forward = std::function<at::Tensor(const at::Tensor& h, const at::Tensor& b)>;
+using ShardForward = std::function<at::Tensor(const at::Tensor& h, const at::Tensor& b)>;
 
 struct WithParameterImpl : torch::nn::Module {
-  explicit WithParameterImpl(Forward f) : body(std::move(f)) {
-    up = register_module("up", nn::Linear(torch::nn::LinearOptions(4, kFeatures)));
+  explicit WithParameterImpl(ShardForward f) : body(std::move(f)) {
+    up = register_module("up", nn::Linear(torch::nn::LinearOptions(4, kShardedFeatures)));
     b = register_parameter("b", torch::full({1}, 0.3));
   }
   at::Tensor forward(const at::Tensor& x) { return body(up(x), b); }
-  Forward body;
+  ShardForward body;
   nn::Linear up = nullptr;
   at::Tensor b;
 };
 MOONSHARD_MODULE(WithParameter);
 
 struct AroundImpl : torch::nn::Module {
-  explicit AroundImpl(const Forward& body) { block = register_module("block", WithParameter(body)); }
+  explicit AroundImpl(const ShardForward& body) { block = register_module("block", WithParameter(body)); }
   at::Tensor forward(const at::Tensor& x) { return block(x).pow(2).mean(); }
   WithParameter block = nullptr;
 };
@@ -432,10 +471,10 @@ struct StepCase {
   bool terms;   // whether the module's result is declared partial
   bool shared;  // whether b is declared shared, and its gradient summed
   bool right;   // by numbers
-  Forward body;
+  ShardForward body;
 };
 
-Plan PlanOf(const StepCase& one) {
+Plan PlanOfStep(const StepCase& one) {
   Style block;
   block.name = "block";
   block.params = {{"b", one.shared ? Layout::Shared() : Layout::Replicate()}};
@@ -443,29 +482,29 @@ Plan PlanOf(const StepCase& one) {
   return PlanOfRules("step", {{"block", block}, {"block.up", ColwiseStyle()}});
 }
 
-std::shared_ptr<AroundImpl> NetOf(const StepCase& one) {
+std::shared_ptr<AroundImpl> StepNet(const StepCase& one) {
   torch::manual_seed(3);
   auto net = std::make_shared<AroundImpl>(one.body);
   net->to(at::kDouble);
   return net;
 }
 
-at::Tensor InputOf() {
+at::Tensor StepInput() {
   torch::manual_seed(4);
   return torch::rand({2, 3, 4}, at::kDouble);
 }
 
 // The loss, and the gradients of b and of this rank's weight.
-Results NumbersOf(const StepCase& one, const DeviceMesh& mesh) {
+ConstantResults StepNumbersOf(const StepCase& one, const DeviceMesh& mesh) {
   static std::mutex seeds;
   std::shared_ptr<AroundImpl> net;
   at::Tensor x;
   {
     const std::lock_guard lock(seeds);
-    net = NetOf(one);
-    x = InputOf();
+    net = StepNet(one);
+    x = StepInput();
   }
-  const auto applied = ParallelizeModule(*net, PlanOf(one), mesh);
+  const auto applied = ParallelizeModule(*net, PlanOfStep(one), mesh);
   const at::Tensor loss = net->forward(x);
   loss.backward();
   const at::Tensor of_b = net->block->b.grad().defined() ? net->block->b.grad() : at::zeros({1}, at::kDouble);
@@ -473,14 +512,14 @@ Results NumbersOf(const StepCase& one, const DeviceMesh& mesh) {
 }
 
 bool AreRight(const StepCase& one) {
-  Results full;
-  std::array<Results, 2> made;
-  RunRanks("tp=1", [&](DeviceMesh& mesh) { full = NumbersOf(one, mesh); });
-  RunRanks("tp=2", [&](DeviceMesh& mesh) { made[static_cast<size_t>(mesh.rank())] = NumbersOf(one, mesh); });
-  for (const Results& own : made) {
-    if (!Same(own[0], full[0]) || !Same(own[1], full[1])) return false;
+  ConstantResults full;
+  std::array<ConstantResults, 2> made;
+  RunRanks("tp=1", [&](DeviceMesh& mesh) { full = StepNumbersOf(one, mesh); });
+  RunRanks("tp=2", [&](DeviceMesh& mesh) { made[static_cast<size_t>(mesh.rank())] = StepNumbersOf(one, mesh); });
+  for (const ConstantResults& own : made) {
+    if (!SameValues(own[0], full[0]) || !SameValues(own[1], full[1])) return false;
   }
-  return Same(at::cat({made[0][2], made[1][2]}, 0), full[2]);
+  return SameValues(at::cat({made[0][2], made[1][2]}, 0), full[2]);
 }
 
 TEST_CASE("steps with constants as large as a shard are proven where their numbers are those of one rank") {
@@ -533,11 +572,11 @@ TEST_CASE("steps with constants as large as a shard are proven where their numbe
     const bool right = AreRight(one);
     const Proof proof = ProveAtTwoSizes(MeshShape::Parse("tp=2").ValueOrThrow(),
                                         [&](const DeviceMesh& mesh, const TypeOptions& options) {
-                                          const auto net = NetOf(one);
-                                          const auto applied = ParallelizeModule(*net, PlanOf(one), mesh);
+                                          const auto net = StepNet(one);
+                                          const auto applied = ParallelizeModule(*net, PlanOfStep(one), mesh);
                                           TypeScope scope(*applied, options);
                                           try {
-                                            const at::Tensor loss = net->forward(InputOf());
+                                            const at::Tensor loss = net->forward(StepInput());
                                             scope.Loss(loss);
                                             loss.backward();
                                           } catch (const c10::Error& error) {

@@ -116,6 +116,14 @@ TEST_CASE("memory that the host fills has no equal elements") {
       {"read", "unproven: aten::sum", [&] { return memory().sum(1); }},
       {"copied", "unproven: aten::clone", [&] { return memory().clone(); }},
       {"viewed, then read", "unproven: aten::add", [&] { return memory().t() + 1; }},
+      {"written in part", "unproven: aten::sum",
+       [&] {
+         at::Tensor made = memory();
+         made.select(0, 1).fill_(2);
+         return made.sum(1);
+       }},
+      {"written at indices", "unproven: aten::sum",
+       [&] { return memory().index_put_({Places({1})}, at::ones({1})).sum(1); }},
       {"read for its sizes", "partial", [&] { return at::ones_like(memory()).sum(1); }},
       {"of the full size, with a shard", "fault: a replicated tensor is combined with shards",
        [] {
