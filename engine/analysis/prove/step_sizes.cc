@@ -480,9 +480,9 @@ OperatorChecker::HostTensorObserver StepSizes::HostTensorRecorder() {
   };
 }
 
-// The k-th call of an operator in a module is the k-th call of it at one rank: each operator is counted by itself, since
-// one more copy or view of a step says nothing of the constants that it makes. Where a module makes another number of
-// constants, a pair may be wrong; the sizes that follow from it are then compared with those at one rank.
+// The k-th call of an operator in a module is paired with its k-th call at one rank. Each operator is counted by
+// itself: one more copy or view of a step says nothing of the constants that it makes. Where a module makes another
+// number of constants, a pair may be wrong; the sizes that follow from it are then compared with those at one rank.
 OperatorChecker::MadeAlone StepSizes::Made() const {
   using Calls = std::pair<const std::vector<std::vector<std::vector<int64_t>>>*, size_t>;
   return [this, at = std::map<Place, std::map<std::string, Calls, std::less<>>>()](

@@ -359,6 +359,7 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
   entry.collective = name.starts_with("c10d::");
   entry.takes_sizes = TakesSizes(entry.base);
   entry.reads_sizes = !entry.writes && (entry.base.ends_with("_like") || entry.base.starts_with("new_"));
+  entry.unwritten = entry.base.find("empty") != std::string::npos;
   entry.returns = op.schema().returns().size();
   const c10::AliasInfo* const alias = entry.returns == 0 ? nullptr : op.schema().returns()[0].alias_info();
   entry.views = !entry.writes && alias != nullptr && !alias->isWrite();
@@ -786,7 +787,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     // Where an operator writes into places of it, the rest stays as it was.
     const bool written =
         entry.into_places && !entry.overwrites && type.local != 0 && !types.empty() && types[0].unwritten;
-    type.unwritten = written || (type.unwritten && (entry.views || entry.base.find("empty") != std::string::npos));
+    type.unwritten = written || (type.unwritten && (entry.views || entry.unwritten));
     if (type.is_replicate() && !type.zero) type.map = nullptr;
     if (!type.is_shard()) type.chosen = nullptr;
     if (type.chosen != nullptr) {

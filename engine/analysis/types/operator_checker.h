@@ -103,13 +103,14 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   void ExpectSizesCompared(AxisSet axes) { sizes_compared_ = axes; }
   // Call before the step with the results that an operator has with one rank on `axis`: `made` returns the sizes of the
   // results of the next call of `name`, in the same module and direction, or null if it is not known. It is called once
-  // for each operator that TakesSizes. A dim of equal elements that is longer there is one that is as long as a shard
-  // (AxisType::local). Without it, only constants that take their sizes from a shard (ones_like) are known to have them.
+  // for each operator that TakesSizes. A dim of equal elements that is longer there is as long as a shard here
+  // (AxisType::local). Without `made`, only constants that take their sizes from a shard (ones_like) are known to have
+  // them.
   using MadeAlone = std::function<const std::vector<std::vector<int64_t>>*(const std::string& path, bool backward,
                                                                            std::string_view name)>;
   void CompareMade(MeshAxis axis, MadeAlone made);
-  // The name under which MadeAlone has the sizes of tensors that were created outside of the step, in the order of their
-  // first use; and an observer that is called for each of them.
+  // The name under which MadeAlone has the sizes of tensors that were created outside of the step, in the order of
+  // their first use; and an observer that is called for each of them.
   static constexpr std::string_view kHostTensor = "tensor of the host";
   using HostTensorObserver = std::function<void(const std::string& path, bool backward, at::IntArrayRef sizes)>;
   void ObserveHostTensors(HostTensorObserver observer) { host_tensor_observer_ = std::move(observer); }
@@ -176,6 +177,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
     bool takes_sizes = false;  // TakesSizes
     bool reads_sizes = false;  // reads the sizes of a tensor operand, and none of its elements
     bool views = false;        // the result is a view of the first argument
+    bool unwritten = false;    // returns memory that it does not write to
     size_t returns = 0;
   };
   struct Call;  // one call of an operator

@@ -26,9 +26,9 @@ namespace {
 
 int64_t SizeOf(at::IntArrayRef sizes, size_t d) { return std::max<int64_t>(sizes[d], 1); }
 
-// Of dims [from) of a constant that a view makes dims [to) of: the one of the latter that has the dim which is as long
-// as a shard, as it would have the shard; `to.second` if there is none. Of dims of size 1 the checker may choose another
-// (OperatorChecker::CompareMade).
+// A view makes the dims `to` of the dims `from` of a constant. Returns the one of `to` that has the dim which is as
+// long as a shard, as it would have the shard; `to.second` if there is none. Of dims of size 1 the checker may choose
+// another (OperatorChecker::CompareMade).
 size_t LocalOf(const AxisType& type, at::IntArrayRef sizes, std::pair<size_t, size_t> from, at::IntArrayRef made,
                std::pair<size_t, size_t> to) {
   int64_t before = 1;
@@ -43,8 +43,8 @@ size_t LocalOf(const AxisType& type, at::IntArrayRef sizes, std::pair<size_t, si
   return sizes[d] == 1 && to.first < to.second ? to.second - 1 : to.second;
 }
 
-// Calls visit(begin, end, made_begin, made_end) for each group of dims [begin, end) and [made_begin, made_end) that hold the
-// same elements.
+// Calls visit(begin, end, made_begin, made_end) for each group of dims: [begin, end) of the one shape hold the same
+// elements as [made_begin, made_end) of the other.
 template <class Visit>
 void ForEachGroup(at::IntArrayRef from, at::IntArrayRef to, Visit&& visit) {
   size_t i = 0;
