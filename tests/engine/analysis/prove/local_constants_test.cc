@@ -472,6 +472,7 @@ struct StepCase {
   bool shared;  // whether b is declared shared, and its gradient summed
   bool right;   // by numbers
   ShardForward body;
+  bool unproven = false;
 };
 
 Plan PlanOfStep(const StepCase& one) {
@@ -508,7 +509,8 @@ ConstantResults StepNumbersOf(const StepCase& one, const DeviceMesh& mesh) {
   const at::Tensor loss = net->forward(x);
   loss.backward();
   const at::Tensor of_b = net->block->b.grad().defined() ? net->block->b.grad() : at::zeros({1}, at::kDouble);
-  return {loss.detach(), of_b, net->block->up->weight.grad()};
+  const at::Tensor& weight = net->block->up->weight;
+  return {loss.detach(), of_b, weight.grad().defined() ? weight.grad() : at::zeros_like(weight)};
 }
 
 bool AreRight(const StepCase& one) {
@@ -563,6 +565,12 @@ TEST_CASE("steps with constants as large as a shard are proven where their numbe
        [](const at::Tensor& h, const at::Tensor& b) { return h.sum(-1) + b.expand(h.sizes()).sum(-1); }},
       {"a parameter as long as the shard, its gradient not summed", true, false, false,
        [](const at::Tensor& h, const at::Tensor& b) { return h.sum(-1) + b.expand(h.sizes()).sum(-1); }},
+      {"a mean squared error of a parameter times ones", false, false, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return at::mse_loss(at::ones_like(h) * b, at::zeros_like(h)); },
+       true},
+      {"a mean squared error of a parameter times ones, its gradient summed", false, true, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return at::mse_loss(at::ones_like(h) * b, at::zeros_like(h)); },
+       true},
       {"a count that every rank takes for its own", false, true, false,
        [](const at::Tensor& h, const at::Tensor& b) {
          return torch::ones(h.sizes(), h.options()).sum(-1) * b + 0 * h.detach().sum();
@@ -586,8 +594,8 @@ TEST_CASE("steps with constants as large as a shard are proven where their numbe
                                         });
     INFO(one.name << "\n" << ToText(proof));
     CHECK(right == one.right);
-    CHECK(proof.holds() == right);
-    CHECK(proof.faults.empty() == right);
+    CHECK(proof.holds() == (right && !one.unproven));
+    CHECK(proof.faults.empty() == (right || one.unproven));
   }
 }
 
