@@ -354,8 +354,17 @@ class Comparing {
     return Together(type, one.shards, one.types, size, sum);
   }
 
+  static bool SameButUniform(const AxisType& type, at::IntArrayRef sizes, at::IntArrayRef full) {
+    if (sizes.size() != full.size()) return false;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (sizes[d] != full[d] && !type.uniform_along(static_cast<int64_t>(d))) return false;
+    }
+    return true;
+  }
+
   bool Fits(const Candidate& one, const at::Tensor& want) const {
-    if (!one.comparable || one.uniform) return true;
+    if (!one.comparable) return true;
+    if (one.uniform) return SameButUniform(one.types.front(), one.shards.front().sizes(), want.sizes());
     if (one.by_index) {
       const at::Tensor held = Held(one, want);
       return held.defined() && held.sizes() == one.shards.front().sizes();

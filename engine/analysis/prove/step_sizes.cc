@@ -106,7 +106,7 @@ bool ShardFits(const AxisType& type, int64_t local, int64_t full, bool backward)
 //   shard(2)    [4, 8, 1024]    [2, 16, 4096]       no: another dim differs
 //   partial     [2, 16, 4096]   [2, 16, 4096]       yes: terms have the size of their sum
 //
-// A replicate may have any size along a dim in which it is uniform: zeros that a forward makes as long as its shard.
+// A replicate is longer at tp=1 along a dim in `local`: zeros that a forward makes as long as its shard.
 bool SizesFit(const AxisType& type, const std::vector<int64_t>& local, const std::vector<int64_t>& full,
               bool backward) {
   const bool known = type.is_replicate() || type.is_partial() || type.is_shard();
@@ -124,8 +124,19 @@ bool SizesFit(const AxisType& type, const std::vector<int64_t>& local, const std
   }
   for (size_t d = 0; d < local.size(); ++d) {
     const bool shard = type.is_shard() && type.dim == static_cast<int>(d);
-    const bool any = type.is_replicate() && type.uniform_along(static_cast<int64_t>(d));
-    if (shard ? !ShardFits(type, local[d], full[d], backward) : local[d] != full[d] && !any) return false;
+    const bool longer = type.is_replicate() && type.local_along(static_cast<int64_t>(d));
+    if (shard ? !ShardFits(type, local[d], full[d], backward) : longer ? local[d] >= full[d] : local[d] != full[d])
+      return false;
+  }
+  return true;
+}
+
+// Whether a constant has other sizes along dims of equal elements alone. As long as these have a meaning for the step
+// only with a shard, it is right; a reduction of it may be wrong.
+bool AreOfConstant(const AxisType& type, const std::vector<int64_t>& local, const std::vector<int64_t>& full) {
+  if (!type.is_replicate() || local.size() != full.size()) return false;
+  for (size_t d = 0; d < local.size(); ++d) {
+    if (local[d] != full[d] && !type.uniform_along(static_cast<int64_t>(d))) return false;
   }
   return true;
 }
@@ -334,6 +345,13 @@ class Pairing {
         ++out_.by_value;
         continue;
       }
+      if (AreOfConstant(here.types[i], here.sizes[i], full.sizes[i])) {
+        if (place_.backward) continue;
+        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns a constant of " +
+                              ShapeText(here.sizes[i]) + ", and of " + ShapeText(full.sizes[i]) + at_ +
+                              ", and it is not known that the constant is as long as a shard");
+        return true;
+      }
       // The gradient of heads that are repeated on one side alone: only the forward says how often.
       if (!reliable && place_.backward) return true;
       const std::string got = here.types[i].ToString() + " of " + ShapeText(here.sizes[i]);
@@ -399,7 +417,10 @@ class Pairing {
       while (a != &here && a->name != kView) ++a;
       while (b != &full && b->name != kView) ++b;
       if (a == &here || b == &full) return false;
-      if (a->types[0].by_value || SizesFit(a->types[0], a->sizes[0], b->sizes[0], place_.backward)) continue;
+      if (a->types[0].by_value || SizesFit(a->types[0], a->sizes[0], b->sizes[0], place_.backward) ||
+          AreOfConstant(a->types[0], a->sizes[0], b->sizes[0])) {
+        continue;
+      }
       Blame(*a, "the operator returns sizes that differ from the sizes" + at_,
             a->types[0].ToString() + " of " + ShapeText(a->sizes[0]), ShapeText(b->sizes[0]));
       return true;
@@ -430,6 +451,7 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(int index) {
     for (const TensorType& type : op.types) {
       if (index >= 0) run.own_rows = run.own_rows || type[static_cast<size_t>(index)].is(TypeKind::kOwnRows);
     }
+    if (index < 0) NoteMade(op, run);
     SizedOperator sized;
     sized.name = PairedName(op.name);
     if (sized.name.empty() || op.outputs.empty()) return;
@@ -440,6 +462,42 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(int index) {
     sized.numbers = op.numbers();
     sized.after_value = run.value;
     run.operators.push_back(std::move(sized));
+  };
+}
+
+void StepSizes::NoteMade(const CheckedOperator& op, Run& run) {
+  std::string_view base = op.name;
+  base = base.substr(0, base.find('.'));
+  base = base.substr(base.rfind(':') + 1);
+  if (!OperatorChecker::TakesSizes(base)) return;
+  std::vector<std::vector<int64_t>>& sizes = run.made[op.name].emplace_back();
+  for (const at::Tensor& output : op.outputs) sizes.push_back(output.sizes().vec());
+}
+
+OperatorChecker::HostTensorObserver StepSizes::HostTensorRecorder() {
+  return [this](const std::string& path, bool backward, at::IntArrayRef sizes) {
+    runs_[{path, backward}].made[std::string(OperatorChecker::kHostTensor)].push_back({sizes.vec()});
+  };
+}
+
+// The k-th call of an operator in a module is paired with its k-th call at one rank. Each operator is counted by
+// itself: one more copy or view of a step says nothing of the constants that it makes. Where a module makes another
+// number of constants, a pair may be wrong; the sizes that follow from it are then compared with those at one rank.
+OperatorChecker::MadeAlone StepSizes::Made() const {
+  using Calls = std::pair<const std::vector<std::vector<std::vector<int64_t>>>*, size_t>;
+  return [this, at = std::map<Place, std::map<std::string, Calls, std::less<>>>()](
+             const std::string& path, bool backward,
+             std::string_view name) mutable -> const std::vector<std::vector<int64_t>>* {
+    std::map<std::string, Calls, std::less<>>& calls = at[{path, backward}];
+    auto found = calls.find(name);
+    if (found == calls.end()) {
+      const auto run = runs_.find({path, backward});
+      const bool ran = run != runs_.end() && run->second.made.contains(name);
+      found = calls.emplace(name, Calls(ran ? &run->second.made.find(name)->second : nullptr, 0)).first;
+    }
+    auto& [sizes, next] = found->second;
+    if (sizes == nullptr || next >= sizes->size()) return nullptr;
+    return &(*sizes)[next++];
   };
 }
 

@@ -13,8 +13,8 @@
 //
 // The comparison leaves out the following, and reports it in fields of SizeDifferences:
 //   others     modules whose forward runs other operators at tp=1; numbers that may depend on a value that was read
-//              from a tensor; constants from outside of the step with other values at tp=1. Each entry makes the proof
-//              incomplete.
+//              from a tensor; constants from outside of the step with other values at tp=1; constants of other sizes
+//              that are not known to be as long as a shard. Each entry makes the proof incomplete.
 //   by_value   results whose sizes depend on values (the tokens of an expert); no layout determines these sizes
 //   backwards  modules whose backward runs other operators at tp=1 (the gradient of heads that only one of the two
 //              steps repeats); the sizes of a backward follow from the sizes of the forward, which were compared
@@ -57,6 +57,12 @@ class StepSizes {
   std::function<void(const CheckedOperator&)> Recorder(int index);
   // Returns an observer for OperatorChecker::ObserveRegions that counts the calls of rings, under the same conditions.
   OperatorChecker::RegionObserver RegionRecorder();
+  // Returns an observer for OperatorChecker::ObserveHostTensors that records their sizes, in the step with one rank.
+  OperatorChecker::HostTensorObserver HostTensorRecorder();
+  // Returns what the step of this record, which has one rank on the axis, has made of given sizes, for
+  // OperatorChecker::CompareMade. Counts the calls, so that a checker needs one of its own; the StepSizes must outlive
+  // the checker.
+  OperatorChecker::MadeAlone Made() const;
 
   struct Place {
     std::string path;  // of the module
@@ -68,11 +74,16 @@ class StepSizes {
     bool value = false;     // a value was read from a tensor, or the size of a result depended on values
     bool own_rows = false;  // rows of other ranks are masked by operators that do not run at tp=1
     int64_t rings = 0;      // calls of a ring
+    // In a step with one rank on the axis: for each operator that takes sizes (OperatorChecker::TakesSizes), the sizes
+    // of the results, call by call.
+    std::map<std::string, std::vector<std::vector<std::vector<int64_t>>>, std::less<>> made;
   };
   const std::map<Place, Run>& runs() const { return runs_; }
   bool empty() const { return runs_.empty(); }
 
  private:
+  static void NoteMade(const CheckedOperator& op, Run& run);
+
   std::map<Place, Run> runs_;
 };
 

@@ -120,7 +120,10 @@ struct TypeScope::State final : CallObserver {
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
     std::vector<std::function<void(const CheckedOperator&)>> observers;
     if (options.observer) observers.push_back(options.observer);
-    if (options.record != nullptr) observers.push_back(options.record->Recorder(-1));
+    if (options.record != nullptr) {
+      observers.push_back(options.record->Recorder(-1));
+      checker.ObserveHostTensors(options.record->HostTensorRecorder());
+    }
     AxisSet compared;
     const StepSizes* one_rank = options.without_cp != nullptr ? options.without_cp : options.unsharded;
     if (one_rank != nullptr) {
@@ -128,6 +131,7 @@ struct TypeScope::State final : CallObserver {
       unsharded = one_rank;
       observers.push_back(own_sizes.Recorder(checker.IndexOf(compared_axis)));
       checker.ObserveRegions(own_sizes.RegionRecorder());
+      checker.CompareMade(compared_axis, one_rank->Made());
       // The step at cp=1 is itself compared along tp. A data-parallel rank has a batch of its own, whatever tp is.
       for (MeshAxis axis : kMeshAxes) {
         if (axis != MeshAxis::kCp || compared_axis == MeshAxis::kCp) compared.insert(axis);

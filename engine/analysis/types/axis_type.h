@@ -29,7 +29,9 @@
 //
 // Without a gradient, replicate and shared are the same. A replicated tensor is `uniform` along a dim if all elements
 // along the dim are equal (zeros, an expanded dim): any slice along this dim has the same values, so the tensor also
-// fits where a shard is expected.
+// fits where a shard is expected. Along a dim in `local` the tensor is as long as a shard, and the full tensor has more
+// of the equal elements (torch::ones of the sizes of a shard): a sum over the dim is partial, and what counts the
+// elements in another way (a norm) is wrong.
 //
 // Along a data-parallel axis, a tensor from outside of the step has the kind replicate with `outside`: the tensor is
 // either this rank's rows of the batch or a constant. The two cases need not be distinguished, because no plan declares
@@ -98,7 +100,11 @@ struct AxisType {
   bool uneven = false;
   // Of a shard that was sliced out of a packed shard: `parts` of the packed shard.
   std::shared_ptr<const std::vector<int64_t>> fused;
-  uint64_t uniform = 0;   // of a replicate: bit d is set if all elements along dim d are equal
+  uint64_t uniform = 0;  // of a replicate: bit d is set if all elements along dim d are equal
+  uint64_t local = 0;    // of a replicate: the dims of `uniform` along which it is as long as a shard
+  // Of a replicate: memory that no operator has written to. The host may have filled it (torch::tensor of a vector), so
+  // an operator that reads it does not take the elements for equal.
+  bool unwritten = false;
   bool zero = false;      // of a replicate: all zeros, which can be added to a partial tensor
   bool outside = false;   // of a replicate: this rank's rows of the batch, or a constant
   bool floating = false;  // of a shard of length 1: the sharded dim is ambiguous after a view (views.cc)
@@ -120,6 +126,7 @@ struct AxisType {
   bool is_mixed() const { return last > 0; }
   bool is_known() const { return kind != TypeKind::kUnproven && kind != TypeKind::kFaulty; }
   bool uniform_along(int64_t d) const { return ((uniform >> d) & 1) != 0; }
+  bool local_along(int64_t d) const { return ((local >> d) & 1) != 0; }
   // Whether the kinds are equal, and for shards also `dim` and `lead`, for partial also `mean`. Maps, lengths and parts
   // are not compared.
   bool SameAs(const AxisType& other) const;

@@ -545,6 +545,7 @@ void OperatorChecker::RowsReturned(const RegionInfo& region, const at::Tensor& r
       here.of_gradient = !tokens.defined();
       here.behind = -1;
       here.uniform = 0;
+      here.local = 0;
       here.zero = false;
       here.copies = 0;
       here.since = OriginOf(region);
@@ -560,6 +561,7 @@ void OperatorChecker::RowsReturned(const RegionInfo& region, const at::Tensor& r
 AxisType OperatorChecker::OfRows(const RegionInfo& region, AxisType here, const at::Tensor& from,
                                  const at::Tensor& made, const CheckedAxis& axis) {
   here.uniform = 0;
+  here.local = 0;
   here.zero = false;
   here.copies = 0;
   here.behind = -1;

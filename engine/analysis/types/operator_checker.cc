@@ -137,6 +137,19 @@ bool HasOrigin(const AxisType& type) {
   return type.is_partial() || type.is(TypeKind::kVarying) || type.is(TypeKind::kRouted) || type.is_shard();
 }
 
+// The dims of a tensor of sizes `own` that are shards of those with one rank; 0 if a dim has another size that is not
+// that of a shard.
+uint64_t LocalDims(at::IntArrayRef own, at::IntArrayRef full, int64_t ranks) {
+  if (own.size() != full.size()) return 0;
+  uint64_t local = 0;
+  for (size_t d = 0; d < std::min<size_t>(full.size(), 64); ++d) {
+    if (own[d] == full[d]) continue;
+    if (own[d] > full[d] || own[d] * ranks <= full[d] - ranks) return 0;
+    local |= uint64_t{1} << d;
+  }
+  return local;
+}
+
 // The first operand with an origin that is as `type` is, or at all where `type` is null.
 std::shared_ptr<const std::string> OriginAmong(c10::ArrayRef<AxisType> types, const AxisType* type) {
   for (const AxisType& operand : types) {
@@ -155,6 +168,7 @@ struct OperatorChecker::Call {
   c10::SmallVector<Product, 3> products;
   c10::SmallVector<TensorType, 1> types;  // of the outputs
   ModulePath::Place place;
+  const std::vector<std::vector<int64_t>>* alone = nullptr;  // MadeAlone
 
   const AxisType& TypeOn(size_t operand, size_t axis) const {
     static const AxisType kNone;
@@ -203,6 +217,35 @@ OperatorChecker::~OperatorChecker() = default;
 
 void OperatorChecker::SetGroup(const c10d::ProcessGroup* group, MeshAxis axis) { groups_.emplace_back(group, axis); }
 
+void OperatorChecker::CompareMade(MeshAxis axis, MadeAlone made) {
+  made_axis_ = AxisIndex(axis);
+  made_alone_ = std::move(made);
+}
+
+bool OperatorChecker::TakesSizes(std::string_view base) {
+  constexpr std::array<std::string_view, 20> kNames = {"ones",
+                                                       "zeros",
+                                                       "full",
+                                                       "empty",
+                                                       "empty_strided",
+                                                       "new_ones",
+                                                       "new_zeros",
+                                                       "new_full",
+                                                       "new_empty",
+                                                       "slice",
+                                                       "narrow",
+                                                       "expand",
+                                                       "new_empty_strided",
+                                                       "view",
+                                                       "_unsafe_view",
+                                                       "reshape",
+                                                       "_reshape_alias",
+                                                       "split",
+                                                       "split_with_sizes",
+                                                       "repeat"};
+  return std::ranges::find(kNames, base) != kNames.end();
+}
+
 int OperatorChecker::AxisOfGroup(const Call& call) const {
   for (size_t a = 0; a < call.arguments.size(); ++a) {
     if (call.schema.arguments()[a].name() != "process_group") continue;
@@ -248,8 +291,23 @@ bool OperatorChecker::Assume(const at::Tensor& tensor, const TensorType* known) 
     const bool own = IsDataAxis(axis.axis) && tensor.dim() > 0;
     type.push_back(own ? AxisType::Outside() : AxisType::Replicate());
   }
+  NoteHostTensor(tensor, type);
   SetType(tensor, std::move(type));
   return true;
+}
+
+void OperatorChecker::NoteHostTensor(const at::Tensor& tensor, TensorType& type) const {
+  const ModulePath::Place place = path_.Here();
+  if (host_tensor_observer_) host_tensor_observer_(place.path, place.backward, tensor.sizes());
+  if (!made_alone_ || made_axis_ < 0) return;
+  const auto* const alone = made_alone_(place.path, place.backward, kHostTensor);
+  if (alone == nullptr) return;
+  const uint64_t local = LocalDims(tensor.sizes(), alone->front(), axes_[static_cast<size_t>(made_axis_)].ranks);
+  if (local == 0) return;
+  AxisType& here = type[static_cast<size_t>(made_axis_)];
+  here = AxisType::Uniform(tensor.dim());
+  here.unwritten = true;
+  here.local = local;
 }
 
 // What a region makes is what it says in the end; until then nothing. A region's result may have been an operand's
@@ -299,7 +357,12 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
   entry.strided = is("as_strided");
   entry.random = op.hasTag(at::Tag::nondeterministic_seeded);
   entry.collective = name.starts_with("c10d::");
+  entry.takes_sizes = TakesSizes(entry.base);
+  entry.reads_sizes = !entry.writes && (entry.base.ends_with("_like") || entry.base.starts_with("new_"));
+  entry.unwritten = entry.base.find("empty") != std::string::npos;
   entry.returns = op.schema().returns().size();
+  const c10::AliasInfo* const alias = entry.returns == 0 ? nullptr : op.schema().returns()[0].alias_info();
+  entry.views = !entry.writes && alias != nullptr && !alias->isWrite();
   return entry;
 }
 
@@ -422,6 +485,7 @@ void OperatorChecker::RenewView(const at::Tensor& view) const {
 // alias would go unnoticed.
 void OperatorChecker::Judge(const Entry& entry, Call& call) {
   call.types.assign(call.outputs.size(), TensorType(axes_.size()));
+  if (entry.takes_sizes && made_alone_) call.alone = made_alone_(call.place.path, call.place.backward, entry.name);
   for (size_t axis = 0; axis < axes_.size(); ++axis) JudgeAxis(entry, call, axis);
   bool computes = !entry.copies;
   for (size_t i = 0; i < call.outputs.size(); ++i) {
@@ -554,8 +618,32 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
     SetLocalIndices(operands, made);
     return made;
   }
-  if (operands.size() > 0 && !entry.random && operands.All(TypeKind::kReplicate)) return {AxisType::Replicate()};
+  if (operands.size() > 0 && !entry.random && operands.All(TypeKind::kReplicate)) {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (operands.type(i).local != 0) return {operands.Unproven("no rule for a constant that is as long as a shard")};
+    }
+    return {AxisType::Replicate()};
+  }
   return {operands.Unproven("no rule")};
+}
+
+bool OperatorChecker::ReadsUnwritten(const Entry& entry, const AxisType& type, size_t i) {
+  if (!type.unwritten || entry.views || entry.reads_sizes) return false;
+  return i > 0 || !(entry.overwrites || entry.into_places);
+}
+
+// The sizes at one rank decide where they are known: of two dims that a view makes of one, and of the sizes that a
+// program has computed. A view may have another counterpart than its own (prove/step_sizes.h), so that of a view they
+// count only if they differ as a shard does.
+void OperatorChecker::SetLocal(const Entry& entry, const Call& call, size_t axis, size_t i, AxisType& type) const {
+  // A data-parallel rank is a step of its own.
+  type.local &= type.is_replicate() && !IsDataAxis(axes_[axis].axis) ? type.uniform : 0;
+  if (type.uniform == 0 || !type.is_replicate() || call.alone == nullptr || static_cast<int>(axis) != made_axis_)
+    return;
+  if (i >= call.alone->size() || (*call.alone)[i].size() != call.products[i].sizes.size()) return;
+  const uint64_t local = LocalDims(call.products[i].sizes, (*call.alone)[i], axes_[axis].ranks);
+  if (entry.views && local == 0) return;
+  type.local = local & type.uniform;
 }
 
 // The order of the checks is that of what can be said at all. What follows from a fault is faulty and not reported
@@ -595,6 +683,19 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   const bool outside = std::ranges::any_of(types, &AxisType::outside);
   for (AxisType& type : types) {
     if (type.outside) type.uniform = ~uint64_t{0};
+  }
+  bool filled = false;
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (!ReadsUnwritten(entry, types[i], i)) continue;
+    filled = filled || types[i].local != 0;
+    types[i].uniform = 0;
+    types[i].local = 0;
+    types[i].zero = false;
+  }
+  if (filled) {
+    NoteUnproven(entry.name +
+                 ": the elements of a tensor that the host has filled, which is as long as a shard, are not known");
+    return fill(TypeKind::kUnproven);
   }
   std::optional<Operands> judged;
   const auto apply = [&] {
@@ -682,6 +783,11 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     type = i < made.size() ? made[i] : made.back();
     type.by_value = by_value;
     if (!entry.keeps_copies) type.copies = 0;
+    SetLocal(entry, call, axis, i, type);
+    // Where an operator writes into places of it, the rest stays as it was.
+    const bool written =
+        entry.into_places && !entry.overwrites && type.local != 0 && !types.empty() && types[0].unwritten;
+    type.unwritten = written || (type.unwritten && (entry.views || entry.unwritten));
     if (type.is_replicate() && !type.zero) type.map = nullptr;
     if (!type.is_shard()) type.chosen = nullptr;
     if (type.chosen != nullptr) {

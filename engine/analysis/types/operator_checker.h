@@ -101,6 +101,22 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Call before the step with the axes along which the sizes of the step are compared, after it, with the sizes that it
   // has with one rank on the axis.
   void ExpectSizesCompared(AxisSet axes) { sizes_compared_ = axes; }
+  // Call before the step with the results that an operator has with one rank on `axis`: `made` returns the sizes of the
+  // results of the next call of `name`, in the same module and direction, or null if it is not known. It is called once
+  // for each operator that TakesSizes. A dim of equal elements that is longer there is as long as a shard here
+  // (AxisType::local). Without `made`, only constants that take their sizes from a shard (ones_like) are known to have
+  // them.
+  using MadeAlone = std::function<const std::vector<std::vector<int64_t>>*(const std::string& path, bool backward,
+                                                                           std::string_view name)>;
+  void CompareMade(MeshAxis axis, MadeAlone made);
+  // The name under which MadeAlone has the sizes of tensors that were created outside of the step, in the order of
+  // their first use; and an observer that is called for each of them.
+  static constexpr std::string_view kHostTensor = "tensor of the host";
+  using HostTensorObserver = std::function<void(const std::string& path, bool backward, at::IntArrayRef sizes)>;
+  void ObserveHostTensors(HostTensorObserver observer) { host_tensor_observer_ = std::move(observer); }
+  // Whether an operator, by its name without overload and namespace ("ones"), gives its result sizes that are among its
+  // arguments.
+  static bool TakesSizes(std::string_view base);
   void Observe(std::function<void(const CheckedOperator&)> observer) { observer_ = std::move(observer); }
 
   // Calls `observer` at the end of each region, with the path of the module, the direction and the region's name.
@@ -158,6 +174,10 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
     bool counts = false;       // the sizes of the results depend on values
     bool into_places = false;  // the result has the sizes of the first argument
     bool collective = false;
+    bool takes_sizes = false;  // TakesSizes
+    bool reads_sizes = false;  // reads the sizes of a tensor operand, and none of its elements
+    bool views = false;        // the result is a view of the first argument
+    bool unwritten = false;    // returns memory that it does not write to
     size_t returns = 0;
   };
   struct Call;  // one call of an operator
@@ -186,6 +206,10 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Returns the type of what an operator makes of routed tensors, on the axis of the experts.
   static AxisType OfRouted(const Entry& entry, Operands& operands);
   AxisTypes Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const;
+  // Whether the host may have filled memory of type `type`, operand `i`, before the operator reads it.
+  static bool ReadsUnwritten(const Entry& entry, const AxisType& type, size_t i);
+  // Sets the dims of result `i` that are as long as a shard.
+  void SetLocal(const Entry& entry, const Call& call, size_t axis, size_t i, AxisType& type) const;
   // Returns a message if a replicated tensor that requires a gradient is combined with tensors that differ between
   // ranks, because nothing would reduce the gradient of the replicated tensor; else "".
   static std::string FullMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
@@ -199,6 +223,8 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Call for a tensor that is not a leaf and has no type on these axes; `known`: TypeOf(tensor). If the tensor can be a
   // constant, sets its type (replicated, along data-parallel axes `outside`) and returns true.
   bool Assume(const at::Tensor& tensor, const TensorType* known);
+  // Sets the dims of a tensor of the host that are as long as a shard.
+  void NoteHostTensor(const at::Tensor& tensor, TensorType& type) const;
   void MakeVoid(const c10::Stack& stack, size_t results) const;
   // Whether `layout` allows `type`. `full_size` is the full size of the dim that `layout` shards; -1: the size of the
   // map of `type`. `nested`: the map that `layout` gives the dim if another axis shards it too; null: as without one.
@@ -227,6 +253,9 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   int64_t backward_operators_ = 0;
   int64_t assumed_ = 0;
   AxisSet sizes_compared_;
+  int made_axis_ = -1;  // the axis along which `made_alone_` has one rank
+  MadeAlone made_alone_;
+  HostTensorObserver host_tensor_observer_;
   bool one_element_ = false;  // the sharded dim of shards of one element was
                               // ambiguous for an operator
   std::set<std::string, std::less<>> trusted_;

@@ -5,7 +5,24 @@
 // rules copy it.
 #include "engine/analysis/types/rule_table.h"
 
+#include <algorithm>
+
 namespace moonshard {
+namespace {
+
+// A rule that does not follow which dims of a replicated operand are as long as a shard (AxisType::local).
+OperatorRule WithoutLocal(OperatorRule rule) {
+  return [rule = std::move(rule)](Operands& o) {
+    AxisTypes made = rule(o);
+    const auto is_local = [](const AxisType& type) { return type.is_replicate() && type.local != 0; };
+    bool local = false;
+    for (size_t i = 0; i < o.size(); ++i) local = local || is_local(o.type(i));
+    if (!local || !o.fault().empty() || std::ranges::none_of(made, &AxisType::is_replicate)) return made;
+    return AxisTypes{o.Unproven("no rule for a constant that is as long as a shard")};
+  };
+}
+
+}  // namespace
 
 void RuleTable::AddAten(std::initializer_list<const char*> names, const OperatorRule& rule) {
   for (const char* name : names) rules_[std::string("aten::") + name] = rule;
@@ -23,14 +40,16 @@ const RuleTable& RuleTable::BuiltIn() {
     AddViewRules(made);
     AddJoinRules(made);
     AddMatmulRules(made);
-    AddConvolutionRules(made);
     AddReductionRules(made);
     AddIndexRules(made);
-    AddAttentionRules(made);
-    AddNormRules(made);
     AddLossRules(made);
     AddFactoryRules(made);
-    AddCollectiveRules(made);
+    RuleTable others;
+    AddConvolutionRules(others);
+    AddAttentionRules(others);
+    AddNormRules(others);
+    AddCollectiveRules(others);
+    for (auto& [name, rule] : others.rules_) made.Add(name, WithoutLocal(std::move(rule)));
     return made;
   }();
   return table;

@@ -36,10 +36,24 @@ AxisType WithShard(const AxisType& before, int64_t dims, const AxisType& written
   return before.is_shard() && before.SameAs(put) && SameElements(before, put) ? before : Unknown();
 }
 
+// Sets the dims along which a tensor still has equal elements after a write: those that the view has in full, and that
+// are equal in what was written.
+void KeepEqual(const AxisType& before, int64_t dims, const AxisType& written, const BoxInBase* box, AxisType& after) {
+  after.unwritten = before.unwritten;  // the rest of it
+  if (box == nullptr || !before.is_replicate()) return;
+  for (size_t j = 0; j < box->dims.size(); ++j) {
+    const int64_t d = box->dims[j];
+    if (d < 0 || d >= std::min<int64_t>(dims, 64) || !box->whole[static_cast<size_t>(d)]) continue;
+    if (before.uniform_along(d) && written.uniform_along(static_cast<int64_t>(j))) after.uniform |= uint64_t{1} << d;
+  }
+  after.local = before.local & after.uniform;
+}
+
 AxisType WithReplicate(const AxisType& before, int64_t dims, const AxisType& written, const BoxInBase* box) {
   if (written.zero && before.is_known()) {
     AxisType after = before;
     if (!before.zero) after.uniform = 0;
+    if (!before.zero) KeepEqual(before, dims, written, box, after);
     return after;
   }
   if (before.is_shard()) {
@@ -55,6 +69,7 @@ AxisType WithReplicate(const AxisType& before, int64_t dims, const AxisType& wri
   after.full = before.full || written.full;
   after.shared = before.shared || written.shared;
   after.outside = written.outside;
+  KeepEqual(before, dims, written, box, after);
   return after;
 }
 
@@ -106,6 +121,7 @@ AxisType AfterWrite(const AxisType& before, int64_t dims, const AxisType& writte
 AxisType TypeInBase(const AxisType& base, const BoxInBase* box) {
   AxisType type = base;
   type.uniform = 0;
+  type.local = 0;
   type.copies = 0;
   type.zeros_behind = 0;
   if (base.is_mixed() || base.floating || base.local_in != nullptr) return Unknown();

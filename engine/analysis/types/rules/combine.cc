@@ -140,8 +140,15 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
   }
   for (int64_t d = 0; d < made && d < 64; ++d) {
     bool same = true;
-    for (const Meeting& tensor : tensors) same = same && SameAlong(tensor, d, made);
-    if (same) result.uniform |= uint64_t{1} << d;
+    bool local = false;
+    for (const Meeting& tensor : tensors) {
+      same = same && SameAlong(tensor, d, made);
+      const int64_t own = d - (made - static_cast<int64_t>(tensor.sizes.size()));
+      local = local || (own >= 0 && tensor.type->local_along(own));
+    }
+    if (!same) continue;
+    result.uniform |= uint64_t{1} << d;
+    if (local) result.local |= uint64_t{1} << d;
   }
   return result;
 }
@@ -160,20 +167,23 @@ c10::SmallVector<Meeting, 4> AllOperands(const Operands& o) {
 
 AxisType OfNewValues(AxisType type) {
   type.uniform = 0;
+  type.local = 0;
   type.zero = false;
   return type;
 }
 
 AxisType MapDims(const AxisType& type, c10::ArrayRef<int64_t> to) {
   AxisType result = type;
-  result.uniform = 0;
-  for (size_t d = 0; d < to.size() && d < 64; ++d) {
-    if (to[d] >= 0 && type.uniform_along(static_cast<int64_t>(d))) result.uniform |= uint64_t{1} << to[d];
-  }
-  result.copies = 0;
-  for (size_t d = 0; d < to.size() && d < 64; ++d) {
-    if (to[d] >= 0 && ((type.copies >> d) & 1) != 0) result.copies |= uint64_t{1} << to[d];
-  }
+  const auto renumbered = [&to](uint64_t dims) {
+    uint64_t out = 0;
+    for (size_t d = 0; d < to.size() && d < 64; ++d) {
+      if (to[d] >= 0 && ((dims >> d) & 1) != 0) out |= uint64_t{1} << to[d];
+    }
+    return out;
+  };
+  result.uniform = renumbered(type.uniform);
+  result.local = renumbered(type.local);
+  result.copies = renumbered(type.copies);
   if (type.is_shard()) result.dim = static_cast<int>(to[static_cast<size_t>(type.dim)]);
   const bool opened = type.behind >= 0 && static_cast<size_t>(type.behind) < to.size();
   result.behind = opened ? static_cast<int>(to[static_cast<size_t>(type.behind)]) : -1;

@@ -1,14 +1,31 @@
 // Operators that make tensors of numbers: the same on every rank. Random numbers count as such where every rank draws
 // them alike.
+//
+// Of sizes that are given as numbers, a rule cannot tell which are those of a shard: the checker compares them with the
+// sizes that the same call has with one rank on the axis (OperatorChecker::CompareMade).
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
 namespace moonshard {
 namespace {
 
+// With the sizes of a shard, as long as the shard (ones_like, or ones in the place of what was there).
 AxisTypes Constant(Operands& o) {
   AxisTypes out;
-  for (size_t i = 0; i < o.products(); ++i) out.push_back(AxisType::Uniform(o.made_dims(i)));
+  for (size_t i = 0; i < o.products(); ++i) {
+    out.push_back(AxisType::Uniform(o.made_dims(i)));
+    if (o.size() == 0 || o.made(i) != o.sizes(0)) continue;
+    const AxisType& like = o.type(0);
+    if (like.is_shard() && like.dim < 64) out.back().local = uint64_t{1} << like.dim;
+    if (like.is_replicate()) out.back().local = like.local;
+  }
+  return out;
+}
+
+// Memory that nothing was written to yet.
+AxisTypes Empty(Operands& o) {
+  AxisTypes out = Constant(o);
+  for (AxisType& type : out) type.unwritten = true;
   return out;
 }
 
@@ -56,9 +73,8 @@ AxisTypes Sampled(Operands& o) {
 
 void AddFactoryRules(RuleTable& table) {
   table.AddAten({"zeros", "zeros_like", "new_zeros", "zero", "_efficientzerotensor"}, Zeros);
-  table.AddAten(
-      {"ones", "empty", "empty_strided", "ones_like", "empty_like", "new_ones", "new_empty", "new_empty_strided"},
-      Constant);
+  table.AddAten({"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}, Empty);
+  table.AddAten({"ones", "ones_like", "new_ones"}, Constant);
   table.AddAten({"full", "full_like", "new_full", "scalar_tensor", "fill"}, Filled);
   table.AddAten({"bernoulli", "normal"}, Sampled);
   table.AddAten({"arange", "eye", "linspace", "tril_indices", "triu_indices", "rand", "randn", "randint", "randperm",

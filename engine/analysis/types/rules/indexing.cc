@@ -100,7 +100,17 @@ AxisTypes Embedding(Operands& o) {
     return {result};
   }
   if (table.is(TypeKind::kVarying) || ids.is(TypeKind::kVarying)) return {AxisType::Of(TypeKind::kVarying)};
-  return {OfNewValues(ids)};
+  AxisType rows = ids;  // equal ids have equal rows
+  rows.zero = false;
+  rows.unwritten = false;
+  return {rows};
+}
+
+// Whether ids that are as long as a shard, and equal, are those of the gradient's rows.
+bool AreOfRows(const AxisType& ids, const AxisType& gradient, int64_t features) {
+  if (!ids.is_replicate() || ids.local == 0) return false;
+  return gradient.is_replicate() ? !gradient.zero
+                                 : gradient.is_shard() && gradient.dim != features && ids.local_along(gradient.dim);
 }
 
 // (gradient, ids, rows, padding, scale by frequency): the gradient of the table.
@@ -124,6 +134,7 @@ AxisTypes EmbeddingBackward(Operands& o) {
     result.dim = 1;
     return {result};
   }
+  if (AreOfRows(ids, gradient, o.dims(0) - 1)) return {AxisType::Partial()};
   if (gradient.is_shard() || ids.is_shard()) {
     if (!ids.is_shard() || (gradient.is_shard() && !gradient.SameAs(ids))) {
       return {o.Fault("the ids and the gradient are not sharded in the same way")};
@@ -153,7 +164,9 @@ AxisTypes IndexSelect(Operands& o) {
     return {result};
   }
   AxisType result = x;
-  result.uniform = 0;
+  if (dim < 64 && !x.uniform_along(dim)) result.uniform &= ~(uint64_t{1} << dim);
+  if (dim < 64) result.local &= ~(uint64_t{1} << dim);
+  if (dim < 64 && places.local_along(0) && result.uniform_along(dim)) result.local |= uint64_t{1} << dim;
   return {result};
 }
 
@@ -169,6 +182,22 @@ AxisType AddAtShards(Operands& o, int64_t dim) {
   if (places.local_in == nullptr) return o.Unproven(std::string(kUnknownOrigin));
   if (!IndicesFit(o, x, dim, places)) return BadMaps(o);
   return x.is_shard() ? x : ShardOfConstant(o, dim, places);
+}
+
+// What is added at indices to x along dims of which one is in `local` of the replicated values or indices: each rank
+// adds as many as a shard is long.
+AxisType AddedLocally(Operands& o, const AxisType& x) {
+  if (x.is_replicate() && x.zero) return AxisType::Partial();
+  return o.Unproven("values that are as long as a shard are added to a tensor that is not zero");
+}
+
+// The dims other than `dim` along which the elements are equal in both x and what is written into it.
+AxisType OfEqualSlices(const AxisType& x, const AxisType& written, int64_t dim) {
+  AxisType result = AxisType::Replicate();
+  result.uniform = x.uniform & written.uniform;
+  if (dim < 64) result.uniform &= ~(uint64_t{1} << dim);
+  result.local = (x.local | written.local) & result.uniform;
+  return result;
 }
 
 // (x, dim, indices, source): x with source's slices added at the indices. Partial if each rank adds its own slices to
@@ -238,7 +267,8 @@ AxisTypes IndexAdd(Operands& o) {
   }
   if (x.is_shard() && x.dim != dim && source.uniform_along(x.dim)) return {x};
   if (x.is_shard()) return {o.Fault("replicated slices are added to shards; each rank needs its shard of the slices")};
-  return {AxisType::Replicate()};
+  if ((source.local_along(dim) || places.local != 0) && !source.zero) return {AddedLocally(o, x)};
+  return {OfEqualSlices(x, source, dim)};
 }
 
 // A tensor of an index list.
@@ -352,6 +382,26 @@ bool ListFits(Operands& o, const IndexList& list) {
   return true;
 }
 
+// The type of elements of a replicated tensor at replicated indices: `at`, with the dims along which they are equal.
+AxisType OfElements(const Operands& o, const IndexList& list, AxisType at) {
+  const AxisType& x = o.type(0);
+  bool alike = true;  // whichever index is taken
+  const auto set = [](uint64_t& dims, int64_t d) { dims |= d < 64 ? uint64_t{1} << d : 0; };
+  for (int64_t d = 0; d < o.dims(0); ++d) {
+    if (list.indexes(d)) {
+      alike = alike && x.uniform_along(d);
+      continue;
+    }
+    if (x.uniform_along(d)) set(at.uniform, list.ElementDim(d));
+    if (x.local_along(d)) set(at.local, list.ElementDim(d));
+  }
+  for (int64_t d = 0; d < list.dims; ++d) {
+    if (alike || list.type.uniform_along(d)) set(at.uniform, list.at + d);
+    if (list.type.local_along(d)) set(at.local, list.at + d);
+  }
+  return at;
+}
+
 // (x, [indices...]): the indices are broadcast against each other.
 AxisTypes Index(Operands& o) {
   const AxisType& x = o.type(0);
@@ -378,7 +428,13 @@ AxisTypes Index(Operands& o) {
   if (!ListFits(o, list)) return {BadMaps(o)};
   if (at.is_shard()) at.dim += static_cast<int>(list.at);
   at.uniform = 0;
-  return {at};
+  at.local = 0;
+  if (!x.is_replicate() || !at.is_replicate()) return {at};
+  for (size_t i = 1; i < o.size(); ++i) {
+    if (o.is_mask(i) && o.type(i).local != 0)
+      return {o.Unproven("elements are selected by a constant mask that is as long as a shard")};
+  }
+  return {OfElements(o, list, at)};
 }
 
 // The elements that an operator writes: their sizes and the list of their indices in x. `values` is the operand with
@@ -502,10 +558,23 @@ AxisTypes Put(Operands& o, const Written& written, bool adds) {
     if (written.list.indexes(x.dim)) return {o.Fault(std::string(kFault))};
     return {SameAlong(o, written, written.list.ElementDim(x.dim)) ? x : o.Fault(std::string(kFault))};
   }
-  return {x.is_partial()
-              ? o.Fault("a replicated tensor is written into a partial tensor; reduce the partial tensor first",
-                        SuggestedFix::kMakeSum)
-              : AxisType::Replicate()};
+  if (x.is_partial())
+    return {o.Fault("a replicated tensor is written into a partial tensor; reduce the partial tensor first",
+                    SuggestedFix::kMakeSum)};
+  bool local = at.local != 0;
+  for (int64_t d = 0; d < written.list.dims; ++d) {
+    const int64_t own = DimOfValues(o, written, written.list.at + d);
+    local = local || (own >= 0 && values.local_along(own));
+  }
+  if (local && adds && !values.zero) return {AddedLocally(o, x)};
+  AxisType result = AxisType::Replicate();
+  for (int64_t d = 0; d < o.dims(0) && d < 64; ++d) {
+    const bool same = x.is_replicate() && x.uniform_along(d) && !written.list.indexes(d) &&
+                      SameAlong(o, written, written.list.ElementDim(d));
+    if (same) result.uniform |= uint64_t{1} << d;
+  }
+  result.local = x.local & result.uniform;
+  return {result};
 }
 
 // (x, [indices...], values, accumulate).
@@ -590,6 +659,21 @@ AxisTypes Scatter(Operands& o) {
   }
   const bool terms = o.size() > 2 && o.type(2).is_partial();
   if (terms && o.type(0).zero && places.is_replicate()) return {o.type(2)};
+  const bool of_zeros = o.size() > 2 && o.type(2).is_replicate() && o.type(2).zero;
+  bool local = false;
+  for (size_t i = 0; i < o.size(); ++i) {
+    if (!o.type(i).is_replicate() || o.type(i).local == 0 || o.dims(i) != o.made_dims()) continue;
+    local = local || (i > 0 && o.type(i).local_along(dim));
+    for (int64_t d = 0; d < o.made_dims(); ++d) {
+      const auto at = static_cast<size_t>(d);
+      if (d != dim && o.type(i).local_along(d) && o.sizes(i)[at] != o.made()[at])
+        return {o.Unproven("indices or values that are as long as a shard are written into a part of a tensor")};
+    }
+  }
+  if (local && o.name() != "scatter" && !of_zeros) {
+    if (!o.All(TypeKind::kReplicate)) return {o.Unproven("values that are as long as a shard are added to shards")};
+    return {AddedLocally(o, o.type(0))};
+  }
   const AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kLinear);
   // Where the indices are shorter than x, they write into its first elements: those of another rank.
   for (size_t i = 0; i < o.size() && result.is_shard(); ++i) {
@@ -598,12 +682,18 @@ AxisTypes Scatter(Operands& o) {
     if (o.sizes(i)[at] != o.made()[at])
       return {o.Fault(Phrase("indices and values of the local length are written into the full dim ", result.dim))};
   }
-  return {OfNewValues(result)};
+  AxisType written = OfNewValues(result);
+  if (result.is_replicate() && dim < 64) {
+    written.uniform = result.uniform & ~(uint64_t{1} << dim);
+    written.local = result.local & written.uniform;
+  }
+  return {written};
 }
 
 // The indices of nonzero elements, one row for each. Along the sharded dim they are local.
 AxisTypes NonZero(Operands& o) {
   const AxisType& x = o.type(0);
+  if (x.local != 0) return {o.Unproven("positions in a constant that is as long as a shard")};
   if (x.is_replicate()) return {AxisType::Replicate()};
   if (x.is_shard()) {
     if (x.map == nullptr)

@@ -10,6 +10,23 @@
 namespace moonshard {
 namespace {
 
+// Of replicated tensors, those dims along which the elements of each are equal, other than the concatenated one.
+void OfEqual(const Operands& o, bool stack, int64_t dim, AxisType& result) {
+  for (int64_t d = 0; d < o.made_dims() && d < 64; ++d) {
+    if (d == dim) continue;
+    const int64_t own = stack && d > dim ? d - 1 : d;
+    bool same = true;
+    bool local = false;
+    for (size_t i = 0; i < o.size(); ++i) {
+      if (!stack && o.dims(i) == 1 && o.sizes(i)[0] == 0) continue;
+      same = same && o.type(i).is_replicate() && o.type(i).uniform_along(own);
+      local = local || o.type(i).local_along(own);
+    }
+    if (same) result.uniform |= uint64_t{1} << d;
+    if (same && local) result.local |= uint64_t{1} << d;
+  }
+}
+
 AxisTypes Cat(Operands& o) {
   const bool stack = o.name() == "stack";
   const int64_t dim = o.Dim(1, o.made_dims());
@@ -33,6 +50,9 @@ AxisTypes Cat(Operands& o) {
       result = type;
       continue;
     }
+    // One after the other, constants that are as long as a shard are no longer equal elements.
+    if (!stack && type.is_replicate() && type.local_along(dim) && o.size() > 1)
+      type = AxisType::Shard(dim, o.sizes(i)[static_cast<size_t>(dim)]);
     if (!type.is_shard()) {
       ++other;
       uniform = uniform && type.uniform_along(dim);
@@ -69,7 +89,12 @@ AxisTypes Cat(Operands& o) {
     return {result};
   }
   if (!cut) {
-    if (uniform && o.size() == 1) result.uniform = o.type(0).uniform;
+    if (uniform && o.size() == 1) {
+      result.uniform = o.type(0).uniform;
+      result.local = o.type(0).local;
+    } else {
+      OfEqual(o, stack, dim, result);
+    }
     return {result};
   }
   if (other > 0 && result.dim == dim)

@@ -17,7 +17,9 @@ constexpr int64_t kNone = 0;
 constexpr int64_t kMean = 1;
 
 AxisType Reduced(Operands& o, const AxisType& rows, int64_t reduction) {
-  if (reduction == kNone || !rows.is_shard()) return rows;
+  if (reduction == kNone) return rows;
+  if (rows.is_replicate()) return rows.local != 0 && reduction != kMean ? AxisType::Partial() : OfNewValues(rows);
+  if (!rows.is_shard()) return rows;
   return reduction == kMean ? MeanOfShards(o, rows) : AxisType::Partial();
 }
 
@@ -49,6 +51,8 @@ AxisTypes NegativeLogLikelihood(Operands& o) {
       return {AxisType::Of(o.fault().empty() ? TypeKind::kUnproven : TypeKind::kFaulty)};
     }
   }
+  if (x.is_replicate() && (x.local != 0 || targets.local != 0))
+    return {o.Unproven("no rule for a constant that is as long as a shard")};
   if (!x.is_shard()) return {x, OfNewValues(x)};
   const AxisType loss = Reduced(o, x, reduction);
   if (reduction != kMean || !loss.is_known()) return {loss, AxisType::Partial()};
@@ -82,7 +86,12 @@ AxisTypes Elementwise(Operands& o) {
 // (gradient, values, targets, weight?, ...).
 AxisTypes ElementwiseBackward(Operands& o) {
   c10::SmallVector<Meeting, 4> meeting = AllOperands(o);
-  if (!o.type(0).is_partial()) return {Meet(o, meeting, o.made_dims(), Dependence::kAny)};
+  if (!o.type(0).is_partial()) {
+    const AxisType result = Meet(o, meeting, o.made_dims(), Dependence::kAny);
+    if (result.local != 0 && o.Int(o.Named("reduction"), kMean) == kMean)
+      return {o.Unproven("the gradient of a mean of constants that are as long as a shard")};
+    return {result};
+  }
   meeting.erase(meeting.begin());
   const AxisType values = Meet(o, meeting, o.made_dims(), Dependence::kAny);
   return {

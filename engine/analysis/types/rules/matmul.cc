@@ -20,6 +20,17 @@
 namespace moonshard {
 namespace {
 
+// Rows that are equal have equal products, and so have columns.
+AxisType OfReplicated(const AxisType& a, const AxisType& b, int batch) {
+  const uint64_t column = uint64_t{1} << (batch + 1);
+  const uint64_t rows = column - 1;
+  const uint64_t batches = rows >> 1;
+  AxisType result = AxisType::Replicate();
+  result.uniform = (a.uniform & b.uniform & batches) | (a.uniform & rows & ~batches) | (b.uniform & column);
+  result.local = ((a.local | b.local) & batches) | (a.local & rows & ~batches) | (b.local & column);
+  return result;
+}
+
 // Operands a and b with `batch` dims before the matrix. `a_inner`, `b_inner`: the dim that is summed over.
 AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
   const int row = batch;
@@ -37,7 +48,13 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
                      SuggestedFix::kMakeSum);
     return a.is_partial() ? a : b;
   }
-  if (a.is_replicate() && b.is_replicate()) return AxisType::Replicate();
+  if (a.is_replicate() && b.is_replicate()) {
+    // Each rank adds as many terms as a shard is long.
+    if (a.local_along(inner) || b.local_along(row)) {
+      return a.zero || b.zero ? AxisType::Replicate() : AxisType::Partial();
+    }
+    return OfReplicated(a, b, batch);
+  }
   // The result's dims are rows and columns of two tensors: none of them is the dim that a shard was opened into.
   const auto product = [](AxisType type) {
     type.behind = -1;
@@ -152,6 +169,7 @@ AxisTypes SolveTriangular(Operands& o) {
   const bool left = o.arguments() < 4 || o.argument(3).isNone() || o.Flag(3);
   if (a.is_partial())
     return {o.Fault("a triangular solve with a partial matrix; reduce the matrix first", SuggestedFix::kMakeSum)};
+  if (a.local != 0 || b.local != 0) return {o.Unproven("a triangular solve of constants that are as long as a shard")};
   if (o.dims(0) != o.dims(1)) return {o.Unproven("no rule for operands with different numbers of dims")};
   if (a.is_shard() && a.dim >= batch)
     return {o.Fault(

@@ -117,7 +117,9 @@ AxisTypes Lerp(Operands& o) {
 AxisTypes CopyInto(Operands& o) {
   if (Rounds(o, 1, o.dtype(0))) return {RoundsFault(o)};
   const Meeting source[1] = {{&o.type(1), o.sizes(1)}};
-  return {Meet(o, source, o.made_dims(), Dependence::kLinear)};
+  AxisType result = Meet(o, source, o.made_dims(), Dependence::kLinear);
+  if (result.is_replicate() && o.type(0).is_replicate()) result.local |= o.type(0).local & result.uniform;
+  return {result};
 }
 
 // The triangle of a matrix begins at its first row and column; a shard of either has others.
@@ -132,6 +134,7 @@ AxisTypes Triangle(Operands& o) {
   AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kMultilinear);
   const int64_t rows = o.made_dims() - 2;
   if (rows >= 0 && rows < 63) result.uniform &= ~(uint64_t{3} << rows);
+  result.local &= result.uniform;
   return {result};
 }
 

@@ -6,6 +6,9 @@
 // weight. Every other reduction is refused along the sharded dim, although some (a maximum) could be combined over
 // ranks: a plan cannot declare such a combination. A softmax along a sharded dim divides by the sum over the local
 // shard; the values would look normalized and be too large.
+//
+// A replicated tensor that is as long as a shard (`local`) has equal elements along that dim, as many on each rank as
+// the shard has: its sum is partial, its mean and its maximum are those of the full tensor, and a norm is not.
 #include <algorithm>
 
 #include "engine/analysis/types/rule_table.h"
@@ -14,7 +17,41 @@
 namespace moonshard {
 namespace {
 
-enum class Kind { kSum, kMean, kOther };
+enum class Kind {
+  kSum,
+  kMean,
+  kCount,       // of elements that are not 0
+  kOneOf,       // of equal elements, the element: a maximum
+  kPositionOf,  // argmax
+  kGrows,       // of equal elements other than 0, a number that grows with their number: a norm
+  kOther
+};
+
+// The indices along `dims` are those of the full tensor: of equal elements the first is taken.
+bool AreUniform(const AxisType& type, const std::vector<int64_t>& dims) {
+  return !dims.empty() && std::ranges::all_of(dims, [&](int64_t d) { return type.uniform_along(d); });
+}
+
+// Reduces a replicated tensor along dims of which at least one is in `local`. `result`: the type that the reduction of
+// a tensor of the full size has.
+AxisType ReduceLocal(Operands& o, const std::vector<int64_t>& over, const AxisType& result, Kind kind) {
+  switch (kind) {
+    case Kind::kSum:
+    case Kind::kCount: return o.type(0).zero ? result : AxisType::Partial();
+    case Kind::kMean:
+    case Kind::kOneOf: return result;
+    case Kind::kPositionOf:
+      if (AreUniform(o.type(0), over)) return result;
+      return o.Unproven("a position in a constant that is as long as a shard");
+    case Kind::kGrows:
+      if (o.type(0).zero && o.name() != "logsumexp") return result;
+      return o.Fault(Quoted(o.name(),
+                            " of a constant that is as long as the local shard depends on the length of the shard; "
+                            "make the constant with the size of the full dim"));
+    case Kind::kOther: break;
+  }
+  return o.Unproven(Quoted(o.name(), " of a constant that is as long as a shard"));
+}
 
 // Reduces the dims `over` (empty: all), which keep size 1 if `keep`.
 AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
@@ -23,7 +60,7 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
   for (int64_t& d : over) d = d < 0 ? d + dims : d;
   const auto goes = [&](int64_t d) { return over.empty() || std::ranges::find(over, d) != over.end(); };
   if (type.is_partial()) {
-    if (kind != Kind::kOther) return type;
+    if (kind == Kind::kSum || kind == Kind::kMean) return type;
     return o.Fault(Quoted(o.name(), " of a partial tensor; reduce the tensor first"), SuggestedFix::kMakeSum);
   }
   if (type.is_shard() && goes(type.dim)) {
@@ -33,19 +70,47 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
         !goes(other.dim)) {
       return o.Unproven("the sharded dim of shards of one element is ambiguous");
     }
-    if (kind == Kind::kSum) return AxisType::Partial();
+    if (kind == Kind::kSum || kind == Kind::kCount) return AxisType::Partial();
     if (kind == Kind::kMean) return MeanOfShards(o, type);
     return o.Fault(
         Quoted(o.name(), Phrase(" over dim ", type.dim, " covers only the local shard; all-gather the dim first")));
   }
+  // Slices that are equal have equal results.
+  c10::SmallVector<int64_t, 8> to;
+  int64_t place = 0;
+  for (int64_t d = 0; d < dims; ++d) to.push_back(goes(d) ? (keep ? place++ : -1) : place++);
+  AxisType result = type.is_replicate() ? MapDims(type, to) : OfNewValues(type);
   // A sum of zeros is zero, the logarithm of a sum of their exponentials is not.
-  AxisType result = OfNewValues(type);
-  result.zero = type.zero && kind != Kind::kOther;
+  result.zero = type.zero && (kind == Kind::kSum || kind == Kind::kMean || kind == Kind::kCount);
   result.behind = -1;
+  if (type.is_replicate()) {
+    bool local = false;
+    for (int64_t d = 0; d < dims; ++d) {
+      if (!goes(d)) continue;
+      local = local || type.local_along(d);
+      if (keep && d < 64) {
+        result.uniform |= uint64_t{1} << d;
+        result.local &= ~(uint64_t{1} << d);
+      }
+    }
+    if (over.empty()) {
+      for (int64_t d = 0; d < dims; ++d) over.push_back(d);
+    }
+    return local ? ReduceLocal(o, over, result, kind) : result;
+  }
   if (type.is_shard() && !keep) {
     for (int64_t d = 0; d < type.dim; ++d) result.dim -= goes(d) ? 1 : 0;
   }
   return result;
+}
+
+// (x, dim) -> values, indices. Any of equal elements is the median; which one, the ranks need not agree on.
+AxisTypes Median(Operands& o) {
+  const AxisType& type = o.type(0);
+  const std::vector<int64_t> over = o.Ints(o.Named("dim"));
+  const AxisType values = Reduce(o, over, o.Flag(o.Named("keepdim")), Kind::kOneOf);
+  if (over.empty() || !type.is_replicate() || !type.local_along(o.Dim(o.Named("dim"), o.dims(0)))) return {values};
+  return {values, AxisType::Of(TypeKind::kVarying)};
 }
 
 template <Kind kKind>
@@ -58,13 +123,15 @@ AxisTypes ForeachNorm(Operands& o) {
   for (size_t i = 0; i < o.size(); ++i) {
     if (!o.type(i).is_replicate())
       return {o.Fault(Phrase("a norm of a tensor that is not replicated: the tensor is ", o.type(i)))};
+    if (o.type(i).local != 0 && !o.type(i).zero) return {o.Unproven("a norm of a constant that is as long as a shard")};
     out.push_back(AxisType::Replicate());
   }
   return out;
 }
 
-// A dim that keeps its size, each element computed from all elements along it.
-AxisType Along(Operands& o, int64_t dim, bool linear) {
+// A dim that keeps its size, each element computed from all elements along it. `grows`: of equal elements the results
+// depend on their number.
+AxisType Along(Operands& o, int64_t dim, bool linear, bool grows = true) {
   const AxisType& type = o.type(0);
   if (type.is_partial() && !linear)
     return o.Fault(Quoted(o.name(), " of a partial tensor; reduce the tensor first"), SuggestedFix::kMakeSum);
@@ -72,8 +139,19 @@ AxisType Along(Operands& o, int64_t dim, bool linear) {
     return o.Fault(
         Quoted(o.name(), Phrase(" along dim ", dim, " covers only the local shard; all-gather the dim first")));
   }
-  AxisType result = OfNewValues(type);
+  if (type.local_along(dim) && !(type.zero && linear)) {
+    if (o.name() == "cumprod" || !grows)
+      return o.Unproven(Quoted(o.name(), " along a dim of a constant that is as long as a shard"));
+    return o.Fault(Quoted(o.name(), Phrase(" along dim ", dim,
+                                           " of a constant that is as long as the local shard covers only the local "
+                                           "shard; make the constant with the size of the full dim")));
+  }
+  AxisType result = type;
   result.zero = type.zero && linear;
+  if (dim < 64 && !result.zero) {
+    result.uniform &= ~(uint64_t{1} << dim);
+    result.local &= ~(uint64_t{1} << dim);
+  }
   return result;
 }
 
@@ -103,7 +181,10 @@ AxisTypes SoftmaxBackward(Operands& o) {
 AxisTypes Order(Operands& o) {
   const size_t dim = o.Named("dim");
   const bool given = dim < o.arguments() && o.argument(dim).isInt();
-  const AxisType one = Along(o, given ? o.Dim(dim, o.dims(0)) : o.dims(0) - 1, false);
+  const int64_t along = given ? o.Dim(dim, o.dims(0)) : o.dims(0) - 1;
+  // Of equal elements the order is any.
+  if (o.name() == "sort" && o.type(0).local_along(along)) return {o.type(0), AxisType::Of(TypeKind::kVarying)};
+  const AxisType one = Along(o, along, false, /*grows=*/false);
   return {one, one};
 }
 
@@ -122,9 +203,12 @@ AxisTypes ReadNumber(Operands& o) {
 void AddReductionRules(RuleTable& table) {
   table.AddAten({"sum"}, OverDims<Kind::kSum>);
   table.AddAten({"mean"}, OverDims<Kind::kMean>);
-  table.AddAten({"amax", "amin", "prod", "all", "any", "logsumexp", "argmax", "argmin", "max", "min", "aminmax", "mode",
-                 "median", "var", "std", "var_mean", "std_mean", "linalg_vector_norm", "norm"},
-                OverDims<Kind::kOther>);
+  table.AddAten({"count_nonzero"}, OverDims<Kind::kCount>);
+  table.AddAten({"amax", "amin", "all", "any", "max", "min", "aminmax"}, OverDims<Kind::kOneOf>);
+  table.AddAten({"median", "mode"}, Median);
+  table.AddAten({"argmax", "argmin"}, OverDims<Kind::kPositionOf>);
+  table.AddAten({"logsumexp", "linalg_vector_norm", "norm"}, OverDims<Kind::kGrows>);
+  table.AddAten({"prod", "var", "std", "var_mean", "std_mean"}, OverDims<Kind::kOther>);
   table.AddAten({"_foreach_norm"}, ForeachNorm);
   table.AddAten({"_softmax", "_log_softmax", "_safe_softmax"}, Softmax);
   table.AddAten({"cumsum", "cumprod", "logcumsumexp"}, Cumulative);

@@ -26,12 +26,27 @@ namespace {
 
 int64_t SizeOf(at::IntArrayRef sizes, size_t d) { return std::max<int64_t>(sizes[d], 1); }
 
-// Which dims of the new shape are uniform: those of a group of dims that hold the same elements, where the whole group
-// was.
-AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
-  AxisType result = type;
-  result.uniform = 0;
-  if (type.uniform == 0) return result;
+// A view makes the dims `to` of the dims `from` of a constant. Returns the one of `to` that has the dim which is as
+// long as a shard, as it would have the shard; `to.second` if there is none. Of dims of size 1 the checker may choose
+// another (OperatorChecker::CompareMade).
+size_t LocalOf(const AxisType& type, at::IntArrayRef sizes, std::pair<size_t, size_t> from, at::IntArrayRef made,
+               std::pair<size_t, size_t> to) {
+  int64_t before = 1;
+  size_t d = from.first;
+  for (; d < from.second && !type.local_along(static_cast<int64_t>(d)); ++d) before *= SizeOf(sizes, d);
+  if (d == from.second) return to.second;
+  int64_t begin = 1;
+  for (size_t j = to.first; j < to.second; ++j) {
+    begin *= SizeOf(made, j);
+    if (begin > before) return j;
+  }
+  return sizes[d] == 1 && to.first < to.second ? to.second - 1 : to.second;
+}
+
+// Calls visit(begin, end, made_begin, made_end) for each group of dims: [begin, end) of the one shape hold the same
+// elements as [made_begin, made_end) of the other.
+template <class Visit>
+void ForEachGroup(at::IntArrayRef from, at::IntArrayRef to, Visit&& visit) {
   size_t i = 0;
   size_t j = 0;
   while (i < from.size() || j < to.size()) {
@@ -45,15 +60,47 @@ AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef
       } else if (have > want && j < to.size()) {
         want *= SizeOf(to, j++);
       } else {
-        return result;
+        return;
       }
     }
-    bool uniform = true;
-    for (size_t d = begin; d < i; ++d)
-      uniform = uniform && (from[d] == 1 || type.uniform_along(static_cast<int64_t>(d)));
-    for (size_t d = made; uniform && d < j; ++d) result.uniform |= uint64_t{1} << d;
+    visit(begin, i, made, j);
   }
+}
+
+bool IsUniform(const AxisType& type, at::IntArrayRef sizes, size_t begin, size_t end) {
+  for (size_t d = begin; d < end; ++d) {
+    if (sizes[d] != 1 && !type.uniform_along(static_cast<int64_t>(d))) return false;
+  }
+  return true;
+}
+
+// Which dims of the new shape are uniform: those of a group of dims that hold the same elements, where the whole group
+// was.
+AxisType ViewUniform(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
+  AxisType result = type;
+  result.uniform = 0;
+  result.local = 0;
+  if (type.uniform == 0) return result;
+  ForEachGroup(from, to, [&](size_t begin, size_t end, size_t made, size_t made_end) {
+    if (!IsUniform(type, from, begin, end)) return;
+    for (size_t d = made; d < made_end; ++d) result.uniform |= uint64_t{1} << d;
+    if (type.local == 0) return;
+    const size_t local = LocalOf(type, from, {begin, end}, to, {made, made_end});
+    if (local < made_end) result.local |= uint64_t{1} << local;
+  });
   return result;
+}
+
+// The dim along which a constant is as long as a shard, if a view joins it with dims of other elements; else -1.
+int64_t JoinedLocal(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
+  int64_t joined = -1;
+  if (type.local == 0) return joined;
+  ForEachGroup(from, to, [&](size_t begin, size_t end, size_t, size_t) {
+    if (IsUniform(type, from, begin, end)) return;
+    for (size_t d = begin; d < end; ++d)
+      joined = type.local_along(static_cast<int64_t>(d)) ? static_cast<int64_t>(d) : joined;
+  });
+  return joined;
 }
 
 // Whether a dim of size 1 begins behind `before` elements, after `skip` others of size 1.
@@ -249,6 +296,12 @@ AxisTypes View(Operands& o) {
     const AxisType rows = RowsOfParts(type, o.sizes(0), o.made());
     return {PartsOfRows(o, ViewShard(o, rows, o.sizes(0), o.made()), o.made())};
   }
+  if (const int64_t joined = JoinedLocal(type, o.sizes(0), o.made()); joined >= 0) {
+    // The elements are equal along some of the joined dims only.
+    if (type.local != uint64_t{1} << joined)
+      return {o.Unproven("a view of a constant that is as long as a shard along two dims")};
+    return {ViewShard(o, AxisType::Shard(joined, o.sizes(0)[static_cast<size_t>(joined)]), o.sizes(0), o.made())};
+  }
   return {ViewUniform(type, o.sizes(0), o.made())};
 }
 
@@ -320,8 +373,28 @@ AxisTypes Expand(Operands& o) {
   return {type};
 }
 
+// repeat(x, times): new dims in front, and each dim several times.
+AxisTypes Repeat(Operands& o) {
+  const AxisType& from = o.type(0);
+  if (!from.is_replicate()) return {o.Unproven("no rule")};
+  const int64_t added = o.made_dims() - o.dims(0);
+  auto to = Identity(o.dims(0));
+  for (int64_t& d : to) d += added;
+  AxisType type = MapDims(from, to);
+  for (int64_t d = 0; d < o.made_dims() && d < 64; ++d) {
+    if (d < added || o.sizes(0)[static_cast<size_t>(d - added)] == 1) type.uniform |= uint64_t{1} << d;
+  }
+  return {type};
+}
+
 // Elements [begin, begin + length) of dim `dim`, of a tensor that is in shards along it: all of them, or whole parts.
 AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64_t begin, int64_t length) {
+  if (type.local_along(dim) && length != size) {
+    // As many elements on every number of ranks, unless the checker finds that the end follows the shard.
+    AxisType some = type;
+    some.local &= ~(uint64_t{1} << dim);
+    return some;
+  }
   if (!type.is_shard() || type.dim != dim || length == size) return type;
   const std::string what = Phrase("dim ", dim);
   if (type.parts.empty() || type.lead != 1 || type.length == 0) {
@@ -373,6 +446,7 @@ AxisTypes Strided(Operands& o, int64_t dim, int64_t size, int64_t begin, int64_t
   AxisType result = type;
   if (type.is_mixed() && dim + 1 == o.dims(0))
     return {o.Unproven("no rule for a strided slice of a tensor that is shared in its last features only")};
+  if (type.local_along(dim)) result.local &= ~(uint64_t{1} << dim);
   if (!type.is_shard() || type.dim != dim) return {result};
   const int64_t made = o.made()[static_cast<size_t>(dim)];
   if (type.map == nullptr || !type.parts.empty() || type.lead != 1 || type.length != size || size % step != 0 ||
@@ -543,6 +617,7 @@ void AddViewRules(RuleTable& table) {
   table.AddAten({"unsqueeze"}, Unsqueeze);
   table.AddAten({"squeeze"}, Squeeze);
   table.AddAten({"expand", "expand_copy"}, Expand);
+  table.AddAten({"repeat"}, Repeat);
   table.AddAten({"slice", "narrow"}, Slice);
   table.AddAten({"select"}, Select);
   table.AddAten({"split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes"}, Split);

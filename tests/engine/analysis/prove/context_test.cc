@@ -27,7 +27,21 @@ constexpr int64_t kTokenWidth = 8;
 constexpr int64_t kTokenIds = 12;
 
 // What a module between the embedding and the head does with its tokens.
-enum class TokenHabit { kAlike, kMean, kSum, kSoftmax, kCumulative, kShifted, kPositions, kDividesByTokens, kAttends };
+enum class TokenHabit {
+  kAlike,
+  kMean,
+  kSum,
+  kSoftmax,
+  kCumulative,
+  kShifted,
+  kPositions,
+  kDividesByTokens,
+  kAttends,
+  kOnes,
+  kAny,
+  kCountsOnes,
+  kNormOfOnes
+};
 
 struct BetweenImpl : torch::nn::Module {
   explicit BetweenImpl(TokenHabit h) : habit(h) {
@@ -45,6 +59,13 @@ struct BetweenImpl : torch::nn::Module {
       case TokenHabit::kShifted: return x + at::roll(y, 1, 1);
       case TokenHabit::kPositions: return x + y * at::arange(tokens, y.options()).view({1, tokens, 1});
       case TokenHabit::kDividesByTokens: return x + y / static_cast<double>(tokens);
+      case TokenHabit::kOnes: {
+        const at::Tensor ones = torch::ones({x.size(0), tokens, 1}, y.options());
+        return x + y * ones + at::zeros_like(y) + y.new_full({tokens, 1}, 0.5).mean();
+      }
+      case TokenHabit::kAny: return x + y.gt(0.5).any(-1, true);
+      case TokenHabit::kCountsOnes: return x + y / torch::ones({x.size(0), tokens, 1}, y.options()).sum(1, true);
+      case TokenHabit::kNormOfOnes: return x + y / at::ones_like(y).norm();
       case TokenHabit::kAttends: return x + at::scaled_dot_product_attention(y, y, y);
     }
     return x;
@@ -122,6 +143,24 @@ TEST_CASE("a model that treats all tokens alike is proven on cp, under fsdp and 
       CHECK(proof.sizes_compared);
       CHECK(proof.scope.mesh == MeshShape::Parse(mesh).ValueOrThrow());
     }
+  }
+}
+
+TEST_CASE("constants as long as the tokens of a rank are right on cp and on dp, and their number is not on cp") {
+  for (const char* mesh : {"cp=2", "dp=2", "dp=2,cp=2"}) {
+    for (const TokenHabit habit : {TokenHabit::kOnes, TokenHabit::kAny}) {
+      const Proof proof = ProveTokens(mesh, habit);
+      INFO(mesh << " " << static_cast<int>(habit) << "\n" << ToText(proof));
+      CHECK(proof.holds());
+    }
+  }
+  for (const TokenHabit habit : {TokenHabit::kCountsOnes, TokenHabit::kNormOfOnes}) {
+    const Proof proof = ProveTokens("cp=2", habit);
+    INFO(static_cast<int>(habit) << "\n" << ToText(proof));
+    REQUIRE_FALSE(proof.faults.empty());
+    CHECK(proof.faults.front().path == "between");
+    CHECK(proof.faults.front().axis == MeshAxis::kCp);
+    CHECK(ProveTokens("dp=2", habit).holds());
   }
 }
 

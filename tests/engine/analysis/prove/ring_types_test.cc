@@ -25,6 +25,7 @@
 #include "engine/runtime/sharded_model/load.h"
 #include "tests/engine/analysis/prove/step.h"
 #include "tests/support/paths.h"
+#include "tests/support/ranks.h"
 #include "tests/support/styles.h"
 
 namespace moonshard::test {
