@@ -70,7 +70,7 @@ TEST_CASE("explain --memory takes experts in shards, experts with owners and exp
   CHECK(all > 0);
   const std::vector<std::tuple<std::string, std::string, int64_t>> rows = {
       {"tp=2", "exchange=true", 2},        {"tp=2", "expert_parallel=true", 2},
-      {"tp=4", "expert_parallel=true", 4}, {"dp=2,tp=2", "expert_parallel=true", 2},
+      {"tp=4", "expert_parallel=true", 4}, {"dp=2,tp=2", "expert_parallel=true", 4},
       {"ep=2", "exchange=true", 2},        {"ep=4", "exchange=true", 4},
       {"ep=2,tp=2", "exchange=true", 4}};
   for (const auto& [mesh, option, share] : rows) {
