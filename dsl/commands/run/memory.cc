@@ -33,21 +33,13 @@ std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts, c
   return out;
 }
 
-// How many tokens the experts of a rank receive depends on their values, which the meta device does not have. On two
-// factors of cp the ranks of a group exchange the numbers of their tokens, which one rank alone does not have.
-void RefuseUnpredicted(const CompiledPlan& plan) {
-  if (plan.context_parallel && plan.mesh.cp_heads() > 1) {
-    Diagnostic d =
-        MakeDiagnostic(Finding::kNotSupported, "the memory of a plan on two factors of cp cannot be predicted");
-    d.declared = plan.mesh.ToString();
-    d.required = "a mesh with one number for cp, with context = \"ulysses\" or \"ring\"";
-    throw PlanError({std::move(d)});
-  }
-  if (!plan.exchanges_tokens()) return;
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                "the memory of a plan that sends tokens to experts on ep cannot be predicted");
-  d.declared = "ep=" + std::to_string(plan.mesh.size(MeshAxis::kEp));
-  d.required = "a mesh without ep";
+// On two factors of cp the ranks of a group exchange the numbers of their tokens, which one rank alone does not have.
+void RefuseTwoFactors(const CompiledPlan& plan) {
+  if (!plan.context_parallel || plan.mesh.cp_heads() == 1) return;
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported, "the memory of a plan on two factors of cp cannot be predicted");
+  d.declared = plan.mesh.ToString();
+  d.required = "a mesh with one number for cp, with context = \"ulysses\" or \"ring\"";
   throw PlanError({std::move(d)});
 }
 
@@ -75,7 +67,7 @@ int RunExplainMemory(const ExplainVerb& verb) {
   const StepRecorder::Scope scope(recorder);
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type, /*trains=*/false);
-  RefuseUnpredicted(sharded.applied->plan());
+  RefuseTwoFactors(sharded.applied->plan());
   std::optional<BatchLoss> loss;
   Inputs inputs;
   if (sharded.by_name) {

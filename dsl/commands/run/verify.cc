@@ -26,6 +26,7 @@
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/collective/label.h"
 #include "engine/runtime/intercept/operator_scope.h"
+#include "engine/runtime/recompute/kept_results.h"
 #include "engine/runtime/sharded_model/state.h"
 
 namespace moonshard {
@@ -215,6 +216,7 @@ struct OutputRecorder final : CallObserver {
     if (!plan.StepsOf(module).planned) return;  // a unit alone, which the unsharded model does not have
     for (const TensorSlot& slot : results) {
       if (slot.position != 0 || !slot.tensor->defined()) continue;
+      const KeepNoneScope beside;  // a second run records nothing
       outputs.emplace_back(plan.tree->modules()[module].path, slot.tensor->detach().clone());
     }
   }

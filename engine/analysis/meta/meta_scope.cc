@@ -66,6 +66,12 @@ void MetaScope::ExpertIds(const at::Tensor& ids, int64_t first, int64_t count) {
   if (ids.is_meta()) Note(ids, {.first = first, .count = count});
 }
 
+std::optional<std::pair<int64_t, int64_t>> MetaScope::RangeOfIds(const at::Tensor& ids) {
+  const Known* known = Find(ids);
+  if (known == nullptr || known->share) return std::nullopt;
+  return std::pair(known->first, known->count);
+}
+
 void MetaScope::Note(const at::Tensor& tensor, const Known& known) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   // A weak reference keeps the address from being used again.
@@ -79,10 +85,12 @@ const MetaScope::Known* MetaScope::Find(const at::Tensor& tensor) const {
   return found == known_.end() ? nullptr : &found->second.second;
 }
 
-// ids == number, of ids with a known range.
+// ids == number, or all numbers, of ids with a known range.
 std::optional<double> MetaScope::ShareOfExpert(const MetaArguments& arguments) const {
   const Known* known = arguments[0].isTensor() ? Find(arguments.tensor(0)) : nullptr;
-  if (known == nullptr || known->share || arguments[1].isTensor() || !arguments[1].isInt()) return std::nullopt;
+  if (known == nullptr || known->share) return std::nullopt;
+  if (arguments[1].isTensor()) return 1.0 / static_cast<double>(arguments.tensor(1).numel());
+  if (!arguments[1].isInt()) return std::nullopt;
   const int64_t expert = arguments[1].toInt() - known->first;
   return expert >= 0 && expert < known->count ? 1.0 / static_cast<double>(known->count) : 0.0;
 }

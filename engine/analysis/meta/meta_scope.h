@@ -16,7 +16,8 @@
 //   a number read from a tensor (item)   1 or true, by dtype, so that checks such as mask.all().item() succeed
 //   nonzero, a mask as an index          `routed_share` of the elements, as in balanced routing of tokens to experts;
 //                                        of `ids == number` with the ids of an exchange of tokens (NoteExpertIds), the
-//                                        share of one expert among those of the rank
+//                                        share of one expert among those of the rank; of `ids == numbers` with a tensor
+//                                        of the numbers of all experts, one for each id
 //   a copy to the CPU                    the copy stays on the meta device
 //
 // An operator whose results have unknown shapes throws PlanError (kNotSupported), which names the operator.
@@ -58,6 +59,7 @@ class MetaScope final : public OperatorHandler, public RoutedRowsHandler {
 
   void Handle(const c10::OperatorHandle& op, c10::Stack& stack, Next& next) override;
   void ExpertIds(const at::Tensor& ids, int64_t first, int64_t count) override;
+  std::optional<std::pair<int64_t, int64_t>> RangeOfIds(const at::Tensor& ids) override;
 
   // The names of the operators whose results were assumed, such as "aten::nonzero"; sorted.
   const std::set<std::string>& assumptions() const { return assumptions_; }

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <unordered_map>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/function.h>
 
 namespace moonshard {
 namespace {
@@ -36,6 +38,14 @@ Values IndexSelect(const MetaArguments& a, const MetaOptions& /*options*/) {
   return {at::empty(shape, a.tensor(0).options())};
 }
 
+// On the meta device the backwards of lookups write into their zeros out of place, in order that subclasses of tensors
+// can follow them (isTensorSubclassLike); on every other device in place. `node`: the name of the backward.
+c10::IValue Written(const MetaArguments& a, std::string_view node) {
+  const auto current = torch::autograd::get_current_node();
+  if (current && current->name() == node) return a.tensor(0);
+  return at::empty_like(a.tensor(0));
+}
+
 // index_add(self, dim, index, source) and index_add_. LibTorch's Meta kernel refuses a source without rows; the shapes
 // are checked as there.
 void CheckIndexAdd(const MetaArguments& a) {
@@ -51,12 +61,16 @@ void CheckIndexAdd(const MetaArguments& a) {
 }
 Values IndexAdd(const MetaArguments& a, const MetaOptions& /*options*/) {
   CheckIndexAdd(a);
-  return {at::empty_like(a.tensor(0))};
+  return {Written(a, "IndexSelectBackward0")};
 }
 Values IndexAddInto(const MetaArguments& a, const MetaOptions& /*options*/) {
   CheckIndexAdd(a);
   return {a.tensor(0)};
 }
+
+// index_put(self, indices, values, accumulate) and scatter_add(self, dim, index, source).
+Values IndexPut(const MetaArguments& a, const MetaOptions& /*options*/) { return {Written(a, "IndexBackward0")}; }
+Values ScatterAdd(const MetaArguments& a, const MetaOptions& /*options*/) { return {Written(a, "GatherBackward0")}; }
 
 // nonzero(self) -> [found, dims].
 Values Nonzero(const MetaArguments& a, const MetaOptions& options) {
@@ -276,6 +290,8 @@ const std::unordered_map<std::string, ShapeRule>& Rules() {
       {"aten::index_select", {&IndexSelect}},
       {"aten::index_add", {&IndexAdd}},
       {"aten::index_add_", {&IndexAddInto}},
+      {"aten::index_put", {&IndexPut}},
+      {"aten::scatter_add", {&ScatterAdd}},
       {"aten::masked_fill", {&MaskedFill}},
       {"aten::nonzero", {&Nonzero, true}},
       {"aten::_local_scalar_dense", {&Number, true}},

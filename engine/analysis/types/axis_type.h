@@ -58,6 +58,11 @@ enum class TypeKind : uint8_t { kReplicate, kShard, kPartial, kOwnRows, kRouted,
 // The elements that one mask or one `nonzero` chose along a sharded dim.
 struct Choice {
   bool in_order = false;  // the full tensor has the elements of the ranks one after the other
+  bool grouped = false;   // the elements are in groups, which a split takes apart (NoteGroups)
+  // Of one group: what it was split from, its number and how many there are.
+  std::shared_ptr<const Choice> of = nullptr;
+  size_t group = 0;
+  size_t groups = 0;
 };
 
 struct AxisType {

@@ -601,6 +601,18 @@ void OperatorChecker::RegionSum(const RegionInfo& region, const at::Tensor& term
   SetType(sum, std::move(type));
 }
 
+// What is indexed with the rows has their Choice, so that all of it is grouped alike.
+void OperatorChecker::Groups(const at::Tensor& rows) {
+  TensorType type = Get(rows);
+  for (AxisType& axis : type) {
+    if (axis.chosen == nullptr || !axis.is_shard() || axis.dim != 0) continue;
+    Choice grouped = *axis.chosen;
+    grouped.grouped = true;
+    axis.chosen = std::make_shared<const Choice>(std::move(grouped));
+  }
+  SetType(rows, std::move(type));
+}
+
 void OperatorChecker::OwnRows(const at::Tensor& ids, const at::Tensor& table) {
   const TensorType rows = Get(table);
   TensorType type = Get(ids);

@@ -151,6 +151,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Reports a fault if `rows` are not routed along an axis of the region.
   void RowsReturned(const RegionInfo& region, const at::Tensor& rows, const at::Tensor& tokens,
                     const at::Tensor& result) override;
+  void Groups(const at::Tensor& rows) override;
   void RegionSum(const RegionInfo& region, const at::Tensor& terms, const at::Tensor& sum) override;
   void OwnRows(const at::Tensor& ids, const at::Tensor& table) override;
   void OwnRows(const at::Tensor& ids, MeshAxis axis) override;

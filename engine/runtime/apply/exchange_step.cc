@@ -1,5 +1,5 @@
-// The call's state has what brings the results back. What StartExchange began is in the frame of the enclosing call,
-// where Enter looks for it: a step is shared by all calls of its module, and a frame belongs to one call on one thread.
+// The call's state has what brings the results back. What StartExchange began is in the frame of an enclosing call, where
+// Enter looks for it: a step is shared by all calls of its module, and a frame belongs to one call on one thread.
 // Both run the same program on every rank, so every rank finds a started exchange or none does.
 #include "engine/runtime/apply/exchange_step.h"
 
@@ -32,7 +32,10 @@ bool IsSameTensor(const at::Tensor& a, const at::Tensor& b) {
 Diagnostic OtherArguments(const std::string& path) {
   Diagnostic d = MakeDiagnostic(Finding::kBadInput, "'" + path + "' was called with other tensors than StartExchange");
   d.path = path;
-  d.required = "the call gets the tensors with which its exchange was started";
+  d.required =
+      "the call gets the tensors with which its exchange was started; if a module between the two calls changes them "
+      "(a "
+      "redistribution, a cast, recompute), StartExchange in the forward of this module";
   return d;
 }
 
@@ -81,9 +84,7 @@ std::unique_ptr<BoundaryStep::State> ExchangeStep::Enter(std::span<const TensorS
                                      "exchange: tensors at the declared positions (the first is 0)")});
   }
   auto& [tokens, ids, weights] = found;
-  CallFrame* const frame = CallFrame::Current();
-  std::optional<TokenExchange::Started> started;
-  if (frame != nullptr) started = frame->started_exchanges().Take(tokens_);
+  std::optional<TokenExchange::Started> started = TakeStarted(tokens_);
   if (!started) {
     started = tokens_.Start(*tokens, *ids, *weights);
   } else if (!IsSameTensor(started->tokens, *tokens) || !IsSameTensor(started->ids, *ids) ||

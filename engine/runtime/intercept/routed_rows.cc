@@ -27,4 +27,16 @@ void NoteExpertIds(const at::Tensor& ids, int64_t first, int64_t count) {
   ForEachRoutedHandler([&](RoutedRowsHandler& handler) { handler.ExpertIds(ids, first, count); });
 }
 
+std::optional<std::pair<int64_t, int64_t>> ExpertIdsIn(const at::Tensor& ids) {
+  std::optional<std::pair<int64_t, int64_t>> range;
+  ForEachRoutedHandler([&](RoutedRowsHandler& handler) {
+    if (!range) range = handler.RangeOfIds(ids);
+  });
+  return range;
+}
+
+void NoteGroups(const at::Tensor& rows) {
+  ForEachRoutedHandler([&](RoutedRowsHandler& handler) { handler.Groups(rows); });
+}
+
 }  // namespace moonshard

@@ -12,6 +12,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
@@ -27,6 +29,8 @@ class RoutedRowsHandler {
   virtual void RowsReturned(const RegionInfo& /*region*/, const at::Tensor& /*rows*/, const at::Tensor& /*tokens*/,
                             const at::Tensor& /*result*/) {}
   virtual void ExpertIds(const at::Tensor& /*ids*/, int64_t /*first*/, int64_t /*count*/) {}
+  virtual std::optional<std::pair<int64_t, int64_t>> RangeOfIds(const at::Tensor& /*ids*/) { return std::nullopt; }
+  virtual void Groups(const at::Tensor& /*rows*/) {}
 };
 
 // Declares that the ranks of the region's axis have sent rows of `from`, [N, F] or [N, k, F], to the ranks that have
@@ -41,5 +45,11 @@ void DeclareReturned(const RegionInfo& region, const at::Tensor& rows, const at:
                      const at::Tensor& result);
 // Declares that `ids` are ids of `count` experts, of which the first has the id `first`.
 void NoteExpertIds(const at::Tensor& ids, int64_t first, int64_t count);
+// What NoteExpertIds has declared of these ids, as first id and number; nullopt: nothing, or no scope is open.
+std::optional<std::pair<int64_t, int64_t>> ExpertIdsIn(const at::Tensor& ids);
+// Declares that values, as of expert ids, have chosen the elements of `rows` along dim 0 and grouped them, and that
+// every later split along this dim, of `rows` or of what is indexed with them, takes the groups by their sizes: the
+// sizes follow the values, and are those of no shard. Call right behind the operator that chose them.
+void NoteGroups(const at::Tensor& rows);
 
 }  // namespace moonshard

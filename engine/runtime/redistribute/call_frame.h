@@ -25,6 +25,8 @@ class CallFrame {
   // The innermost frame of this thread; nullptr if there is no frame.
   static CallFrame* Current();
   bool outermost() const { return enclosing_ == nullptr; }
+  // nullptr: no frame encloses this one.
+  CallFrame* enclosing() const { return enclosing_; }
   // The redistributions that the calls inside this frame share.
   SharedRedistributions& redistributions();
   StartedExchanges& started_exchanges();

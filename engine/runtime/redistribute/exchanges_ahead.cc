@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/runtime/redistribute/call_frame.h"
+
 namespace moonshard {
 
 const ExchangesAhead::Ahead* ExchangesAhead::Of(const void* module) const {
@@ -21,6 +23,14 @@ std::optional<TokenExchange::Started> StartedExchanges::Take(const TokenExchange
   if (found == entries_.end()) return std::nullopt;
   std::optional<TokenExchange::Started> started = std::move(found->started);
   entries_.erase(found);
+  return started;
+}
+
+std::optional<TokenExchange::Started> TakeStarted(const TokenExchange& exchange) {
+  std::optional<TokenExchange::Started> started;
+  for (CallFrame* frame = CallFrame::Current(); frame != nullptr && !started; frame = frame->enclosing()) {
+    started = frame->started_exchanges().Take(exchange);
+  }
   return started;
 }
 

@@ -2,7 +2,8 @@
 // computes something else while they are on their way, such as a shared expert.
 //
 // ExchangesAhead has the exchanges of a model that may be started; the outermost CallFrame of each call refers to it.
-// StartedExchanges has those that were started inside one CallFrame and are not yet used.
+// StartedExchanges has those that were started inside one CallFrame and are not yet used. The call that uses one may be
+// inside of further frames (TakeStarted): modules between the block and its experts have frames of their own.
 #pragma once
 
 #include <map>
@@ -47,5 +48,9 @@ class StartedExchanges {
   };
   std::vector<Entry> entries_;
 };
+
+// Removes and returns what was started in the innermost frame of this thread that has a start of `exchange`; nullopt: no
+// frame has one.
+std::optional<TokenExchange::Started> TakeStarted(const TokenExchange& exchange);
 
 }  // namespace moonshard

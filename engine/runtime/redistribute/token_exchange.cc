@@ -264,9 +264,11 @@ TokenExchange::Started TokenExchange::Start(const at::Tensor& tokens, const at::
   const int64_t ranks = spec.group->size();
   const int64_t own = std::clamp<int64_t>(spec.experts - spec.group->rank() * spec.block, 0, spec.block);
   const int64_t first = spec.exchange.listed > 0 ? spec.group->rank() * spec.block : 0;
-  const std::optional<std::string> misfit = Misfit(spec, tokens, ids, weights);
   const RegionInfo info = InfoOf(kSending, spec);
+  // Around the look at the arguments too: of a recomputed call that keeps results, an operator outside of regions is
+  // kept inside the call of the experts and not in front of it, and the second run may start the exchange elsewhere.
   const Region region(info.name, info.label, info.axes);
+  const std::optional<std::string> misfit = Misfit(spec, tokens, ids, weights);
   Started started;
   started.sequence = at::sequence_number::get_and_increment();
   Sent& sent = started.sent;

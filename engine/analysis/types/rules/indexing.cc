@@ -537,8 +537,11 @@ AxisTypes Put(Operands& o, const Written& written, bool adds) {
   const AxisType& values = o.type(written.values);
   const AxisType& at = written.list.type;
   const bool zeros = x.is_replicate() && x.zero;
-  if (DiffersByRank(values) || DiffersByRank(at) || DiffersByRank(x))
-    return {adds && (x.is_partial() || zeros) ? AxisType::Partial() : AxisType::Of(TypeKind::kVarying)};
+  if (DiffersByRank(values) || DiffersByRank(at) || DiffersByRank(x)) {
+    // At the same places of zeros on every rank, what is written is what is added.
+    const bool terms = adds ? x.is_partial() || zeros : zeros && at.is_replicate();
+    return {terms ? AxisType::Partial() : AxisType::Of(TypeKind::kVarying)};
+  }
   if (!at.is_known()) return {at};
   if (values.is_partial()) {
     if (at.is_shard())

@@ -27,6 +27,19 @@ void OfEqual(const Operands& o, bool stack, int64_t dim, AxisType& result) {
   }
 }
 
+// What all groups of one choice make, joined in their order; nullptr: they are other tensors.
+std::shared_ptr<const Choice> JoinedGroups(const Operands& o, int64_t dim) {
+  const std::shared_ptr<const Choice>& first = o.type(0).chosen;
+  if (first == nullptr || first->of == nullptr || first->groups != o.size()) return nullptr;
+  for (size_t i = 0; i < o.size(); ++i) {
+    const AxisType& type = o.type(i);
+    const bool next = type.is_shard() && type.dim == dim && type.chosen != nullptr && type.chosen->of == first->of &&
+                      type.chosen->group == i && type.chosen->groups == o.size();
+    if (!next) return nullptr;
+  }
+  return first->of;
+}
+
 AxisTypes Cat(Operands& o) {
   const bool stack = o.name() == "stack";
   const int64_t dim = o.Dim(1, o.made_dims());
@@ -118,6 +131,10 @@ AxisTypes Cat(Operands& o) {
     result.map = IndexMap::Joined(maps);
     result.heads = 0;
     if (result.chosen != nullptr) result.chosen = std::make_shared<const Choice>();
+  }
+  if (const std::shared_ptr<const Choice> whole = stack ? nullptr : JoinedGroups(o, dim); whole != nullptr) {
+    result.parts.clear();
+    result.chosen = whole;
   }
   return {result};
 }

@@ -495,8 +495,29 @@ AxisTypes Select(Operands& o) {
   return {MapDims(o.type(0), to)};
 }
 
+// Groups of elements that values have chosen: their sizes follow values on every rank, as those of the full tensor do,
+// and only all groups together are a shard again (rules/joins.cc). A backward splits where its forward joined, and the
+// Choice was known there.
+AxisTypes SplitIntoGroups(const Operands& o, int64_t dim) {
+  AxisTypes out;
+  for (size_t i = 0; i < o.products(); ++i) {
+    Choice group;
+    group.of = o.type(0).chosen;
+    group.group = i;
+    group.groups = o.products();
+    out.push_back(o.type(0));
+    out.back().length = o.made(i)[static_cast<size_t>(dim)];
+    out.back().chosen = std::make_shared<const Choice>(std::move(group));
+  }
+  return out;
+}
+
 AxisTypes Split(Operands& o) {
   const int64_t dim = o.Dim(2, o.dims(0));
+  const AxisType& from = o.type(0);
+  if (from.is_shard() && from.dim == dim && from.chosen != nullptr && (from.chosen->grouped || o.backward())) {
+    return SplitIntoGroups(o, dim);
+  }
   const int64_t size = o.sizes(0)[static_cast<size_t>(dim)];
   AxisTypes out;
   int64_t begin = 0;

@@ -3,6 +3,8 @@
 
 #include <map>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "engine/core/base/json.h"
 #include "tests/support/paths.h"
@@ -42,18 +44,43 @@ TEST_CASE("explain --memory says where the memory of a step goes") {
                            Contains("reduced by: recompute; sequence_parallel;") && Contains("collectives backward: "));
 }
 
-TEST_CASE("explain --memory refuses a plan that sends tokens to experts, and takes it on a mesh without ep") {
-  const Outcome done = Explain(kParity + "mixtral", {"--mesh", "ep=2", "--option", "exchange=true"});
-  INFO(done.ToText());
-  CHECK(done.code != 0);
-  CHECK(done.out.empty());
-  CHECK_THAT(done.err, Contains("error[MS0506]: the memory of a plan that sends tokens to experts on ep cannot be "
-                                "predicted") &&
-                           Contains("declared: ep=2") && Contains("required: a mesh without ep"));
-  for (const char* option : {"exchange=true", "expert_parallel=true"}) {
-    const Outcome without = Explain(kParity + "mixtral", {"--mesh", "tp=2", "--option", option});
-    INFO(without.ToText());
-    CHECK(without.code == 0);
+// Of the bytes of parameters that the first layer's experts have on a rank.
+int64_t BytesOfExperts(const JsonValue& json) {
+  int64_t bytes = 0;
+  for (const auto& [path, module] : json.Find("modules")->AsObject()) {
+    const JsonValue* kinds = module.Find("bytes");
+    const JsonValue* parameters = kinds == nullptr ? nullptr : kinds->Find("parameters");
+    if (parameters != nullptr && path.starts_with("model.layers.0.") && path.find(".experts.") != std::string::npos) {
+      bytes += parameters->AsInt();
+    }
+  }
+  return bytes;
+}
+
+TEST_CASE("explain --memory takes experts in shards, experts with owners and experts behind an exchange") {
+  const auto explained = [](const Words& more) {
+    Words words = {"--json", "--tokens", "2,64"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome done = Explain(kParity + "mixtral", words);
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    return ParseJson(done.out, "stdout").ValueOrThrow();
+  };
+  const int64_t all = BytesOfExperts(explained({"--mesh", "tp=1"}));
+  CHECK(all > 0);
+  const std::vector<std::tuple<std::string, std::string, int64_t>> rows = {
+      {"tp=2", "exchange=true", 2},        {"tp=2", "expert_parallel=true", 2},
+      {"tp=4", "expert_parallel=true", 4}, {"dp=2,tp=2", "expert_parallel=true", 4},
+      {"ep=2", "exchange=true", 2},        {"ep=4", "exchange=true", 4},
+      {"ep=2,tp=2", "exchange=true", 4}};
+  for (const auto& [mesh, option, share] : rows) {
+    for (const char* rank : {"0", "1"}) {
+      INFO(mesh << " " << option << ", rank " << rank);
+      const JsonValue json = explained({"--mesh", mesh, "--option", option, "--rank", rank});
+      CHECK(BytesOfExperts(json) * share == all);
+      const JsonValue* sent = json.Find("collectives")->Find("forward")->Find("all_to_all");
+      CHECK((sent != nullptr && sent->Find("count")->AsInt() > 0) == mesh.starts_with("ep"));
+    }
   }
 }
 

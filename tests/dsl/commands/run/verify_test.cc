@@ -167,6 +167,23 @@ TEST_CASE("replicas whose gradients nothing reduces are not verified") {
   CHECK_THAT(forward.err, Contains("warning[MS0307]"));
 }
 
+TEST_CASE("a plan that recomputes layers and keeps the results of modules within them is verified") {
+  const auto [model, kept, mesh, option] = GENERATE(table<std::string, std::string, std::string, std::string>({
+      {"llama_gqa", "mlp", "tp=2", "sequence_parallel=true"},
+      {"mixtral", "block_sparse_moe.experts", "ep=2", "exchange=true"},
+      {"qwen2_moe", "mlp.experts", "ep=2", "exchange=true"},
+  }));
+  const ScratchFolder folder;
+  const std::string family = model == "llama_gqa" ? "llama" : model;
+  const std::string plan = folder.Write(
+      "kept.lua", "return plan { extends \"" + family +
+                      "\", recompute { \"model.layers.*\", keep_modules = \"model.layers.*." + kept + "\" } }");
+  const Outcome done = Verify(model, {"--mesh", mesh, "--option", option, "--plan", plan});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.out, Contains("verified"));
+}
+
 TEST_CASE("the tolerance is that of the dtype of computation, and finds the planted faults") {
   const ScratchFolder folder;
   const std::string plan = folder.Write(

@@ -41,11 +41,14 @@ struct Setup {
   int64_t rank = 0;
   at::ScalarType type = at::kFloat;
   bool owned_experts = false;
+  bool exchange = false;  // of tokens, on ep; with four experts, which ep divides
+  bool ddp = false;
   std::string Name() const {
     return folder.filename().string() + " " + mesh + (sequence_parallel ? " sequence_parallel" : "") +
            (loss_parallel ? " loss_parallel" : "") + (recompute.empty() ? "" : " recompute " + recompute) +
            (fsdp ? " fsdp" : "") + (context.empty() ? "" : " " + context + ", rank " + std::to_string(rank)) +
-           (owned_experts ? " owned experts, rank " + std::to_string(rank) : "");
+           (owned_experts ? " owned experts, rank " + std::to_string(rank) : "") +
+           (exchange ? " exchange, rank " + std::to_string(rank) : "") + (ddp ? " ddp" : "");
   }
 };
 
@@ -54,9 +57,18 @@ struct Model {
   std::shared_ptr<AppliedPlan> applied;
 };
 
+JsonValue ConfigOf(const Setup& setup) {
+  JsonValue config = ReadConfig(setup.folder);
+  if (!setup.exchange) return config;
+  for (const char* key : {"num_local_experts", "num_experts"}) {
+    if (config.Find(key) != nullptr) config.AsObject().at(key) = JsonValue(int64_t{4});
+  }
+  return config;
+}
+
 Model Make(const Setup& setup, c10::Device device, ApplyOptions options) {
   options.deferred_type = setup.type;
-  const JsonValue config = ReadConfig(setup.folder);
+  const JsonValue config = ConfigOf(setup);
   Model out;
   {
     const nn::DeferInit defer;
@@ -72,6 +84,7 @@ Model Make(const Setup& setup, c10::Device device, ApplyOptions options) {
   inputs.options["loss_parallel"] = setup.loss_parallel;
   if (!setup.context.empty()) inputs.options["context"] = setup.context;
   if (setup.owned_experts) inputs.options["expert_parallel"] = true;
+  if (setup.exchange) inputs.options["exchange"] = true;
   Plan plan = LoadPlanFile(SelectPlan(config).ValueOrThrow(), inputs).ValueOrThrow();
   if (!setup.recompute.empty()) {
     Recomputed section;
@@ -80,6 +93,7 @@ Model Make(const Setup& setup, c10::Device device, ApplyOptions options) {
     plan.recompute.push_back(section);
   }
   if (setup.fsdp) plan.data_parallel.emplace().wrap = {{"model.layers.*"}};
+  if (setup.ddp) plan.data_parallel.emplace().shards = false;
   out.applied = ParallelizeModule(*out.net.module, plan, mesh, options);
   return out;
 }
@@ -121,7 +135,7 @@ int64_t Measured(const Setup& setup) {
     const Model model = Make(setup, at::kCPU, {});
     Initialize(*model.applied, 3);
     const at::Tensor ids = at::arange(kBatch * kSequence).remainder(50).view({kBatch, kSequence});
-    const BalancedRouting routing(ExpertsOf(ReadConfig(setup.folder)));
+    const BalancedRouting routing(ExpertsOf(ConfigOf(setup)));
     const int64_t before = allocator.live();
     allocator.ResetPeak();
     Loss(model, ids).backward();
@@ -131,7 +145,7 @@ int64_t Measured(const Setup& setup) {
 }
 
 Footprint PredictedPeak(const Setup& setup) {
-  const MetaScope meta({.routed_share = 1.0 / static_cast<double>(ExpertsOf(ReadConfig(setup.folder)))});
+  const MetaScope meta({.routed_share = 1.0 / static_cast<double>(ExpertsOf(ConfigOf(setup)))});
   const auto recorder = std::make_shared<StepRecorder>();
   const StepRecorder::Scope scope(recorder);
   const Model model = Make(setup, at::kMeta, {});
@@ -185,6 +199,24 @@ std::vector<Setup> Setups() {
       setup.owned_experts = true;
       setup.rank = rank;
       out.push_back(setup);
+    }
+  }
+  // A recorded all-to-all keeps every block where it is: with balanced routing each rank receives what it would in a
+  // run.
+  for (const char* model : {"mixtral", "qwen3_moe", "qwen2_moe"}) {
+    for (const auto& [mesh, sequence_parallel, last] :
+         {std::tuple("ep=2", false, 1), std::tuple("ep=4", false, 3), std::tuple("ep=2,tp=2", false, 3),
+          std::tuple("ep=2,tp=2", true, 3), std::tuple("dp_shard=2,ep=2", false, 3)}) {
+      for (const char* recompute : {"", "layers"}) {
+        for (const int64_t rank : {0, last}) {
+          Setup setup{SourcePath("tests/parity/" + std::string(model)), mesh, sequence_parallel, false, recompute};
+          setup.exchange = true;
+          setup.fsdp = std::string(mesh).starts_with("dp_shard");
+          setup.ddp = !setup.fsdp;
+          setup.rank = rank;
+          out.push_back(setup);
+        }
+      }
     }
   }
   return out;

@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "engine/analysis/footprint/ledger.h"
 #include "engine/analysis/meta/meta_scope.h"
@@ -58,6 +59,12 @@ Tensors AttendBackward(const Tensors& a) {
   return {q, k, v};
 }
 
+// Of `lookup`, whose result the gradient `given` is of.
+Tensors GradientOfLookup(const Tensors& a, const std::function<at::Tensor(const at::Tensor&)>& lookup) {
+  const at::Tensor table = a[0].detach().requires_grad_();
+  return torch::autograd::grad({lookup(table)}, {table}, {a[2]});
+}
+
 std::vector<Case> Cases() {
   std::vector<Case> out;
   const auto ids = [] { return at::arange(24).remainder(7).view({4, 6}); };
@@ -76,6 +83,26 @@ std::vector<Case> Cases() {
                    return Tensors{at::rand({6, 5}), at::arange(3)};
                  },
                  [](const Tensors& a) { return Tensors{at::index_select(a[0], 0, a[1])}; }});
+  const auto lookups = [] { return Tensors{at::rand({60, 50}), at::arange(30), at::rand({30, 50})}; };
+  out.push_back({"the backward of index_select", lookups, [](const Tensors& a) {
+                   return GradientOfLookup(a, [&](const at::Tensor& x) { return x.index_select(0, a[1]); });
+                 }});
+  out.push_back({"the backward of index", lookups, [](const Tensors& a) {
+                   return GradientOfLookup(a, [&](const at::Tensor& x) { return x.index({a[1]}); });
+                 }});
+  out.push_back(
+      {"the backward of gather",
+       [] {
+         return Tensors{at::rand({60, 50}), at::arange(60).remainder(7).view({60, 1}), at::rand({60, 1})};
+       },
+       [](const Tensors& a) { return GradientOfLookup(a, [&](const at::Tensor& x) { return x.gather(1, a[1]); }); }});
+  out.push_back({"index_add", lookups, [](const Tensors& a) { return Tensors{a[0].index_add(0, a[1], a[2])}; }});
+  out.push_back({"index_put", lookups, [](const Tensors& a) { return Tensors{a[0].index_put({a[1]}, a[2])}; }});
+  out.push_back({"scatter_add",
+                 [] {
+                   return Tensors{at::rand({60, 50}), at::arange(60).remainder(7).view({60, 1}), at::rand({60, 1})};
+                 },
+                 [](const Tensors& a) { return Tensors{a[0].scatter_add(1, a[1], a[2])}; }});
   out.push_back({"masked_fill",
                  [] {
                    return Tensors{at::rand({6, 5}), at::ones({6, 1}, at::kBool)};

@@ -569,6 +569,44 @@ TEST_CASE("writes and places that follow values compute what their types say") {
   CHECK(accepted > 50);
 }
 
+// Rows of tokens grouped by three experts, each group times a number of its own, and put back: `join` makes one tensor of
+// the groups.
+Operation Grouped(const std::string& name, const std::function<at::Tensor(const Tensors&)>& join) {
+  const at::Tensor ids = at::tensor({0, 2, 1, 0, 2, 1, 0, 1}, at::kLong).view({4, 2});
+  const auto body = [join](const Tensors& t) -> Tensors {
+    const at::Tensor chosen = t[1].unsqueeze(0).eq(at::arange(3).view({3, 1, 1}));
+    const at::Tensor rows = chosen.nonzero();
+    NoteGroups(rows);
+    const at::Tensor token = rows.select(1, 1);
+    const at::Tensor place = rows.select(1, 2);
+    const at::Tensor counts = chosen.sum({1, 2});
+    const auto* const first = counts.const_data_ptr<int64_t>();
+    Tensors groups = t[0].index_select(0, token).split_with_sizes(std::vector<int64_t>(first, first + 3));
+    for (size_t i = 0; i < groups.size(); ++i) groups[i] = groups[i] * static_cast<double>(i + 2);
+    const at::Tensor zeros = at::zeros({1, 1, 1}, at::kDouble).expand({t[0].size(0), 2, t[0].size(1)});
+    return {at::index_put(zeros, List({token, place}), join(groups)).sum(1)};
+  };
+  return {name, {Numbers({4, 6}), ids}, body, /*packed=*/false};
+}
+
+TEST_CASE("rows that values have grouped are those of their tokens if the groups are joined in their order") {
+  int64_t accepted = 0;
+  CHECK(Refuted(Grouped("in order", [](const Tensors& groups) { return at::cat(groups); }), accepted) == "");
+  // Replicated, terms of a sum, shards of features and of tokens.
+  CHECK(accepted >= 4);
+  CheckOperations({Grouped("the last first",
+                           [](const Tensors& groups) {
+                             return at::cat({groups[2], groups[0], groups[1]});
+                           }),
+                   Grouped("two of three",
+                           [](const Tensors& groups) {
+                             return at::cat({groups[0], groups[1], at::zeros_like(groups[2])});
+                           }),
+                   Grouped("the rows of another group", [](const Tensors& groups) {
+                     return at::cat({groups[1], groups[0], groups[2]});
+                   })});
+}
+
 TEST_CASE("attention, norms and losses compute what their types say") {
   const at::Tensor q = Numbers({2, 4, 6, 8});
   const auto attend = [](const Tensors& t, bool causal, bool grouped, const std::optional<at::Tensor>& mask = {}) {

@@ -13,6 +13,7 @@
 #include "engine/runtime/apply/exchange_step.h"
 #include "engine/runtime/apply/parallelize.h"
 #include "engine/runtime/nn/hook.h"
+#include "engine/runtime/nn/linear.h"
 #include "tests/support/ranks.h"
 
 namespace moonshard::test {
@@ -170,6 +171,128 @@ TEST_CASE("an exchange does not start before a call that redistributes its token
                 at::full({3, 4}, 8.0 * static_cast<double>(rank + 1), at::kDouble), "the sums");
     Expect(before == 0, "the call sends the tokens");
   });
+}
+
+// A root around the block, which a section recomputes.
+struct AroundSwitchesImpl : torch::nn::Module {
+  AroundSwitchesImpl() { net = register_module("net", SwitchedNet()); }
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& ids) { return net(tokens, ids); }
+  SwitchedNet net = nullptr;
+};
+MOONSHARD_MODULE(AroundSwitches);
+
+// Without a section for gradients a recomputed module is no outermost call of its second run: there the call of the
+// experts sends the tokens, which the block has sent in the first run.
+TEST_CASE("an exchange that one run of a recomputed block starts and the other does not is that of no recomputation") {
+  Plan plan = PlanOfSwitches();
+  plan.rules.front().pattern = "net.experts";
+  plan.data_parallel.reset();
+  Plan kept = plan;
+  Recomputed& section = kept.recompute.emplace_back();
+  section.modules.push_back({"net"});
+  section.keep_modules.push_back({"net.experts"});
+  RunRanks("ep=2", [&](DeviceMesh& mesh) {
+    ApplyOptions options;
+    options.independent_replicas = true;
+    std::vector<at::Tensor> outs;
+    std::vector<at::Tensor> gradients;
+    for (const Plan& one : {plan, kept}) {
+      for (const bool ahead : {false, true}) {
+        auto model = Parallelize(AroundSwitches(), one, mesh, options);
+        if (ahead) model.net()->net->between = [] {};
+        const at::Tensor tokens = TokensOfRank(mesh).requires_grad_();
+        const at::Tensor out = model.forward(tokens, IdsOfSwitch(mesh));
+        out.square().sum().backward();
+        outs.push_back(out.detach());
+        gradients.push_back(model.parameters()[0].grad());
+        gradients.push_back(tokens.grad());
+      }
+    }
+    for (size_t i = 1; i < outs.size(); ++i) {
+      ExpectEqual(outs[i], outs[0], "the sums");
+      ExpectEqual(gradients[2 * i], gradients[0], "the gradient of the experts");
+      ExpectEqual(gradients[2 * i + 1], gradients[1], "the gradient of the tokens");
+    }
+  });
+}
+
+// Experts beside two projections of one argument, which tp redistributes once for both: calls of the module have a frame
+// of their own.
+struct FramedExpertsImpl : torch::nn::Module {
+  FramedExpertsImpl() {
+    for (const char* name : {"left", "right"}) {
+      sides.push_back(register_module(name, nn::Linear(torch::nn::LinearOptions(4, 2).bias(false))));
+      const at::NoGradGuard no_grad;
+      sides.back()->weight.set_data(at::ones({2, 4}, at::kDouble));
+    }
+    experts = register_module("experts", SwitchedExperts());
+  }
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& ids, const at::Tensor& weights) {
+    const at::Tensor sides_sum = sides[0](tokens) + sides[1](tokens);
+    return experts(spoil ? tokens * 2 : tokens, ids, weights) + sides_sum.sum(1, /*keepdim=*/true);
+  }
+  std::vector<nn::Linear> sides;
+  SwitchedExperts experts = nullptr;
+  bool spoil = false;
+};
+MOONSHARD_MODULE(FramedExperts);
+
+struct FramedNetImpl : torch::nn::Module {
+  FramedNetImpl() { inner = register_module("inner", FramedExperts()); }
+  at::Tensor forward(const at::Tensor& tokens, const at::Tensor& ids) {
+    const at::Tensor weights = at::full(ids.sizes(), 2, tokens.options());
+    if (ahead) StartExchange(*inner->experts, {tokens, ids, weights});
+    return inner(tokens, ids, weights);
+  }
+  FramedExperts inner = nullptr;
+  bool ahead = true;
+};
+MOONSHARD_MODULE(FramedNet);
+
+Plan PlanOfFrames() {
+  Plan plan = PlanOfSwitches();
+  plan.rules.front().pattern = "inner.experts";
+  Rule sides;
+  sides.pattern = "inner.{left,right}";
+  sides.style.name = "sides";
+  sides.style.params["weight"] = Placement(Layout::Shard(0));
+  sides.style.inputs = {Redistribution{Layout::Replicate(), Layout::Shared()}};
+  sides.style.outputs = {Redistribution{Layout::Shard(-1), Layout::Replicate()}};
+  plan.rules.push_back(sides);
+  return plan;
+}
+
+TEST_CASE("a module with a frame of its own between a block and its experts does not send the tokens twice") {
+  RunRanks("ep=2,tp=2", [&](DeviceMesh& mesh) {
+    auto model = Parallelize(FramedNet(), PlanOfFrames(), mesh);
+    const int64_t rank = mesh.coordinate(MeshAxis::kEp);
+    const at::Tensor ids = (at::tensor({0, 1, 1}, at::kLong) + rank).remainder(2).view({3, 1});
+    const at::Tensor tokens = at::full({3, 4}, rank + 1, at::kDouble);
+    std::vector<CollectiveCount> sent;
+    for (const bool ahead : {false, true}) {
+      model.net()->ahead = ahead;
+      model.applied().ClearCounts();
+      const at::Tensor out = model.forward(tokens, ids);
+      ExpectEqual(out.detach(), at::full({3, 4}, 24.0 * static_cast<double>(rank + 1), at::kDouble), "the sums");
+      out.sum().backward();
+      sent.push_back(model.applied().counts().of(Direction::kForward, CollectiveKind::kAllToAll));
+    }
+    Expect(sent[0].count == 3, "the counts, the rows and the results");
+    Expect(sent[1] == sent[0], "ahead " + std::to_string(sent[1].count) + " all-to-alls");
+  });
+}
+
+TEST_CASE("a module between a block and its experts that changes the tokens after they were sent is an error") {
+  const auto failures = RunRanksFailing("ep=2,tp=2", [&](DeviceMesh& mesh) {
+    auto model = Parallelize(FramedNet(), PlanOfFrames(), mesh);
+    model.net()->inner->spoil = true;
+    model.forward(at::ones({3, 4}, at::kDouble), at::tensor({0, 1, 1}, at::kLong).view({3, 1}));
+  });
+  REQUIRE(failures.size() == 4);
+  for (const RankFailure& failure : failures) {
+    CHECK_THAT(failure.text, Catch::Contains("'inner.experts' was called with other tensors than StartExchange") &&
+                                 Catch::Contains("StartExchange in the forward of this module"));
+  }
 }
 
 TEST_CASE("an exception between the start of an exchange and the call leaves the model usable") {

@@ -36,13 +36,20 @@ TEST_CASE("a started exchange is taken once, and the newest of each exchange") {
     start(first, tokens);
     start(second, tokens);
     start(first, newer);
+    std::optional<TokenExchange::Started> taken;
     {
       const CallFrame inner;
       Expect(!take(first), "another frame has none");
+      taken = TakeStarted(first);
+      Expect(!TakeStarted(first), "taken once");
     }
-    const std::optional<TokenExchange::Started> taken = take(first);
-    Expect(taken && taken->tokens.is_same(newer), "the newest");
-    Expect(!take(first), "taken once");
+    Expect(taken && taken->tokens.is_same(newer), "the newest, of the frame that encloses");
+    Expect(!take(first) && !TakeStarted(first), "taken once");
+    {
+      const CallFrame inner;
+      start(second, newer);
+      Expect(TakeStarted(second)->tokens.is_same(newer), "that of the innermost frame first");
+    }
     Expect(take(second).has_value(), "the other exchange");
   });
 }
