@@ -1,5 +1,5 @@
-// The call's state has what brings the results back. What StartExchange began is in the frame of an enclosing call, where
-// Enter looks for it: a step is shared by all calls of its module, and a frame belongs to one call on one thread.
+// The call's state has what brings the results back. What StartExchange began is in the frame of an enclosing call,
+// where Enter looks for it: a step is shared by all calls of its module, and a frame belongs to one call on one thread.
 // Both run the same program on every rank, so every rank finds a started exchange or none does.
 #include "engine/runtime/apply/exchange_step.h"
 

@@ -26,6 +26,8 @@ namespace moonshard {
 //   const at::Tensor shared = shared_expert(tokens);
 //   return experts(tokens, ids, weights) + shared;
 //
+// Modules may lie between the two calls, if they pass the tensors on as they are.
+//
 // Does nothing if the call sends no tokens (no plan, or a plan without an exchange over several ranks); if steps of the
 // plan change the arguments before they are sent, or the call is recomputed by itself: the call then sends them; and
 // outside of a call of the model. The collectives and their counts are the same with and without it. Throws what

@@ -49,8 +49,8 @@ class StartedExchanges {
   std::vector<Entry> entries_;
 };
 
-// Removes and returns what was started in the innermost frame of this thread that has a start of `exchange`; nullopt: no
-// frame has one.
+// Removes and returns what was started in the innermost frame of this thread that has a start of `exchange`; nullopt:
+// no frame has one.
 std::optional<TokenExchange::Started> TakeStarted(const TokenExchange& exchange);
 
 }  // namespace moonshard
