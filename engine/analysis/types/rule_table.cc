@@ -28,6 +28,9 @@ const RuleTable& RuleTable::BuiltIn() {
     AddIndexRules(made);
     AddAttentionRules(made);
     AddNormRules(made);
+    AddSpatialRules(made);
+    AddOrderRules(made);
+    AddBagRules(made);
     AddLossRules(made);
     AddFactoryRules(made);
     AddCollectiveRules(made);

@@ -3,7 +3,7 @@
 // Shards pass through a concatenation along another dim, but a replicated tensor among them must be the same along the
 // sharded dim. Along the sharded dim each rank joins its own shards, so the result is not a shard of the joined tensor
 // but the shards of its parts one after the other: packed, which only a slice or split at the borders of the parts may
-// take apart.
+// take apart. Zeros of the sizes of a shard (zeros_like) are a shard there, since any part of zeros is zeros.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -32,6 +32,14 @@ AxisTypes Cat(Operands& o) {
       ++partial;
       result = type;
       continue;
+    }
+    const bool like_shard = !stack && type.is_replicate() && type.zero && type.map != nullptr && type.dim == dim &&
+                            type.uniform_along(dim) &&
+                            o.sizes(i)[static_cast<size_t>(dim)] == type.map->length(o.rank());
+    if (like_shard && o.Any(TypeKind::kShard)) {
+      const IndexMapPtr map = type.map;
+      type = AxisType::Shard(dim, map->length(o.rank()));
+      type.map = map;
     }
     if (!type.is_shard()) {
       ++other;
