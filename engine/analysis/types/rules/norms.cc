@@ -1,9 +1,9 @@
 // Norms in one operator: over the last dims (layer norm), over groups of channels, over the batch.
 //
 // A norm over the last dims: each row is normalized by its own statistics, so rows may be sharded and the normalized
-// dims may not: a rank would normalize by the variance of its shard. In the backward the gradient of the input keeps the
-// layout of the rows. The gradients of weight and bias are sums over rows: with sharded rows they are partial, which is
-// why a norm on a sequence-parallel residual must declare its parameters shared.
+// dims may not: a rank would normalize by the variance of its shard. In the backward the gradient of the input keeps
+// the layout of the rows. The gradients of weight and bias are sums over rows: with sharded rows they are partial,
+// which is why a norm on a sequence-parallel residual must declare its parameters shared.
 //
 // A group norm of [batch, channels, positions...] normalizes each group of channels by itself: batch and channels may
 // be sharded, where no group is on two ranks. Whether the groups of a shard are those of the full tensor shows in the

@@ -449,6 +449,8 @@ class Generator {
     const bool mixes = made.alike && made.shared && !step.style;
     if ((threw || mixes || made.is(Held::Kind::kOther)) && !random_.OneIn((threw ? 60 : 12) / (wild_ ? 6 : 1)))
       return false;
+    const bool of_shards = std::ranges::any_of(operands, [](const Held* one) { return one->is(Held::Kind::kShard); });
+    if (wild_ && !step.style && of_shards && !made.is(Held::Kind::kOther) && random_.OneIn(2)) return false;
     // Of shards of one element the types do not know the dim.
     if (made.is(Held::Kind::kShard) && made.local[1].size(made.layout.dim) < 2 && !random_.OneIn(100)) return false;
     if (made.is(Held::Kind::kOther)) made.local = Values(kRanks, made.full);
