@@ -75,6 +75,28 @@ bool TakesPlaces(std::string_view name) {
   return std::ranges::find(kNames, name) != kNames.end();
 }
 
+// Numbers of an operator without those that are sizes of its operands or its result, which are compared as such:
+//
+//   native_group_norm (.., N, C, positions, groups, ..)     the channels of a group, C / groups, in place of the four
+//   upsample_.. (.., sizes of the positions, ..)            left out
+//   upsample_.._backward (.., these, sizes of the input)    left out
+std::vector<double> ComparedNumbers(std::string_view name, std::vector<double> numbers) {
+  const bool backward = name.ends_with("_backward");
+  if (name.starts_with("aten::native_group_norm")) {
+    const size_t behind = backward ? 3 : 1;
+    if (numbers.size() < behind + 4) return numbers;
+    const auto groups = numbers.end() - static_cast<std::ptrdiff_t>(behind) - 1;
+    *groups = *groups == 0 ? 0 : *(groups - 2) / *groups;
+    numbers.erase(groups - 3, groups);
+  } else if (name.starts_with("aten::upsample_")) {
+    const size_t at = name.find('d', name.find_first_of("123"));
+    const size_t dims = at == std::string_view::npos ? 0 : static_cast<size_t>(name[at - 1] - '0');
+    const size_t sizes = backward ? 2 * dims + 2 : dims;
+    if (numbers.size() >= sizes) numbers.erase(numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(sizes));
+  }
+  return numbers;
+}
+
 // A hash of a constant's values (operator_checker.cc): larger than any number that a forward computes with, and whole.
 bool IsHash(double number) { return number >= 0x1p40 && number <= 0x1p53 && std::floor(number) == number; }
 
@@ -459,7 +481,7 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(int index) {
       sized.sizes.push_back(op.outputs[i].sizes().vec());
       sized.types.push_back(index < 0 ? AxisType::Replicate() : op.types[i][static_cast<size_t>(index)]);
     }
-    sized.numbers = op.numbers();
+    sized.numbers = ComparedNumbers(sized.name, op.numbers());
     sized.after_value = run.value;
     run.operators.push_back(std::move(sized));
   };

@@ -48,6 +48,9 @@ const RuleTable& RuleTable::BuiltIn() {
     AddConvolutionRules(others);
     AddAttentionRules(others);
     AddNormRules(others);
+    AddSpatialRules(others);
+    AddOrderRules(others);
+    AddBagRules(others);
     AddCollectiveRules(others);
     for (auto& [name, rule] : others.rules_) made.Add(name, WithoutLocal(std::move(rule)));
     return made;

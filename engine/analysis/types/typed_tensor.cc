@@ -6,6 +6,8 @@
 // What it cannot see is a write through another tensor of the same memory. Autograd has that problem too, for tensors
 // saved for a backward, and solves it with a version counter that all aliases share; the type notes the counter and
 // holds for that version alone. Tensors of inference mode have no counter: their types are not checked for staleness.
+// The results of unsafe_split and unsafe_chunk, which recurrent cells write into, share the memory of the operand and
+// get a counter of their own, from 0 on, after they got their types.
 #include "engine/analysis/types/typed_tensor.h"
 
 #include <typeinfo>
@@ -40,8 +42,10 @@ const TensorType* TypeOf(const at::Tensor& tensor) {
   // The class is final, so that comparing it is enough; a dynamic_cast searches the bases.
   if (kept == nullptr || typeid(*kept) != typeid(TypeMeta)) return nullptr;
   const auto* meta = static_cast<const TypeMeta*>(kept);
-  const int64_t written = VersionOf(tensor) - meta->version;
-  return written == 0 || (written == 1 && meta->rises) ? &meta->type : nullptr;
+  const int64_t version = VersionOf(tensor);
+  const int64_t written = version - meta->version;
+  const bool counts_anew = version == 0 && written < 0;
+  return written == 0 || (written == 1 && meta->rises) || counts_anew ? &meta->type : nullptr;
 }
 
 }  // namespace moonshard

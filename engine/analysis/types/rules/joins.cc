@@ -3,7 +3,7 @@
 // Shards pass through a concatenation along another dim, but a replicated tensor among them must be the same along the
 // sharded dim. Along the sharded dim each rank joins its own shards, so the result is not a shard of the joined tensor
 // but the shards of its parts one after the other: packed, which only a slice or split at the borders of the parts may
-// take apart.
+// take apart. Zeros of the sizes of a shard (zeros_like) are a shard there, since any part of zeros is zeros.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -63,9 +63,17 @@ AxisTypes Cat(Operands& o) {
       result = type;
       continue;
     }
-    // One after the other, constants that are as long as a shard are no longer equal elements.
-    if (!stack && type.is_replicate() && type.local_along(dim) && o.size() > 1)
+    const bool like_shard = !stack && type.is_replicate() && type.zero && type.map != nullptr && type.dim == dim &&
+                            type.uniform_along(dim) &&
+                            o.sizes(i)[static_cast<size_t>(dim)] == type.map->length(o.rank());
+    if (like_shard && o.Any(TypeKind::kShard)) {
+      const IndexMapPtr map = type.map;
+      type = AxisType::Shard(dim, map->length(o.rank()));
+      type.map = map;
+    } else if (!stack && type.is_replicate() && type.local_along(dim) && o.size() > 1) {
+      // One after the other, constants that are as long as a shard are no longer equal elements.
       type = AxisType::Shard(dim, o.sizes(i)[static_cast<size_t>(dim)]);
+    }
     if (!type.is_shard()) {
       ++other;
       uniform = uniform && type.uniform_along(dim);

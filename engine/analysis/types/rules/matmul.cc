@@ -14,6 +14,8 @@
 // d x = d y w^T and d w = x^T d y are products of the same kind, and their types follow from the types of gradient and
 // operand (d x of a colwise layer sums over sharded columns and is partial, which is why its input must be declared
 // shared).
+#include <algorithm>
+
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -180,6 +182,39 @@ AxisTypes SolveTriangular(Operands& o) {
   return {left ? Product(o, a, b, batch) : Product(o, b, a, batch)};
 }
 
+// _trilinear(a, b, c, new dims of a, of b, of c, summed dims, ..): the product of the three, each with new dims of size
+// 1 at the places that are given, summed over dims: a bilinear layer and its gradients.
+AxisTypes Trilinear(Operands& o) {
+  constexpr size_t kNewDims = 3;
+  constexpr size_t kSummed = 6;
+  c10::SmallVector<AxisType, 3> types;
+  c10::SmallVector<c10::SmallVector<int64_t, 5>, 3> sizes;
+  for (size_t i = 0; i < 3; ++i) {
+    if (o.type(i).floating) return {o.Unproven("the sharded dim of shards of one element is ambiguous")};
+    const std::vector<int64_t> added = o.Ints(kNewDims + i);
+    const int64_t dims = o.dims(i) + static_cast<int64_t>(added.size());
+    c10::SmallVector<int64_t, 8> to;
+    auto& own = sizes.emplace_back(static_cast<size_t>(dims), 1);
+    for (int64_t d = 0; d < dims; ++d) {
+      if (std::ranges::find(added, d) != added.end()) continue;
+      own[static_cast<size_t>(d)] = o.sizes(i)[to.size()];
+      to.push_back(d);
+    }
+    types.push_back(MapDims(o.type(i), to));
+  }
+  const Meeting factors[3] = {{&types[0], sizes[0]}, {&types[1], sizes[1]}, {&types[2], sizes[2]}};
+  AxisType product = OfNewValues(Meet(o, factors, static_cast<int64_t>(sizes[0].size()), Dependence::kMultilinear));
+  if (!product.is_shard()) return {product};
+  int gone = 0;
+  for (const int64_t d : o.Ints(kSummed)) {
+    if (d == product.dim) return {AxisType::Partial()};
+    gone += d < product.dim ? 1 : 0;
+  }
+  product.dim -= gone;
+  product.behind = -1;
+  return {product};
+}
+
 }  // namespace
 
 void AddMatmulRules(RuleTable& table) {
@@ -189,6 +224,7 @@ void AddMatmulRules(RuleTable& table) {
   table.AddAten({"bmm"}, BatchMatMul);
   table.AddAten({"addmm", "baddbmm"}, AddMatMul);
   table.AddAten({"mv", "dot", "vdot"}, MatVec);
+  table.AddAten({"_trilinear"}, Trilinear);
 }
 
 }  // namespace moonshard

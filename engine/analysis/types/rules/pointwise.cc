@@ -202,7 +202,8 @@ void AddPointwiseRules(RuleTable& table) {
   table.AddAten({"div", "true_divide"}, Divide);
   table.AddAten({"silu_backward", "gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward",
                  "hardtanh_backward", "leaky_relu_backward", "elu_backward", "softplus_backward", "logit_backward",
-                 "mish_backward", "hardswish_backward", "hardsigmoid_backward", "log_sigmoid_backward"},
+                 "mish_backward", "hardswish_backward", "hardsigmoid_backward", "log_sigmoid_backward",
+                 "hardshrink_backward", "softshrink_backward", "_prelu_kernel_backward"},
                 BackwardOfAny);
   table.AddAten({"masked_fill"}, MaskedFill);
   table.AddAten({"where"}, Where);
@@ -210,8 +211,11 @@ void AddPointwiseRules(RuleTable& table) {
   table.AddAten({"lerp"}, Lerp);
   table.AddAten({"copy", "copy_"}, CopyInto);
   table.AddAten({"native_dropout"}, Dropout);
-  table.AddAten({"pow", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "silu", "gelu", "relu", "cos", "sin", "clamp",
-                 "abs", "reciprocal", "bitwise_not", "logical_not"},
+  table.AddAten({"pow",          "exp",         "log",        "sqrt",      "rsqrt",
+                 "sigmoid",      "tanh",        "silu",       "gelu",      "relu",
+                 "cos",          "sin",         "clamp",      "abs",       "reciprocal",
+                 "bitwise_not",  "logical_not", "leaky_relu", "hardswish", "log_sigmoid_forward",
+                 "_prelu_kernel"},
                 Any);
   table.AddAten({"_foreach_add", "_foreach_sub", "_foreach_neg", "_foreach_lerp", "_foreach_copy"},
                 Foreach<Dependence::kLinear>);

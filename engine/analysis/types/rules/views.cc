@@ -204,7 +204,9 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
       --skip;
       continue;
     }
-    if (lead == 1 && size == 1 && type.length > 1 && IsNewDim(type, from, to, j)) continue;
+    // One row of several parts would cut across them.
+    const bool is_new = type.parts.size() > 1 || IsNewDim(type, from, to, j);
+    if (lead == 1 && size == 1 && type.length > 1 && is_new) continue;
     const bool behind = lead == size && joins_front;
     if (size % lead != 0 || (lead >= size && !(lead == 1 && size == 1) && !behind)) continue;
     AxisType result = type;
@@ -339,19 +341,25 @@ AxisTypes Unsqueeze(Operands& o) {
   return {type};
 }
 
+// A dim of size 1 that is taken for the row of a shard of several elements (IsNewDim) goes as the new dim that it may
+// be, where sizes are compared.
 AxisTypes Squeeze(Operands& o) {
   const int64_t dims = o.dims(0);
   auto to = Identity(dims);
   std::vector<int64_t> which = o.Ints(1);
   if (o.arguments() < 2) which = std::vector<int64_t>(to.begin(), to.end());
   for (int64_t& d : which) d = d < 0 ? d + dims : d;
+  AxisType type = o.type(0);
   int64_t place = 0;
   for (int64_t d = 0; d < dims; ++d) {
     const bool goes = o.sizes(0)[static_cast<size_t>(d)] == 1 && std::ranges::find(which, d) != which.end();
-    if (goes && o.type(0).is_shard() && o.type(0).dim == d) return {AxisType::Of(TypeKind::kVarying)};
+    if (goes && type.is_shard() && type.dim == d &&
+        !(type.inner > 1 && MoveToNextReading(type, o.sizes(0), o.sizes_compared(), /*terms=*/false))) {
+      return {AxisType::Of(TypeKind::kVarying)};
+    }
     to[static_cast<size_t>(d)] = goes ? -1 : place++;
   }
-  return {MapDims(o.type(0), to)};
+  return {MapDims(type, to)};
 }
 
 // New dims in front, and dims of size 1 made longer: the same along them.
@@ -629,6 +637,56 @@ AxisTypes Reorder(Operands& o) {
   return {o.type(0)};
 }
 
+// diagonal(x, offset, dim1, dim2): the elements with equal indices in two dims, which are the last dim of the result.
+AxisTypes Diagonal(Operands& o) {
+  const AxisType& type = o.type(0);
+  const int64_t first = o.Dim(2, o.dims(0));
+  const int64_t second = o.Dim(3, o.dims(0));
+  if (type.is_shard() && (type.dim == first || type.dim == second))
+    return {o.Fault(Phrase("the diagonal of a matrix that is sharded along dim ", type.dim))};
+  auto to = Identity(o.dims(0));
+  int64_t place = 0;
+  for (int64_t d = 0; d < o.dims(0); ++d) to[static_cast<size_t>(d)] = d == first || d == second ? -1 : place++;
+  return {OfNewValues(MapDims(type, to))};
+}
+
+// (gradient, sizes of x, offset, dim1, dim2): zeros around the diagonal.
+AxisTypes DiagonalBackward(Operands& o) {
+  const auto dims = static_cast<int64_t>(o.Ints(1).size());
+  const int64_t first = o.Dim(3, dims);
+  const int64_t second = o.Dim(4, dims);
+  const AxisType& gradient = o.type(0);
+  if (gradient.is_shard() && gradient.dim == o.dims(0) - 1) return {o.Fault("the gradient of a diagonal is sharded")};
+  c10::SmallVector<int64_t, 8> to;
+  for (int64_t d = 0; d < dims; ++d) {
+    if (d != first && d != second) to.push_back(d);
+  }
+  to.push_back(first);
+  return {OfNewValues(MapDims(gradient, to))};
+}
+
+// unfold(x, dim, size, step): windows along a dim, whose elements are a new last dim. Windows of a shard would need
+// elements of other ranks.
+AxisTypes Unfold(Operands& o) {
+  const int64_t dim = o.Dim(1, o.dims(0));
+  if (o.type(0).is_shard() && o.type(0).dim == dim) {
+    return {o.Fault(Phrase("windows along dim ", dim, ", of which each rank has only a shard"))};
+  }
+  AxisType result = OfNewValues(o.type(0));
+  result.zero = o.type(0).zero;
+  return {result};
+}
+
+// (gradient, sizes of x, dim, size, step): windows added up where they overlap.
+AxisTypes UnfoldBackward(Operands& o) {
+  const std::vector<int64_t> sizes = o.Ints(1);
+  const auto dims = static_cast<int64_t>(sizes.size());
+  const AxisType& gradient = o.type(0);
+  if (gradient.is_shard() && (gradient.dim == o.Dim(2, dims) || gradient.dim == dims))
+    return {o.Fault("the windows of a gradient are sharded; each rank would add up its own windows only")};
+  return {OfNewValues(gradient)};
+}
+
 }  // namespace
 
 void AddViewRules(RuleTable& table) {
@@ -645,6 +703,10 @@ void AddViewRules(RuleTable& table) {
   table.AddAten({"unbind"}, Unbind);
   table.AddAten({"slice_backward", "select_backward"}, PutBack);
   table.AddAten({"flip", "roll"}, Reorder);
+  table.AddAten({"diagonal"}, Diagonal);
+  table.AddAten({"diagonal_backward"}, DiagonalBackward);
+  table.AddAten({"unfold"}, Unfold);
+  table.AddAten({"unfold_backward"}, UnfoldBackward);
   table.AddAten({"as_strided"}, AsStrided);
   table.AddAten({"constant_pad_nd"}, Pad);
   table.AddAten({"view_as_complex"}, AsComplex);

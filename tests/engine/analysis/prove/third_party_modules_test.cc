@@ -409,6 +409,8 @@ TEST_CASE("wrong forwards on a shard are never proven, and named where their siz
          return at::cat({h.slice(-1, h.size(-1) / 2), h.slice(-1, 0, h.size(-1) / 2)}, -1);
        }},
       {"a roll", [](const at::Tensor& h) { return h.roll(1, -1); }},
+      {"all groups of channels",
+       [](const at::Tensor& h) { return at::group_norm(h.transpose(1, 2), kHeads).transpose(1, 2); }},
       {"a cumulative sum", [](const at::Tensor& h) { return h.cumsum(-1); }},
       {"tokens by the size",
        [](const at::Tensor& h) { return h + h.slice(1, h.size(-1) / kWidth, h.size(-1) / kWidth + 1); }},
@@ -477,6 +479,16 @@ TEST_CASE("right forwards on a shard that look like wrong ones are proven") {
       {"the first token", [](const at::Tensor& h) { return h + h.select(1, 0).unsqueeze(1); }},
       {"a constant of the model", [](const at::Tensor& h) { return h / std::sqrt(double{kWidth}); }},
       {"ones like the shard", [](const at::Tensor& h) { return h * at::ones_like(h); }},
+      {"groups of a number of channels",
+       [](const at::Tensor& h) { return at::group_norm(h.transpose(1, 2), h.size(-1) / 6).transpose(1, 2); }},
+      {"a dim of size 1 in front of the features", [](const at::Tensor& h) { return h.unsqueeze(2); }},
+      {"interpolated tokens",
+       [](const at::Tensor& h) { return at::upsample_nearest1d(h.transpose(1, 2), {10}).transpose(1, 2); }},
+      {"gates that are written into",
+       [](const at::Tensor& h) {
+         const std::vector<at::Tensor> gates = (h * 2).add_(1).unsafe_chunk(2, 0);
+         return gates[0].sigmoid_() * gates[1].tanh_();
+       }},
   };
   for (const BodyCase& one : right) {
     const Proof proof = ProveBody(one.body);

@@ -5,7 +5,9 @@
 
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/engine/analysis/types/on_ranks.h"
@@ -45,13 +47,14 @@ std::string Refuted(const Operation& operation, int64_t& accepted) {
   return out;
 }
 
-void CheckOperations(const std::vector<Operation>& operations) {
+// `of_shards`: whether each operation must be accepted for more layouts than replicate.
+void CheckOperations(const std::vector<Operation>& operations, bool of_shards = false) {
   int64_t accepted = 0;
   for (const Operation& operation : operations) {
     const int64_t before = accepted;
     CHECK(Refuted(operation, accepted) == "");
     INFO(operation.name << " is accepted for no layouts");
-    CHECK(accepted > before);
+    CHECK(accepted > before + (of_shards ? static_cast<int64_t>(operation.body(operation.inputs).size()) : 0));
   }
 }
 
@@ -605,6 +608,235 @@ TEST_CASE("rows that values have grouped are those of their tokens if the groups
                    Grouped("the rows of another group", [](const Tensors& groups) {
                      return at::cat({groups[1], groups[0], groups[2]});
                    })});
+}
+
+template <class Tuple>
+Tensors AllOf(const Tuple& tuple) {
+  return std::apply([](const auto&... one) { return Tensors{one...}; }, tuple);
+}
+
+// The kernels of batch norms do not check that parameters and statistics have one element for each channel.
+void CheckChannels(const Tensors& tensors, size_t x, size_t first) {
+  for (size_t i = first; i < tensors.size(); ++i) {
+    if (tensors[i].size(0) != tensors[x].size(1) || tensors[0].sizes() != tensors[x].sizes())
+      throw std::runtime_error("sizes");
+  }
+}
+
+// A group norm is right by its own number of channels in a group; whether that is the number of the full step is
+// compared elsewhere (prove/step_sizes.h).
+TEST_CASE("norms of channels compute what their types say") {
+  const at::Tensor x = Numbers({4, 8, 3});
+  const at::Tensor weight = Numbers({8}) + 1;
+  const at::Tensor bias = Numbers({8}) * 2;
+  const auto group_norm = [](const Tensors& t) {
+    return at::native_group_norm(t[0], t[1], t[2], t[0].size(0), t[0].size(1), 3, t[0].size(1) / 2, 1e-5);
+  };
+  const auto batch_norm = [](const Tensors& t, bool training) {
+    CheckChannels(t, 0, 1);
+    return at::native_batch_norm(t[0], t[1], t[2], t[3].clone(), t[4].clone(), training, 0.1, 1e-5);
+  };
+  const at::Tensor mean = Numbers({8});
+  const at::Tensor variance = Numbers({8}).abs() + 0.5;
+  const Tensors normalized = AllOf(group_norm({x, weight, bias}));
+  const Tensors of_batch = AllOf(batch_norm({x, weight, bias, mean, variance}, true));
+  CheckOperations(
+      {
+          {"group norm", {x, weight, bias}, [=](const Tensors& t) { return AllOf(group_norm(t)); }},
+          {"group norm without parameters",
+           {x},
+           [](const Tensors& t) -> Tensors { return {at::group_norm(t[0], t[0].size(1) / 4)}; }},
+          {"gradients of a group norm",
+           {x.flip(0), x, normalized[1], normalized[2], weight},
+           [](const Tensors& t) {
+             return AllOf(at::native_group_norm_backward(t[0], t[1], t[2], t[3], t[4], t[1].size(0), t[1].size(1), 3,
+                                                         t[1].size(1) / 2, {true, true, true}));
+           }},
+          {"batch norm in training",
+           {x, weight, bias, mean, variance},
+           [=](const Tensors& t) { return AllOf(batch_norm(t, true)); },
+           /*packed=*/false},
+          {"batch norm in evaluation",
+           {x, weight, bias, mean, variance},
+           [=](const Tensors& t) -> Tensors { return {std::get<0>(batch_norm(t, false))}; },
+           /*packed=*/false},
+          {"gradients of a batch norm",
+           {x.flip(0), x, weight, of_batch[1], of_batch[2]},
+           [](const Tensors& t) {
+             CheckChannels(t, 1, 2);
+             return AllOf(
+                 at::native_batch_norm_backward(t[0], t[1], t[2], {}, {}, t[3], t[4], true, 1e-5, {true, true, true}));
+           },
+           /*packed=*/false},
+          {"gradients of a batch norm in evaluation",
+           {x.flip(0), x, weight, mean, variance},
+           [](const Tensors& t) {
+             CheckChannels(t, 1, 2);
+             return AllOf(
+                 at::native_batch_norm_backward(t[0], t[1], t[2], t[3], t[4], {}, {}, false, 1e-5, {true, true, true}));
+           },
+           /*packed=*/false},
+      },
+      true);
+}
+
+// The kernels of gradients do not check that there are as many planes.
+void CheckPlanes(const Tensors& tensors) {
+  if (tensors[0].sizes().slice(0, 2) != tensors[1].sizes().slice(0, 2)) throw std::runtime_error("sizes");
+}
+
+TEST_CASE("operators on planes compute what their types say") {
+  const at::Tensor x = Numbers({4, 8, 4, 6});
+  const at::Tensor half = Numbers({4, 8, 2, 3});
+  const auto places = std::get<1>(at::max_pool2d_with_indices(x, {2, 2}));
+  CheckOperations(
+      {
+          {"avg_pool2d", {x}, [](const Tensors& t) -> Tensors { return {at::avg_pool2d(t[0], 2)}; }},
+          {"avg_pool1d", {Numbers({4, 6, 8})}, [](const Tensors& t) -> Tensors { return {at::avg_pool1d(t[0], 2)}; }},
+          {"max_pool2d",
+           {x},
+           [](const Tensors& t) {
+             return AllOf(at::max_pool2d_with_indices(t[0], {2, 2}));
+           }},
+          {"adaptive average",
+           {x},
+           [](const Tensors& t) -> Tensors {
+             return {at::adaptive_avg_pool2d(t[0], {2, 3}), at::adaptive_avg_pool2d(t[0], {1, 1})};
+           }},
+          {"adaptive maximum",
+           {x},
+           [](const Tensors& t) -> Tensors {
+             return {std::get<0>(at::adaptive_max_pool2d(t[0], {2, 3}))};
+           }},
+          {"nearest",
+           {half},
+           [](const Tensors& t) -> Tensors {
+             return {at::upsample_nearest2d(t[0], {4, 6})};
+           }},
+          {"linear",
+           {Numbers({4, 6, 3})},
+           [](const Tensors& t) -> Tensors { return {at::upsample_linear1d(t[0], {6}, false)}; }},
+          {"bicubic",
+           {half},
+           [](const Tensors& t) -> Tensors {
+             return {at::upsample_bicubic2d(t[0], {4, 6}, true)};
+           }},
+          {"reflection",
+           {x},
+           [](const Tensors& t) -> Tensors {
+             return {at::reflection_pad2d(t[0], {1, 1, 1, 1})};
+           }},
+          {"replication",
+           {x},
+           [](const Tensors& t) -> Tensors {
+             return {at::replication_pad2d(t[0], {1, 0, 0, 1})};
+           }},
+          {"gradient of avg_pool2d",
+           {half, x},
+           [](const Tensors& t) -> Tensors {
+             CheckPlanes(t);
+
+             return {at::avg_pool2d_backward(t[0], t[1], {2, 2}, {2, 2}, {0, 0}, false, true, std::nullopt)};
+           }},
+          {"gradient of max_pool2d",
+           {half, x, places},
+           [](const Tensors& t) -> Tensors {
+             CheckPlanes(t);
+             const bool fits = t[2].sizes() == t[0].sizes() && t[0].size(2) == 2 && t[0].size(3) == 3;
+             if (!fits || t[1].size(2) != 4 || t[1].size(3) != 6) throw std::runtime_error("sizes");
+             return {at::max_pool2d_with_indices_backward(t[0], t[1], {2, 2}, {2, 2}, {0, 0}, {1, 1}, false, t[2])};
+           },
+           /*packed=*/false,
+           /*checks_indices=*/false},
+          {"gradient of nearest",
+           {x},
+           [](const Tensors& t) -> Tensors {
+             return {at::upsample_nearest2d_backward(t[0], {4, 6}, {t[0].size(0), t[0].size(1), 2, 3})};
+           }},
+          {"gradient of reflection",
+           {Numbers({4, 8, 6}), Numbers({4, 8, 4})},
+           [](const Tensors& t) -> Tensors {
+             CheckPlanes(t);
+
+             return {at::reflection_pad1d_backward(t[0], t[1], {1, 1})};
+           }},
+          {"pixel_shuffle", {x}, [](const Tensors& t) -> Tensors { return {at::pixel_shuffle(t[0], 2)}; }},
+          {"pixel_unshuffle", {x}, [](const Tensors& t) -> Tensors { return {at::pixel_unshuffle(t[0], 2)}; }},
+          {"channel_shuffle", {x}, [](const Tensors& t) -> Tensors { return {at::channel_shuffle(t[0], 2)}; }},
+      },
+      true);
+}
+
+TEST_CASE("bags, halves, windows and diagonals compute what their types say") {
+  const at::Tensor x = Numbers({4, 6, 4});
+  const at::Tensor ids = Ids({8}, 3);
+  const at::Tensor begins = at::tensor({0, 2, 4, 7}, at::kLong);
+  std::vector<Operation> operations = {
+      {"kthvalue", {x}, [](const Tensors& t) { return AllOf(at::kthvalue(t[0], 2, 1)); }},
+      {"kthvalue in front", {x}, [](const Tensors& t) { return AllOf(at::kthvalue(t[0], 1, 0, true)); }},
+      {"cummax", {x}, [](const Tensors& t) { return AllOf(t[0].cummax(1)); }},
+      {"cummin", {x}, [](const Tensors& t) { return AllOf(t[0].cummin(-1)); }},
+      {"glu",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {at::glu(t[0], 0), at::glu(t[0], -1)};
+       }},
+      {"glu of one dim", {x}, [](const Tensors& t) -> Tensors { return {at::glu(t[0], 0)}; }},
+      {"gradient of glu",
+       {Numbers({4, 6, 2}), x},
+       [](const Tensors& t) -> Tensors { return {at::glu_backward(t[0], t[1], -1)}; }},
+      {"unfold", {x}, [](const Tensors& t) -> Tensors { return {t[0].unfold(1, 3, 1)}; }},
+      {"gradient of unfold",
+       {Numbers({4, 4, 4, 3})},
+       [](const Tensors& t) -> Tensors {
+         return {at::unfold_backward(t[0], {t[0].size(0), 6, t[0].size(2)}, 1, 3, 1)};
+       }},
+      {"diagonal",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].diagonal(0, 0, 2), t[0].diagonal(1, 2, 1)};
+       }},
+      {"diagonal of the last dims", {x}, [](const Tensors& t) -> Tensors { return {t[0].diagonal(0, 1, 2)}; }},
+      {"gradient of diagonal",
+       {Numbers({6, 4})},
+       [](const Tensors& t) -> Tensors {
+         return {at::diagonal_backward(t[0], {4, t[0].size(0), 4}, 0, 0, 2)};
+       }},
+      {"prelu", {x, Numbers({6})}, [](const Tensors& t) -> Tensors { return {at::prelu(t[0], t[1])}; }},
+      {"leaky_relu", {x}, [](const Tensors& t) -> Tensors { return {at::leaky_relu(t[0], 0.2)}; }},
+      {"hardswish", {x}, [](const Tensors& t) -> Tensors { return {at::hardswish(t[0] * 4)}; }},
+      {"log_sigmoid", {x}, [](const Tensors& t) -> Tensors { return {at::log_sigmoid(t[0])}; }},
+      {"bilinear",
+       {Numbers({4, 6}), Numbers({4, 2}), Numbers({8, 6, 2})},
+       [](const Tensors& t) -> Tensors { return {at::bilinear(t[0], t[1], t[2], {})}; }},
+      {"cells of gates in one product",
+       {Numbers({4, 8})},
+       [](const Tensors& t) -> Tensors {
+         const Tensors gates = (t[0] * 2).add_(1).unsafe_chunk(2, 1);
+         return {gates[0].sigmoid_() * gates[1].tanh_()};
+       }},
+      {"shards beside zeros",
+       {x},
+       [](const Tensors& t) -> Tensors {
+         return at::cat({t[0], at::zeros_like(t[0])}, 1).chunk(2, 1);
+       }},
+      {"a new dim, squeezed", {x}, [](const Tensors& t) -> Tensors { return {t[0].unsqueeze(1).squeeze(1)}; }},
+      {"a vector of parts as a row",
+       {Numbers({4})},
+       [](const Tensors& t) -> Tensors {
+         return {t[0].view({1, -1})};
+       }},
+  };
+  for (const int64_t mode : {0, 1, 2}) {
+    operations.push_back({"embedding_bag",
+                          {Numbers({6, 4}), ids, begins},
+                          [mode](const Tensors& t) -> Tensors {
+                            return {std::get<0>(at::embedding_bag(t[0], t[1], t[2], false, mode))};
+                          },
+                          /*packed=*/true,
+                          /*checks_indices=*/false});
+  }
+  CheckOperations(operations, true);
 }
 
 TEST_CASE("attention, norms and losses compute what their types say") {

@@ -239,6 +239,33 @@ TEST_CASE("tensors put together") {
   });
 }
 
+TEST_CASE("gradients of a norm whose input needs none") {
+  const auto gradients = [](const at::Tensor& gradient, const at::Tensor& x) {
+    return at::native_layer_norm_backward(gradient, x, {4}, Piece(0, {2, 1}), Piece(0, {2, 1}), Same({4}), Same({4}),
+                                          {false, true, true});
+  };
+  Run({
+      {"of the weight", "partial",
+       [&] {
+         return std::get<1>(gradients(Piece(0, {2, 4}), Piece(0, {2, 4})));
+       }},
+      {"of the bias", "partial",
+       [&] {
+         return std::get<2>(gradients(Piece(0, {2, 4}), Piece(0, {2, 4})));
+       }},
+  });
+}
+
+TEST_CASE("the gradient of features that are summed is the same for all of them") {
+  Run({
+      {"of a weight, as a shard of its rows", "shard(0)",
+       [] {
+         const at::Tensor gradient = Same({1, 1}).expand({3, 5});
+         return gradient.t().mm(Same({3, 4})) + Piece(0, {5, 4});
+       }},
+  });
+}
+
 TEST_CASE("products of matrices") {
   Run({
       {"columns", "shard(1)",
