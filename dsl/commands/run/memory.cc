@@ -15,6 +15,7 @@
 #include "engine/core/base/visible.h"
 #include "engine/models/own_loss.h"
 #include "engine/runtime/dtype/scalar_type.h"
+#include "engine/runtime/redistribute/recorded_sequence.h"
 
 namespace moonshard {
 namespace {
@@ -33,16 +34,8 @@ std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts, c
   return out;
 }
 
-// How many tokens the experts of a rank receive depends on their values, which the meta device does not have. On two
-// factors of cp the ranks of a group exchange the numbers of their tokens, which one rank alone does not have.
+// How many tokens the experts of a rank receive depends on their values, which the meta device does not have.
 void RefuseUnpredicted(const CompiledPlan& plan) {
-  if (plan.context_parallel && plan.mesh.cp_heads() > 1) {
-    Diagnostic d =
-        MakeDiagnostic(Finding::kNotSupported, "the memory of a plan on two factors of cp cannot be predicted");
-    d.declared = plan.mesh.ToString();
-    d.required = "a mesh with one number for cp, with context = \"ulysses\" or \"ring\"";
-    throw PlanError({std::move(d)});
-  }
   if (!plan.exchanges_tokens()) return;
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
                                 "the memory of a plan that sends tokens to experts on ep cannot be predicted");
@@ -85,6 +78,11 @@ int RunExplainMemory(const ExplainVerb& verb) {
     inputs.ids = at::empty({batch, sequence}, at::TensorOptions(mesh.device()).dtype(at::kLong));
   }
 
+  std::optional<RecordedSequence> own_tokens;
+  if (const CompiledPlan& compiled = sharded.applied->plan(); compiled.context_parallel && !sharded.by_name) {
+    own_tokens.emplace(sequence, compiled.own_tokens(), compiled.mesh.size(MeshAxis::kCp),
+                       mesh.coordinate(MeshAxis::kCp));
+  }
   recorder->Begin(*sharded.applied);
   at::Tensor mean;
   {

@@ -20,7 +20,6 @@ int RunVerifyTypes(const VerifyVerb& verb) {
     d.required = "a rank from 0 to " + std::to_string(folder.mesh.world_size() - 1);
     throw PlanError({std::move(d)});
   }
-  CheckTypedExperts(folder, "--types");
   // Layouts do not look at values: shapes are enough, whatever the model's size.
   const MetaScope meta({.routed_share = 1.0 / static_cast<double>(ExpertsOf(folder.config))});
   const c10::Device device(c10::kMeta);
@@ -37,7 +36,9 @@ int RunVerifyTypes(const VerifyVerb& verb) {
     of_mesh.mesh = mesh.shape();
     sharded = MakeSharded(verb.model, of_mesh, mesh, ParameterType(verb.run, folder));
     const Inputs inputs = MadeUpInputs(verb.input, tokens, sharded, mesh.device());
-    TypeScope scope(*sharded.applied, options);
+    TypeOptions of_step = options;
+    if (inputs.labels.defined()) of_step.length = inputs.labels.size(1);  // which are full
+    TypeScope scope(*sharded.applied, of_step);
     try {
       if (inputs.labels.defined()) scope.Input(inputs.labels);
       const at::Tensor loss = LossOf(sharded, inputs);
