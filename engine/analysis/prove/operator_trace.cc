@@ -215,12 +215,7 @@ class Comparing {
  public:
   Comparing(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group, size_t index, double tolerance,
             bool zigzag, bool same_rows, int64_t inner)
-      : group_(group),
-        index_(index),
-        tolerance_(tolerance),
-        zigzag_(zigzag),
-        same_rows_(same_rows),
-        inner_(inner) {
+      : group_(group), index_(index), tolerance_(tolerance), zigzag_(zigzag), same_rows_(same_rows), inner_(inner) {
     std::map<std::string, size_t> row_of;
     for (size_t i = 0; i < full.operators().size(); ++i) {
       const TracedOperator& op = full.operators()[i];

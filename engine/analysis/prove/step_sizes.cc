@@ -404,9 +404,9 @@ class Pairing {
     if (here.numbers.size() != full.numbers.size()) return false;
     const bool in_shard =
         TakesPlaces(here.name) && !here.numbers.empty() &&
-        IsShardOf(here.types[0], static_cast<int>(here.numbers[0] < 0
-                                                      ? here.numbers[0] + static_cast<double>(here.sizes[0].size())
-                                                      : here.numbers[0]));
+        IsShardOf(here.types[0],
+                  static_cast<int>(here.numbers[0] < 0 ? here.numbers[0] + static_cast<double>(here.sizes[0].size())
+                                                       : here.numbers[0]));
     // Outside of all modules gradients are flattened into one buffer, whose slices begin where shards end.
     const bool in_buffer = TakesPlaces(here.name) && place_.path.empty() && !in_shard;
     for (size_t i = 0; i < here.numbers.size() && !in_shard; ++i) {
@@ -448,7 +448,8 @@ class Pairing {
       while (a != &here && a->name != kView) ++a;
       while (b != &full && b->name != kView) ++b;
       if (a == &here || b == &full) return false;
-      if (AnyOf(a->types[0], &AxisType::by_value) || SizesFit(a->types[0], a->sizes[0], b->sizes[0], place_.backward)) continue;
+      if (AnyOf(a->types[0], &AxisType::by_value) || SizesFit(a->types[0], a->sizes[0], b->sizes[0], place_.backward))
+        continue;
       Blame(*a, "the operator returns sizes that differ from the sizes" + at_,
             TextOf(a->types[0]) + " of " + ShapeText(a->sizes[0]), ShapeText(b->sizes[0]));
       return true;

@@ -127,11 +127,12 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
   }
   if (layout.owner >= 0) return true;
   const int64_t dim = layout.dim < 0 ? layout.dim + tensor.dim() : layout.dim;
+  // The gradient of a shard that every rank holds whole is terms of a sum, as of shared.
+  const auto whole = [&] {
+    return TypeOfLayout(layout, tensor.sizes(), tensor.size(dim), axis.ranks, axis.rank).is_whole();
+  };
+  if (type.is_partial() && backward) return !type.mean && !type.is_mixed() && whole();
   if (type.is_replicate()) {
-    // The gradient of a shard that every rank holds whole is terms of a sum, as of shared.
-    const auto whole = [&] {
-      return TypeOfLayout(layout, tensor.sizes(), tensor.size(dim), axis.ranks, axis.rank).is_whole();
-    };
     return type.uniform_along(dim) || (!backward && (!needs_gradient || !type.full) && whole());
   }
   if (!type.is_shard() || type.dim != dim || type.lead != 1) return false;
@@ -170,12 +171,27 @@ IndexMapPtr OperatorChecker::NestedZigzag(const TensorType& type, size_t index) 
   IndexMapPtr map = shards_of(Layout::Zigzag(0), size, axes_[index].ranks);
   for (size_t i = 0; i < behind.size() && map != nullptr; ++i) {
     const CheckedAxis& axis = axes_[behind[i]];
-    const IndexMapPtr parts = i + 1 == behind.size() ? type[behind[i]].map
-                                                     : shards_of(Layout::Shard(0), map->length(0), axis.ranks);
+    const IndexMapPtr parts =
+        i + 1 == behind.size() ? type[behind[i]].map : shards_of(Layout::Shard(0), map->length(0), axis.ranks);
     if (parts == nullptr) return nullptr;
     map = map->Kept(std::vector<std::vector<Interval>>(static_cast<size_t>(map->ranks()), parts->of(axis.rank)));
   }
   return map;
+}
+
+// Which elements a rank has of such a dim follows from the lengths on the other ranks.
+bool OperatorChecker::IsUnevenNested(const TensorType& type, size_t index, const Layout& layout, int64_t dims) const {
+  const AxisType& here = type[index];
+  const int64_t dim = layout.dim < 0 ? layout.dim + dims : layout.dim;
+  if (!layout.is_shard() || !here.is_shard() || here.dim != dim || here.lead != 1) return false;
+  bool uneven = here.map == nullptr || !here.map->even();
+  bool nested = false;
+  for (size_t i = 0; i < type.size(); ++i) {
+    if (i == index || IsDataAxis(axes_[i].axis) || !type[i].is_shard() || type[i].dim != here.dim) continue;
+    nested = true;
+    uneven = uneven || type[i].map == nullptr || !type[i].map->even();
+  }
+  return nested && uneven;
 }
 
 // Where claim and knowledge agree the knowledge stays: it is richer (the heads that a view made, the parts of a fused
@@ -208,8 +224,12 @@ void OperatorChecker::AnchorAlong(const at::Tensor& tensor, size_t index, const 
     agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false, nested);
   }
   if (!agrees) here = guessed;
-  const bool ambiguous = !agrees && here.floating;
-  if (ambiguous) {
+  // What is known of it is more than the declared layout tells.
+  if (!agrees && IsUnevenNested(type, index, layout, tensor.dim())) {
+    return NoteUnproven(what + " is declared " + declared_text +
+                        ", whose shards are of other lengths, and another axis shards the dim too");
+  }
+  if (!agrees && here.floating) {
     one_element_ = true;
     NoteUnproven(what + " is declared " + declared_text + ", and the sharded dim of shards of one element is " +
                  "ambiguous; prove the step with more than one element per rank");
@@ -236,8 +256,11 @@ void OperatorChecker::AnchorAlong(const at::Tensor& tensor, size_t index, const 
   }
   // A layout says nothing of sizes that follow values.
   const bool by_value = here.by_value;
+  // Nor of the tokens of the other ranks of cp, which may be more or fewer.
+  const bool lengths_unknown = here.is(TypeKind::kUnproven) && checked.axis == MeshAxis::kCp && full_size < 0;
   here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
   here.by_value = by_value;
+  if (lengths_unknown) here.map = nullptr;
   if (nested != nullptr) here.map = nested;
   SetType(tensor, std::move(type));
 }
@@ -333,12 +356,18 @@ void OperatorChecker::CheckRegionInput(const RegionInfo& region, const at::Tenso
   const IndexMapPtr nested = layout.zigzag ? NestedZigzag(all, index) : nullptr;
   if (here.local_in != nullptr) NoteUnproven(std::string(region.name) + " of indices into the shard of each rank");
   const ModulePath::Place place = path_.Here();
-  const auto agrees = [&](const AxisType& type) { return Agrees(type, layout, tensor, axis, -1, place.backward, nested); };
+  const auto agrees = [&](const AxisType& type) {
+    return Agrees(type, layout, tensor, axis, -1, place.backward, nested);
+  };
   AxisType reading = here;
   while (!agrees(reading)) {
     if (!MoveToNextReading(reading, tensor.sizes(), sizes_compared_.contains(axis.axis), place.backward)) break;
   }
   if (agrees(reading)) return;
+  if (IsUnevenNested(all, index, layout, tensor.dim())) {
+    return NoteUnproven(std::string(region.name) + ": the shards of " + ToString(axis.axis) +
+                        " are of other lengths, and another axis shards the dim too");
+  }
   if (here.floating) {
     one_element_ = true;
     NoteUnproven(std::string(region.name) +
@@ -447,8 +476,8 @@ std::vector<OperatorChecker::Move> OperatorChecker::MovesOf(const RegionInfo& re
 // The batch is no dim that tp or cp shard, so types along the data-parallel axes stay.
 void OperatorChecker::KeepNested(const RegionInfo& region, const Move& move, TensorType& type) {
   const CheckedAxis& along = axes_[move.index];
-  const MovedAlong moved = {along.axis, along.ranks, along.rank, move.from, move.to,
-                            along.factor == AxisFactor::kInner};
+  const MovedAlong moved = {along.axis, along.ranks, along.rank,
+                            move.from,  move.to,     along.factor == AxisFactor::kInner};
   for (size_t i = 0; i < axes_.size(); ++i) {
     if (i == move.index || IsDataAxis(axes_[i].axis)) continue;
     ShardedBetween between;
@@ -456,8 +485,8 @@ void OperatorChecker::KeepNested(const RegionInfo& region, const Move& move, Ten
         type[i + 1].dim == type[i].dim) {
       between = {axes_[i + 1].ranks, axes_[i + 1].rank};
     }
-    std::optional<AxisType> after = TypeBeside(type[i], axes_[i].axis, axes_[i].rank, moved, move.before, move.after,
-                                               axes_[i].zigzag, between);
+    std::optional<AxisType> after =
+        TypeBeside(type[i], axes_[i].axis, axes_[i].rank, moved, move.before, move.after, axes_[i].zigzag, between);
     if (!after) {
       NoteUnproven(std::string(region.name) + ": it is not known which elements each rank of " +
                    ToString(axes_[i].axis) + " holds of a dim that " + ToString(along.axis) + " shards too");
@@ -571,8 +600,8 @@ void OperatorChecker::RegionAttention(const RegionInfo& region, const std::array
       const AxisType type = Get(tensor)[i];
       known = known && type.is_known();
       // The one head of keys or values that all ranks have is that of each query.
-      const bool one = queries.is_shard() && queries.dim == kHeads && type.is_replicate() && type.shared &&
-                       tensor.size(kHeads) == 1;
+      const bool one =
+          queries.is_shard() && queries.dim == kHeads && type.is_replicate() && type.shared && tensor.size(kHeads) == 1;
       together = together && (one || fits(type, RepeatedFor(queries, type), false));
     }
     if (gradient.defined()) {

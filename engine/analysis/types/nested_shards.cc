@@ -45,8 +45,8 @@ IndexMapPtr Shrunk(const IndexMap& map, const MovedAlong& moved) {
 IndexMapPtr Grown(const IndexMap& map, const MovedAlong& moved, int64_t before, int64_t after, bool zigzag,
                   const ShardedBetween& between) {
   if (!map.even() || before * moved.ranks != after) return nullptr;
-  const std::optional<DimShards> shards = ShardsOf(zigzag ? Layout::Zigzag(0) : Layout::Shard(0),
-                                                   after * between.ranks * map.ranks(), map.ranks());
+  const std::optional<DimShards> shards =
+      ShardsOf(zigzag ? Layout::Zigzag(0) : Layout::Shard(0), after * between.ranks * map.ranks(), map.ranks());
   if (!shards) return nullptr;
   IndexMapPtr grown = IndexMap::Of(*shards);
   if (between.ranks > 1 && grown != nullptr) {

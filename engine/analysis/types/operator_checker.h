@@ -220,6 +220,9 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Returns the map along axis `index` of a dim that this axis shards in zigzag and other axes after it, by the other
   // types of the tensor; null if no other axis shards the dim, or if its shards are not of one length.
   IndexMapPtr NestedZigzag(const TensorType& type, size_t index) const;
+  // Whether axes_[index] and another axis shard the dim of `layout`, in a tensor of `dims` dims, and the shards of one
+  // of them are of other lengths.
+  bool IsUnevenNested(const TensorType& type, size_t index, const Layout& layout, int64_t dims) const;
 
   std::vector<CheckedAxis> axes_;
   const RuleTable& rules_;

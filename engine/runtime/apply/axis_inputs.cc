@@ -90,7 +90,7 @@ int64_t SequenceLength(AxisGroup& group, const Layout& tokens, int64_t own, cons
   const int64_t length = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   const std::vector<int64_t> required = LengthsOf(tokens, length, ranks);
   if (lengths == required) return length;
-  // Without peers or a declared sequence, every length is this rank's: of the shorter and longer sequences, the shortest that fits it.
+  // Without peers and a declared sequence: of those of which this rank has its tokens, the shortest.
   for (int64_t other = std::max<int64_t>(own, 1); recording && other <= 2 * ranks * (own + 1); ++other) {
     if (LengthsOf(tokens, other, ranks)[static_cast<size_t>(group.rank())] == own) return other;
   }

@@ -32,8 +32,8 @@ class AxisRing final : public AttentionRing {
  private:
   std::string path_;
   AxisSet axes_;
-  int64_t place_;   // of this rank's group
-  int64_t groups_;  // of ranks with the same tokens, usually one rank each
+  int64_t place_;      // of this rank's group
+  int64_t groups_;     // of ranks with the same tokens, usually one rank each
   AxisFactor factor_;  // along which the groups have other tokens
   bool zigzag_;
   RingAttention attention_;

@@ -498,9 +498,9 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
     const int64_t from_size = FeatureSize(redistribution.from, step.axis, plan.mesh, features);
     const int64_t to_size = FeatureSize(redistribution.to, step.axis, plan.mesh, features);
     std::optional<TensorRedistribution> made =
-        TensorRedistribution::Make(from, to, groups.at(group),
-                                   {from_size, to_size, label, step.uses,
-                                    of_inner ? AxisFactor::kInner : AxisFactor::kBoth})
+        TensorRedistribution::Make(
+            from, to, groups.at(group),
+            {from_size, to_size, label, step.uses, of_inner ? AxisFactor::kInner : AxisFactor::kBoth})
             .Collect(diagnostics);
     if (made) out.push_back(*std::move(made));
   };

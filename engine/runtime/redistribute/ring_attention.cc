@@ -80,9 +80,7 @@ constexpr int64_t kMostScores = int64_t{1} << 24;
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
 // Of the tensors [B, n, t, D].
-Layout LayoutOf(const RingSpec& spec) {
-  return spec.zigzag ? Layout::Zigzag(kTokenDim) : Layout::Shard(kTokenDim);
-}
+Layout LayoutOf(const RingSpec& spec) { return spec.zigzag ? Layout::Zigzag(kTokenDim) : Layout::Shard(kTokenDim); }
 
 // Keys and values come from the ranks with the same place in their groups. The ranks of a group have other heads.
 AxisFactor FactorOf(const RingSpec& spec) { return spec.inner == 1 ? AxisFactor::kBoth : AxisFactor::kOuter; }

@@ -131,8 +131,8 @@ IndexMapPtr ViewMap(const AxisType& type, at::IntArrayRef from, at::IntArrayRef 
   return new_front % front == 0 ? map->Opened(new_front / front, 1) : nullptr;
 }
 
-// Whether a row of all elements of the shard is no row on every rank, of which some have fewer, while the next dim is as
-// long as the shard: a batch of one sequence was joined with the tokens, which are shards of other lengths.
+// Whether a row of all elements of the shard is no row on every rank, of which some have fewer, while the next dim is
+// as long as the shard: a batch of one sequence was joined with the tokens, which are shards of other lengths.
 bool IsNoRow(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to, size_t j) {
   if (type.map == nullptr || type.map->even() || ViewMap(type, from, to, j) != nullptr) return false;
   while (j < to.size() && to[j] == 1) ++j;
@@ -202,7 +202,8 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
     const bool one = lead == 1 && size == 1 && type.length > 1;
     if (one && (IsNewDim(type, from, to, j) || IsNoRow(type, from, to, j))) continue;
     // Features of a product, which matmul takes apart into a batch and its tokens, stay the last dim.
-    if (one && o.name() == "_unsafe_view" && from.size() == 2 && type.dim == 1 && to.back() == from.back()) continue;
+    const bool product = o.name() == "_unsafe_view" || (o.backward() && from[0] == 1);
+    if (one && product && from.size() == 2 && type.dim == 1 && to.back() == from.back()) continue;
     const bool behind = lead == size && joins_front;
     if (size % lead != 0 || (lead >= size && !(lead == 1 && size == 1) && !behind)) continue;
     AxisType result = type;
@@ -211,8 +212,7 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
     result.copies = 0;
     result.lead = lead;
     result.behind = -1;
-    result.floating =
-        type.floating || taken || (type.length == 1 && alone && type.inner == 1 && size != 1);
+    result.floating = type.floating || taken || (type.length == 1 && alone && type.inner == 1 && size != 1);
     const int64_t rest = size / lead;  // of the new dim, from where the shard begins
     if (rest >= type.length) {
       if (type.length != 0 && rest % type.length != 0) break;
