@@ -389,8 +389,10 @@ class Pairing {
                               ", but the module runs other operators" + at_);
         return true;
       }
+      const bool factors = here.types[i].size() > 1;
       const bool one_element = std::ranges::any_of(here.types[i], [&](const AxisType& type) {
-        return type.floating || OfOneElement(type, here.sizes[i], full.sizes[i]);
+        return type.floating || OfOneElement(type, here.sizes[i], full.sizes[i]) ||
+               (factors && type.is_shard() && type.length <= 1);
       });
       if (one_element) {
         out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns " + got + ", and " + want + at_ +

@@ -30,6 +30,7 @@
 #include <array>
 #include <exception>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -46,6 +47,20 @@ namespace {
 
 // A type has one dim on an axis, and between the exchanges of heads a tensor on cp=2x2 is sharded in two: the outer
 // factor has the tokens and the inner one the heads. So each factor is an axis of its own.
+// Of a dim that both factors shard, a rank knows the elements of the others only if all have as many.
+void RefuseUneven(const CompiledPlan& plan, int64_t length) {
+  const int64_t inner = plan.mesh.cp_heads();
+  if (!plan.context_parallel || inner == 1 || length < 0) return;
+  const int64_t groups = plan.mesh.size(MeshAxis::kCp) / inner;
+  const int64_t multiple = groups * std::lcm(int64_t{2}, inner);
+  if (length > 0 && length % multiple == 0) return;
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                "the layouts of shards of other lengths cannot be checked on two factors of cp");
+  d.declared = std::to_string(length) + " tokens on " + plan.mesh.ToString();
+  d.required = "a multiple of " + std::to_string(multiple) + " tokens";
+  throw PlanError({std::move(d)});
+}
+
 std::vector<CheckedAxis> AxesOf(const AppliedPlan& applied) {
   std::vector<CheckedAxis> axes;
   const MeshShape& shape = applied.plan().mesh;
@@ -137,6 +152,7 @@ struct TypeScope::State final : CallObserver {
         for (const auto& observe : observers) observe(op);
       });
     }
+    RefuseUneven(a.plan(), length);
     if (length >= 0 && applied.mesh().recording()) {
       sequence.emplace(length, a.plan().own_tokens(), a.plan().mesh.size(MeshAxis::kCp),
                        a.mesh().coordinate(MeshAxis::kCp));

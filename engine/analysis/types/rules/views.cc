@@ -131,10 +131,13 @@ IndexMapPtr ViewMap(const AxisType& type, at::IntArrayRef from, at::IntArrayRef 
   return new_front % front == 0 ? map->Opened(new_front / front, 1) : nullptr;
 }
 
-// Whether a row of all elements of the shard is no row on every rank, of which some have fewer, while the next dim is
-// as long as the shard: a batch of one sequence was joined with the tokens, which are shards of other lengths.
+// Whether a row of all elements of the shard is no row on every rank, of which some have fewer, or no row of heads,
+// which have the order of the ranks, while the next dim is as long as the shard: a batch of one sequence was joined with
+// the tokens, which are shards of other lengths or in zigzag.
 bool IsNoRow(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to, size_t j) {
-  if (type.map == nullptr || type.map->even() || ViewMap(type, from, to, j) != nullptr) return false;
+  if (type.map == nullptr) return false;
+  const IndexMapPtr rows = ViewMap(type, from, to, j);
+  if (rows == nullptr ? type.map->even() : rows->in_order() || rows->shared()) return false;
   while (j < to.size() && to[j] == 1) ++j;
   return j < to.size() && to[j] == type.length;
 }

@@ -363,7 +363,6 @@ TEST_CASE("--types finds no fault in right plans, whatever the numbers of rows a
       {"llama_gqa", "cp=2", {"--option", "context=ulysses", "--option", "inputs=own"}, "2,5"},
       {"llama_gqa", "cp=2", {"--option", "context=ring", "--option", "inputs=own"}, "3,7"},
       {"llama_gqa", "cp=2", {"--option", "context=plain_ring", "--option", "inputs=own"}, "2,5"},
-      {"llama_gqa", "cp=2x2", {"--option", "context=ulysses_ring"}, "2,13", false},
   }));
   for (const std::string rank : {"0", "1"}) {
     Words words = {"--mesh", row.mesh, "--types", "--tokens", row.tokens, "--rank", rank};
@@ -467,6 +466,24 @@ TEST_CASE("--types proves plans on two factors of cp, and --ops compares their o
     CHECK(types.code == 0);
     CHECK_THAT(types.out, Contains("faults 0, unproven 0") && Contains(": proven"));
   }
+}
+
+TEST_CASE("--types refuses numbers of tokens that two factors of cp do not divide, and one row") {
+  const Words words = {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", "--types", "--tokens"};
+  const auto of_tokens = [&](const std::string& tokens) {
+    Words all = words;
+    all.push_back(tokens);
+    return Verify("llama_gqa", all);
+  };
+  const Outcome row = of_tokens("1,8");
+  INFO(row.ToText());
+  CHECK(row.code == 1);
+  CHECK_THAT(row.err, Contains("error[MS0506]: the layouts of a batch of one row cannot be checked"));
+  const Outcome done = of_tokens("2,13");
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("error[MS0506]: the layouts of shards of other lengths cannot be checked") &&
+                           Contains("13 tokens on cp=2x2") && Contains("a multiple of 4 tokens"));
 }
 
 TEST_CASE("--types and --ops find other heads on the inner factor of cp, at the module that computes with them") {

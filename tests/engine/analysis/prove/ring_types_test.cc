@@ -153,23 +153,17 @@ TEST_CASE("a gradient that is not summed over the ring's ranks is a fault of its
   }
 }
 
-TEST_CASE("tokens of two factors that a module declares in another order are a fault of this module") {
-  const std::string path = "model.layers.1.mlp.down_proj";
-  const Layout early = {.kind = LayoutKind::kShard, .dim = 1};
-  for (const int64_t rank : {0, 3}) {
-    const Proof proof = ProveOnRing("llama_gqa", "cp=2x2", false, rank, "ulysses_ring", [&](CompiledPlan& plan) {
-      ChangeLayouts(plan, path, [&](ModuleLayouts& layouts) {
-        for (auto* moves : {&layouts.inputs, &layouts.outputs}) {
-          for (std::optional<Redistribution>& move : *moves) {
-            if (move) move->from[MeshAxis::kCp] = move->to[MeshAxis::kCp] = early;
-          }
-        }
-      });
+// The late chunk of a group is not behind the early one. The first ranks of the groups have early chunks alone.
+TEST_CASE("tokens of two factors that are gathered in another order are a fault at the module that gathers them") {
+  for (const int64_t rank : {1, 3}) {
+    const Proof proof = ProveOnRing("llama_gqa", "cp=2x2", false, rank, "ulysses_ring", [](CompiledPlan& plan) {
+      ChangeLayouts(plan, "lm_head",
+                    [](ModuleLayouts& layouts) { layouts.outputs.front()->from[MeshAxis::kCp] = Layout::Shard(1); });
     });
     INFO(rank << "\n" << ToText(proof));
     CHECK_FALSE(proof.holds());
     REQUIRE_FALSE(proof.faults.empty());
-    CHECK(proof.faults.front().path == path);
+    CHECK(proof.faults.front().path == "lm_head");
     CHECK(proof.faults.front().axis == MeshAxis::kCp);
   }
 }
