@@ -132,8 +132,8 @@ IndexMapPtr ViewMap(const AxisType& type, at::IntArrayRef from, at::IntArrayRef 
 }
 
 // Whether a row of all elements of the shard is no row on every rank, of which some have fewer, or no row of heads,
-// which have the order of the ranks, while the next dim is as long as the shard: a batch of one sequence was joined with
-// the tokens, which are shards of other lengths or in zigzag.
+// which have the order of the ranks, while the next dim is as long as the shard: a batch of one sequence was joined
+// with the tokens, which are shards of other lengths or in zigzag.
 bool IsNoRow(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to, size_t j) {
   if (type.map == nullptr) return false;
   const IndexMapPtr rows = ViewMap(type, from, to, j);
