@@ -290,7 +290,9 @@ class Comparing {
     const AxisType inner = index_ + 1 < op.types[i].size() ? op.types[i][index_ + 1] : AxisType::Full();
     Candidate out;
     const bool sum = outer.is_partial() && inner.is_partial() && outer.mean == inner.mean;
-    const bool taken = Takes(outer, op.backward) && Takes(inner, op.backward);
+    // Of heads without indices, in a gradient of fused parts, it is not known which they are.
+    const bool heads = inner.is_shard() && !(outer.is_shard() && outer.dim == inner.dim);
+    const bool taken = Takes(outer, op.backward) && Takes(inner, op.backward) && (!heads || inner.map != nullptr);
     out.by_index = taken && (outer.is_shard() || inner.is_shard());
     out.uniform = taken && !out.by_index && outer.uniform != 0;
     const int64_t kind = sum ? 1 : out.by_index ? 2 : out.uniform ? 3 : taken ? 4 : -1;

@@ -353,9 +353,9 @@ TEST_CASE("--types finds no fault in right plans, whatever the numbers of rows a
   };
   const Row row = GENERATE(values<Row>({
       {"mixtral", "tp=2", {}, "1,3"},
-      {"mixtral", "tp=2", {}, "1,1"},
+      {"mixtral", "tp=2", {}, "1,1", false},
       {"llama_gqa", "tp=4", {}, "1,3"},
-      {"llama_gqa", "tp=4", {"--option", "sequence_parallel=true"}, "1,1"},
+      {"llama_gqa", "tp=4", {"--option", "sequence_parallel=true"}, "1,1", false},
       {"llama_gqa", "cp=2", {"--option", "context=ulysses"}, "1,3"},
       {"llama_gqa", "cp=2", {"--option", "context=ring"}, "1,3", false},
       {"llama_gqa", "cp=2", {"--option", "context=ring"}, "1,1", false},
