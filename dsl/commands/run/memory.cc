@@ -15,6 +15,7 @@
 #include "engine/core/base/visible.h"
 #include "engine/models/own_loss.h"
 #include "engine/runtime/dtype/scalar_type.h"
+#include "engine/runtime/redistribute/recorded_sequence.h"
 
 namespace moonshard {
 namespace {
@@ -31,16 +32,6 @@ std::vector<std::string> AssumptionsIn(const MetaScope& meta, int64_t experts, c
   }
   out.emplace_back("workspaces are those of CPU kernels with one thread; attention on a GPU has another workspace");
   return out;
-}
-
-// On two factors of cp the ranks of a group exchange the numbers of their tokens, which one rank alone does not have.
-void RefuseTwoFactors(const CompiledPlan& plan) {
-  if (!plan.context_parallel || plan.mesh.cp_heads() == 1) return;
-  Diagnostic d =
-      MakeDiagnostic(Finding::kNotSupported, "the memory of a plan on two factors of cp cannot be predicted");
-  d.declared = plan.mesh.ToString();
-  d.required = "a mesh with one number for cp, with context = \"ulysses\" or \"ring\"";
-  throw PlanError({std::move(d)});
 }
 
 }  // namespace
@@ -67,7 +58,6 @@ int RunExplainMemory(const ExplainVerb& verb) {
   const StepRecorder::Scope scope(recorder);
   const DeviceMesh mesh = DeviceMesh::Recording(folder.mesh, verb.rank, c10::Device(c10::kMeta));
   const ShardedModel sharded = MakeSharded(verb.model, folder, mesh, type, /*trains=*/false);
-  RefuseTwoFactors(sharded.applied->plan());
   std::optional<BatchLoss> loss;
   Inputs inputs;
   if (sharded.by_name) {
@@ -77,6 +67,11 @@ int RunExplainMemory(const ExplainVerb& verb) {
     inputs.ids = at::empty({batch, sequence}, at::TensorOptions(mesh.device()).dtype(at::kLong));
   }
 
+  std::optional<RecordedSequence> own_tokens;
+  if (const CompiledPlan& compiled = sharded.applied->plan(); compiled.context_parallel && !sharded.by_name) {
+    own_tokens.emplace(sequence, compiled.own_tokens(), compiled.mesh.size(MeshAxis::kCp),
+                       mesh.coordinate(MeshAxis::kCp));
+  }
   recorder->Begin(*sharded.applied);
   at::Tensor mean;
   {

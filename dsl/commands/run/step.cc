@@ -82,16 +82,6 @@ DeviceMesh OpenMesh(const MeshShape& shape, const RunOptions& run) {
   return mesh;
 }
 
-void CheckTypedExperts(const ModelFolder& folder, const std::string& option) {
-  if (folder.mesh.size(MeshAxis::kCp) == 1 || ExpertsOf(folder.config) == 1) return;
-  Diagnostic d =
-      MakeDiagnostic(Finding::kNotSupported, option + " cannot check experts whose tokens are sharded on cp");
-  d.declared = folder.mesh.ToString();
-  d.required = "a mesh without cp";
-  d.help = "verify compares the numbers of such a plan with those of an unsharded run";
-  throw PlanError({std::move(d)});
-}
-
 DeviceMesh OpenTpMesh(const DeviceMesh& mesh, const RunOptions& run) {
   const auto store = c10::make_intrusive<c10d::PrefixStore>("verify/" + mesh.Group(MeshAxis::kTp)->name, mesh.store());
   const MeshShape shape =

@@ -29,9 +29,6 @@ DeviceMesh OpenMesh(const MeshShape& shape, const RunOptions& run);
 DeviceMesh OpenTpMesh(const DeviceMesh& mesh, const RunOptions& run);
 // The number of experts in the config; 1 without experts.
 int64_t ExpertsOf(const ModelConfig& config);
-// Throws PlanError (kNotSupported) for a model with experts on a mesh with cp, for an option that checks types: a
-// router takes tokens by their numbers among the tokens of all rows, of which a rank has some of each row.
-void CheckTypedExperts(const ModelFolder& folder, const std::string& option);
 // The dtype of the parameters: the requested dtype, else that of the program, of the config, or of the checkpoint;
 // nullopt if none of them has one. Throws PlanError (kBadInput) for a dtype that parameters cannot have.
 std::optional<c10::ScalarType> ParameterType(const RunOptions& run, const ModelFolder& folder);

@@ -10,6 +10,20 @@
 #include "engine/core/base/visible.h"
 
 namespace moonshard {
+namespace {
+
+// A batch of one row is joined with the tokens by a view, of which two axes have shards then.
+void RefuseOneRow(const MeshShape& mesh, const Inputs& inputs) {
+  if (mesh.cp_heads() == 1 || !inputs.labels.defined() || inputs.labels.size(0) > 1) return;
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
+                                "the layouts of a batch of one row cannot be checked on two factors of cp");
+  d.declared = "1 row on " + mesh.ToString();
+  d.required = "two rows or more, as with --tokens 2,48";
+  throw PlanError({std::move(d)});
+}
+
+}  // namespace
+
 int RunVerifyTypes(const VerifyVerb& verb) {
   const ModelFolder folder =
       WithoutLossOfShards(verb.model, OpenModelFolder(verb.model, /*headers_only=*/true).ValueOrThrow());
@@ -20,7 +34,6 @@ int RunVerifyTypes(const VerifyVerb& verb) {
     d.required = "a rank from 0 to " + std::to_string(folder.mesh.world_size() - 1);
     throw PlanError({std::move(d)});
   }
-  CheckTypedExperts(folder, "--types");
   // Layouts do not look at values: shapes are enough, whatever the model's size.
   const MetaScope meta({.routed_share = 1.0 / static_cast<double>(ExpertsOf(folder.config))});
   const c10::Device device(c10::kMeta);
@@ -37,7 +50,10 @@ int RunVerifyTypes(const VerifyVerb& verb) {
     of_mesh.mesh = mesh.shape();
     sharded = MakeSharded(verb.model, of_mesh, mesh, ParameterType(verb.run, folder));
     const Inputs inputs = MadeUpInputs(verb.input, tokens, sharded, mesh.device());
-    TypeScope scope(*sharded.applied, options);
+    RefuseOneRow(folder.mesh, inputs);
+    TypeOptions of_step = options;
+    if (inputs.labels.defined()) of_step.length = inputs.labels.size(1);  // which are full
+    TypeScope scope(*sharded.applied, of_step);
     try {
       if (inputs.labels.defined()) scope.Input(inputs.labels);
       const at::Tensor loss = LossOf(sharded, inputs);

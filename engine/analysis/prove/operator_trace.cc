@@ -14,6 +14,9 @@
 // Of tokens in zigzag the order of the ranks is not that of the full dim, and most gradients have no indices: a shard
 // along an axis that shards tokens so is compared with the elements that a zigzag shard of the unsharded result has.
 //
+// On two factors of an axis a tensor has two types, and a rank takes its elements out of the unsharded result along the
+// outer factor first: tokens of the group, and of these the rank's own, or its heads.
+//
 // On ep every rank runs the step on the same rows. What is computed from its tokens is then that of the full step on
 // each rank, also what is typed as a shard of the batch or as terms of a gradient; rows of a rank's own experts come in
 // another order and from all ranks, and are left out. What an expert did wrong shows in the first operator behind the
@@ -211,8 +214,8 @@ struct Row {
 class Comparing {
  public:
   Comparing(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group, size_t index, double tolerance,
-            bool zigzag, bool same_rows)
-      : group_(group), index_(index), tolerance_(tolerance), zigzag_(zigzag), same_rows_(same_rows) {
+            bool zigzag, bool same_rows, int64_t inner)
+      : group_(group), index_(index), tolerance_(tolerance), zigzag_(zigzag), same_rows_(same_rows), inner_(inner) {
     std::map<std::string, size_t> row_of;
     for (size_t i = 0; i < full.operators().size(); ++i) {
       const TracedOperator& op = full.operators()[i];
@@ -274,10 +277,52 @@ class Comparing {
     for (size_t i = 0; i < op.outputs.size(); ++i) out_.left_out_routed += TypeOf(op, i).is(TypeKind::kRouted) ? 1 : 0;
   }
 
+  // Whether a rank can take what it holds along one of two factors out of the unsharded result.
+  static bool Takes(const AxisType& type, bool backward) {
+    if (type.is_replicate()) return true;
+    const bool terms = backward && type.map != nullptr && type.map->shared();  // of heads that several ranks hold
+    return type.is_shard() && type.chosen == nullptr && type.parts.empty() && !terms;
+  }
+
+  // With the types along both factors. Where one of them is a shard, the rank's own elements are compared.
+  Candidate GatherFactors(const TracedOperator& op, size_t i) {
+    const AxisType outer = TypeOf(op, i);
+    const AxisType inner = index_ + 1 < op.types[i].size() ? op.types[i][index_ + 1] : AxisType::Full();
+    Candidate out;
+    const bool sum = outer.is_partial() && inner.is_partial() && outer.mean == inner.mean;
+    // Of heads without indices, in a gradient of fused parts, it is not known which they are.
+    const bool heads = inner.is_shard() && !(outer.is_shard() && outer.dim == inner.dim);
+    const bool taken = Takes(outer, op.backward) && Takes(inner, op.backward) && (!heads || inner.map != nullptr);
+    out.by_index = taken && (outer.is_shard() || inner.is_shard());
+    out.uniform = taken && !out.by_index && outer.uniform != 0;
+    const int64_t kind = sum ? 1 : out.by_index ? 2 : out.uniform ? 3 : taken ? 4 : -1;
+    const std::vector<int64_t> kinds = group_.ExchangeNumbers(kind, label_);
+    out.comparable = kind > 0 && std::ranges::count(kinds, kind) == static_cast<int64_t>(kinds.size());
+    if (!out.comparable) return out;
+    for (size_t a = 0; a < op.types[i].size(); ++a) {
+      const AxisType& other = op.types[i][a];
+      if (a == index_ || a == index_ + 1) continue;
+      for (const AxisType* type : {&outer, &inner}) {
+        out.nested = out.nested || (other.is_partial() && type->is_partial()) ||
+                     (other.is_shard() && type->is_shard() && other.dim == type->dim);
+      }
+    }
+    out.types = {outer, inner};
+    out.shards = {op.outputs[i]};
+    if (!sum) return out;
+    int64_t shape = op.outputs[i].dim();
+    for (int64_t size : op.outputs[i].sizes()) shape = shape * 1000003 + size;
+    const std::vector<int64_t> shapes = group_.ExchangeNumbers(shape, label_);
+    out.comparable = std::ranges::count(shapes, shape) == static_cast<int64_t>(shapes.size());
+    if (out.comparable) out.shards = GatherAll(op.outputs[i], group_, -1);
+    return out;
+  }
+
   Candidate Gather(const TracedOperator& op, size_t i) {
+    if (inner_ > 1) return GatherFactors(op, i);
     const AxisType type = TypeOf(op, i);
     Candidate out;
-    const bool ordered = !zigzag_ || type.chosen == nullptr;
+    const bool ordered = type.chosen == nullptr || type.chosen->in_order;
     const bool comparable = type.is_replicate() || (type.is_shard() && ordered) || type.is_partial();
     // A rank that leaves one out leaves it out on every rank.
     const bool by_index = (zigzag_ && type.is_shard()) || HasIndices(type, op.outputs[i], op.backward);
@@ -333,9 +378,59 @@ class Comparing {
     return map != nullptr && map->length(group_.rank()) == local ? map : nullptr;
   }
 
+  // The elements of a dim of `full` elements that `rank` of `ranks` holds of a shard of `type`: [lead, tokens or heads,
+  // behind] flattened. `elements`: of the dim on this rank, which has other axes' shards of it too.
+  static std::vector<int64_t> TakenOf(const AxisType& type, int64_t elements, int64_t full, int64_t ranks, int64_t rank,
+                                      bool zigzag) {
+    std::vector<int64_t> out;
+    const int64_t held = type.lead * type.length;
+    if (held == 0 || elements % held != 0) return out;
+    const int64_t behind = elements / held;
+    if (full % (type.lead * behind) != 0) return out;
+    const Result<DimShards> shards =
+        DimShards::Make(zigzag ? Layout::Zigzag(0) : Layout::Shard(0), full / (type.lead * behind), ranks);
+    if (!shards.ok()) return out;
+    const IndexMapPtr map = IndexMap::Of(shards.value())->Flattened(type.lead, behind);
+    if (map == nullptr) return out;
+    for (const Interval& interval : map->of(rank)) {
+      for (int64_t at = 0; at < interval.length; ++at) out.push_back(interval.begin + at);
+    }
+    return out;
+  }
+
+  // The same along two factors of an axis: of the tokens of this rank's group, its own, or all of its heads.
+  at::Tensor HeldOfFactors(const Candidate& one, const at::Tensor& full) const {
+    const at::Tensor& own = one.shards.front();
+    if (full.dim() != own.dim()) return {};
+    at::Tensor held = full;
+    for (size_t f = 0; f < one.types.size(); ++f) {
+      const AxisType& type = one.types[f];
+      if (!type.is_shard()) continue;
+      const int64_t ranks = f == 0 ? group_.size() / inner_ : inner_;
+      const int64_t rank = f == 0 ? group_.rank() / inner_ : group_.rank() % inner_;
+      const bool alone = !one.types[1 - f].is_shard() || one.types[1 - f].dim != type.dim;
+      std::vector<int64_t> indices;
+      const int64_t size = held.size(type.dim);
+      const bool known = alone && type.map != nullptr && type.map->ranks() == ranks &&
+                         type.map->length(rank) == own.size(type.dim) && type.map->size() > 0 &&
+                         size % type.map->size() == 0;
+      if (known) {
+        const int64_t times = size / type.map->size();
+        for (const Interval& interval : type.map->of(rank)) {
+          for (int64_t at = 0; at < interval.length; ++at) indices.push_back((interval.begin + at) * times);
+        }
+      } else {
+        indices = TakenOf(type, own.size(type.dim), size, ranks, rank, zigzag_ && f == 0);
+      }
+      held = held.index_select(type.dim, at::tensor(indices, at::kLong).to(full.device()));
+    }
+    return held;
+  }
+
   // What this rank holds of the unsharded result; undefined where that has other sizes. Key heads that were repeated
   // stand for as many full ones each.
   at::Tensor Held(const Candidate& one, const at::Tensor& full) const {
+    if (inner_ > 1) return HeldOfFactors(one, full);
     const AxisType& type = one.types.front();
     if (full.dim() != one.shards.front().dim()) return {};
     const IndexMapPtr map = MapOf(type, one.shards.front().size(type.dim), full.size(type.dim));
@@ -411,7 +506,7 @@ class Comparing {
     double difference =
         one.by_index ? Difference(one.shards.front(), Held(one, want)) : Difference(Full(one, want, false), want);
     // A gradient of heads that several ranks have.
-    if (op.backward && one.types.front().is_shard() && !one.by_index)
+    if (op.backward && inner_ == 1 && one.types.front().is_shard() && !one.by_index)
       difference = std::min(difference, Difference(Full(one, want, true), want));
     const auto scaled = static_cast<int64_t>(std::min(difference, 1e6) * 1e12);
     const std::vector<int64_t> ranks = group_.ExchangeNumbers(scaled, label_);
@@ -441,6 +536,7 @@ class Comparing {
   double tolerance_;
   bool zigzag_;
   bool same_rows_;
+  int64_t inner_;
   CollectiveLabel label_{"the comparison of operators"};
   std::vector<Row> rows_;
   size_t first_place_ = std::numeric_limits<size_t>::max();
@@ -450,8 +546,8 @@ class Comparing {
 }  // namespace
 
 OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
-                                     size_t index, double tolerance, bool zigzag, bool same_rows) {
-  return Comparing(trace, full, group, index, tolerance, zigzag, same_rows).Run();
+                                     size_t index, double tolerance, bool zigzag, bool same_rows, int64_t inner) {
+  return Comparing(trace, full, group, index, tolerance, zigzag, same_rows, inner).Run();
 }
 
 }  // namespace moonshard

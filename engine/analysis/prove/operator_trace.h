@@ -77,9 +77,11 @@ struct OperatorDifferences {
 // `tolerance` is a candidate for OperatorDifferences::first. `zigzag`: whether the axis shards the tokens of a sequence
 // in zigzag; a shard whose indices are not known then counts as such tokens. `same_rows`: whether all ranks of the
 // axis, which is ep, have the rows of the full step. What is no result of a rank's own experts, nor of a sum over
-// ep, is then the same on each rank, whatever its type is. Throws the PlanErrors of the group's collectives.
+// ep, is then the same on each rank, whatever its type is. `inner`: the inner factor of the axis, whose type is the one
+// behind `index`; 1: of one factor. Throws the PlanErrors of the group's collectives.
 OperatorDifferences CompareOperators(const OperatorTrace& trace, const OperatorTrace& full, AxisGroup& group,
-                                     size_t index, double tolerance, bool zigzag = false, bool same_rows = false);
+                                     size_t index, double tolerance, bool zigzag = false, bool same_rows = false,
+                                     int64_t inner = 1);
 
 // Reassembles the full tensor from the local tensors `shards` of all ranks, in rank order. `type` is the type of the
 // local tensors; `types` has each rank's own type, since lengths differ. `full_size` is the size of the sharded dim in

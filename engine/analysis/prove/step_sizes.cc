@@ -129,8 +129,8 @@ bool ShardFits(const AxisType& type, int64_t local, int64_t full, bool backward)
 //   partial     [2, 16, 4096]   [2, 16, 4096]       yes: terms have the size of their sum
 //
 // A replicate is longer at tp=1 along a dim in `local`: zeros that a forward makes as long as its shard.
-bool SizesFit(const AxisType& type, const std::vector<int64_t>& local, const std::vector<int64_t>& full,
-              bool backward) {
+bool SizesFitAlong(const AxisType& type, const std::vector<int64_t>& local, const std::vector<int64_t>& full,
+                   bool backward) {
   const bool known = type.is_replicate() || type.is_partial() || type.is_shard();
   if (!known) return true;
   if (local.size() != full.size()) return false;
@@ -153,14 +153,63 @@ bool SizesFit(const AxisType& type, const std::vector<int64_t>& local, const std
   return true;
 }
 
-// Whether a constant has other sizes along dims of equal elements alone. As long as these have a meaning for the step
-// only with a shard, it is right; a reduction of it may be wrong.
-bool AreOfConstant(const AxisType& type, const std::vector<int64_t>& local, const std::vector<int64_t>& full) {
-  if (!type.is_replicate() || local.size() != full.size()) return false;
+// Along the two factors of an axis. Heads are sharded along one of them and tokens along the other, or both shard the
+// tokens: with 12 tokens on cp=2x2 a rank has 3, the outer factor's map is of 6 indices, of the ranks with the same
+// place in their groups, and that of the inner one of the 6 of a group.
+bool SizesFit(const TensorType& types, const std::vector<int64_t>& local, const std::vector<int64_t>& full,
+              bool backward) {
+  if (types.size() == 1) return SizesFitAlong(types[0], local, full, backward);
+  const auto known = [](const AxisType& type) { return type.is_replicate() || type.is_partial() || type.is_shard(); };
+  if (!std::ranges::all_of(types, known)) return true;
+  if (local.size() != full.size()) return false;
   for (size_t d = 0; d < local.size(); ++d) {
-    if (local[d] != full[d] && !type.uniform_along(static_cast<int64_t>(d))) return false;
+    int64_t ranks = 1;  // that hold other indices, together
+    std::vector<const AxisType*> shards;
+    bool longer = false;
+    for (const AxisType& type : types) {
+      if (type.is_shard() && (type.dim == static_cast<int>(d) || type.floating)) shards.push_back(&type);
+      longer = longer || (type.is_replicate() && type.local_along(static_cast<int64_t>(d)));
+    }
+    if (shards.empty() && (longer ? local[d] >= full[d] : local[d] != full[d])) return false;
+    if (shards.size() == 1 && !shards[0]->floating && !ShardFits(*shards[0], local[d], full[d], backward)) return false;
+    if (shards.size() < 2) continue;
+    if (local[d] > full[d]) return false;
+    for (const AxisType* shard : shards) {
+      if (shard->map == nullptr || !shard->map->even() || shard->by_value) ranks = 0;
+      if (ranks > 0) ranks *= shard->map->ranks();
+    }
+    if (ranks > 0 && !backward && local[d] * ranks != full[d]) return false;
   }
   return true;
+}
+
+// Whether a constant has other sizes along dims of equal elements alone. As long as these have a meaning for the step
+// only with a shard, it is right; a reduction of it may be wrong.
+bool AreOfConstant(const TensorType& types, const std::vector<int64_t>& local, const std::vector<int64_t>& full) {
+  if (local.size() != full.size()) return false;
+  for (const AxisType& type : types) {
+    if (!type.is_replicate()) return false;
+    for (size_t d = 0; d < local.size(); ++d) {
+      if (local[d] != full[d] && !type.uniform_along(static_cast<int64_t>(d))) return false;
+    }
+  }
+  return true;
+}
+
+std::string TextOf(const TensorType& types) {
+  std::vector<std::string> out;
+  for (const AxisType& type : types) {
+    if (out.empty() || out.back() != type.ToString()) out.push_back(type.ToString());
+  }
+  return Join(out, " and ");
+}
+
+bool AnyOf(const TensorType& types, bool AxisType::*member) {
+  return std::ranges::any_of(types, [&](const AxisType& type) { return type.*member; });
+}
+
+bool IsShardOf(const TensorType& types, int dim) {
+  return std::ranges::any_of(types, [&](const AxisType& type) { return type.is_shard() && type.dim == dim; });
 }
 
 // Whether a shard of one element, as the one head of a rank, is in another dim than its type says, which went with one
@@ -363,7 +412,7 @@ class Pairing {
   bool Differs(const SizedOperator& here, const SizedOperator& full, bool reliable) {
     for (size_t i = 0; i < std::min(here.sizes.size(), full.sizes.size()); ++i) {
       if (SizesFit(here.types[i], here.sizes[i], full.sizes[i], place_.backward)) continue;
-      if (here.types[i].by_value) {
+      if (AnyOf(here.types[i], &AxisType::by_value)) {
         ++out_.by_value;
         continue;
       }
@@ -376,14 +425,19 @@ class Pairing {
       }
       // The gradient of heads that are repeated on one side alone: only the forward says how often.
       if (!reliable && place_.backward) return true;
-      const std::string got = here.types[i].ToString() + " of " + ShapeText(here.sizes[i]);
+      const std::string got = TextOf(here.types[i]) + " of " + ShapeText(here.sizes[i]);
       const std::string want = ShapeText(full.sizes[i]);
       if (!reliable) {
         out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns " + got + ", and " + want + at_ +
                               ", but the module runs other operators" + at_);
         return true;
       }
-      if (here.types[i].floating || OfOneElement(here.types[i], here.sizes[i], full.sizes[i])) {
+      const bool factors = here.types[i].size() > 1;
+      const bool one_element = std::ranges::any_of(here.types[i], [&](const AxisType& type) {
+        return type.floating || OfOneElement(type, here.sizes[i], full.sizes[i]) ||
+               (factors && type.is_shard() && type.length <= 1);
+      });
+      if (one_element) {
         out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns " + got + ", and " + want + at_ +
                               ", but the sharded dim of shards of one element is ambiguous");
         return true;
@@ -394,10 +448,10 @@ class Pairing {
     }
     if (here.numbers.size() != full.numbers.size()) return false;
     const bool in_shard =
-        TakesPlaces(here.name) && !here.numbers.empty() && here.types[0].is_shard() &&
-        here.types[0].dim == static_cast<int>(here.numbers[0] < 0
-                                                  ? here.numbers[0] + static_cast<double>(here.sizes[0].size())
-                                                  : here.numbers[0]);
+        TakesPlaces(here.name) && !here.numbers.empty() &&
+        IsShardOf(here.types[0],
+                  static_cast<int>(here.numbers[0] < 0 ? here.numbers[0] + static_cast<double>(here.sizes[0].size())
+                                                       : here.numbers[0]));
     // Outside of all modules gradients are flattened into one buffer, whose slices begin where shards end.
     const bool in_buffer = TakesPlaces(here.name) && place_.path.empty() && !in_shard;
     for (size_t i = 0; i < here.numbers.size() && !in_shard; ++i) {
@@ -439,12 +493,12 @@ class Pairing {
       while (a != &here && a->name != kView) ++a;
       while (b != &full && b->name != kView) ++b;
       if (a == &here || b == &full) return false;
-      if (a->types[0].by_value || SizesFit(a->types[0], a->sizes[0], b->sizes[0], place_.backward) ||
+      if (AnyOf(a->types[0], &AxisType::by_value) || SizesFit(a->types[0], a->sizes[0], b->sizes[0], place_.backward) ||
           AreOfConstant(a->types[0], a->sizes[0], b->sizes[0])) {
         continue;
       }
       Blame(*a, "the operator returns sizes that differ from the sizes" + at_,
-            a->types[0].ToString() + " of " + ShapeText(a->sizes[0]), ShapeText(b->sizes[0]));
+            TextOf(a->types[0]) + " of " + ShapeText(a->sizes[0]), ShapeText(b->sizes[0]));
       return true;
     }
   }
@@ -464,22 +518,23 @@ class Pairing {
 // Operators are kept by module and direction and in the order in which they ran, over all calls of the module: two
 // calls of one module are paired because both runs call it as often. `after_value` is sticky within a place: a number
 // that was computed by the program from a read value cannot be told from one that was not.
-std::function<void(const CheckedOperator&)> StepSizes::Recorder(int index) {
-  return [this, index](const CheckedOperator& op) {
+std::function<void(const CheckedOperator&)> StepSizes::Recorder(std::vector<size_t> indices) {
+  return [this, indices = std::move(indices)](const CheckedOperator& op) {
     // Gradients scaled to a mean as they arrive, in the order of their buckets, which follows the sizes of shards.
     if (op.backward && op.path.empty() && op.name.starts_with("aten::mul_")) return;
     Run& run = runs_[{op.path, op.backward}];
     run.value = run.value || op.counts;
     for (const TensorType& type : op.types) {
-      if (index >= 0) run.own_rows = run.own_rows || type[static_cast<size_t>(index)].is(TypeKind::kOwnRows);
+      for (size_t index : indices) run.own_rows = run.own_rows || type[index].is(TypeKind::kOwnRows);
     }
-    if (index < 0) NoteMade(op, run);
+    if (indices.empty()) NoteMade(op, run);
     SizedOperator sized;
     sized.name = PairedName(op.name);
     if (sized.name.empty() || op.outputs.empty()) return;
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       sized.sizes.push_back(op.outputs[i].sizes().vec());
-      sized.types.push_back(index < 0 ? AxisType::Replicate() : op.types[i][static_cast<size_t>(index)]);
+      TensorType& along = sized.types.emplace_back();
+      for (size_t index : indices) along.push_back(op.types[i][index]);
     }
     sized.numbers = ComparedNumbers(sized.name, op.numbers());
     sized.after_value = run.value;

@@ -43,7 +43,7 @@ namespace moonshard {
 struct SizedOperator {
   std::string name;                         // "aten::div"; "aten::view" for all operators that only change the shape
   std::vector<std::vector<int64_t>> sizes;  // of the results
-  std::vector<AxisType> types;              // of the results, along the axis; Replicate with one rank on it
+  std::vector<TensorType> types;            // of the results, along the axis or its two factors; none with one rank
   std::vector<double> numbers;              // the scalar arguments, in order
   // Whether, earlier in this module and direction, a value was read from a tensor or the size of a result depended on
   // values.
@@ -52,9 +52,10 @@ struct SizedOperator {
 
 class StepSizes {
  public:
-  // Returns an observer for OperatorChecker::Observe that records operators. `index` is the index of the compared axis
-  // in the checker's axes; -1 in the step with one rank on it. The StepSizes must outlive the checker.
-  std::function<void(const CheckedOperator&)> Recorder(int index);
+  // Returns an observer for OperatorChecker::Observe that records operators. `indices`: of the compared axis in the
+  // checker's axes, of both of its factors; none in the step with one rank on it. The StepSizes must outlive the
+  // checker.
+  std::function<void(const CheckedOperator&)> Recorder(std::vector<size_t> indices);
   // Returns an observer for OperatorChecker::ObserveRegions that counts the calls of rings, under the same conditions.
   OperatorChecker::RegionObserver RegionRecorder();
   // Returns an observer for OperatorChecker::ObserveHostTensors that records their sizes, in the step with one rank.

@@ -30,6 +30,7 @@
 #include <array>
 #include <exception>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -39,30 +40,42 @@
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/intercept/operator_scope.h"
+#include "engine/runtime/redistribute/recorded_sequence.h"
 
 namespace moonshard {
 namespace {
 
-// A type has one dim on an axis, and between the exchanges of heads a tensor on cp=2x2 is sharded in two.
-void RefuseTwoFactors(const CompiledPlan& plan) {
-  if (!plan.context_parallel || plan.mesh.cp_heads() == 1) return;
+// A type has one dim on an axis, and between the exchanges of heads a tensor on cp=2x2 is sharded in two: the outer
+// factor has the tokens and the inner one the heads. So each factor is an axis of its own.
+// Of a dim that both factors shard, a rank knows the elements of the others only if all have as many.
+void RefuseUneven(const CompiledPlan& plan, int64_t length) {
+  const int64_t inner = plan.mesh.cp_heads();
+  if (!plan.context_parallel || inner == 1 || length < 0) return;
+  const int64_t groups = plan.mesh.size(MeshAxis::kCp) / inner;
+  const int64_t multiple = groups * std::lcm(int64_t{2}, inner);
+  if (length > 0 && length % multiple == 0) return;
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                "the layouts of operators cannot be checked on a mesh with two factors of cp");
-  d.declared = plan.mesh.ToString();
-  d.required =
-      "a mesh with one number for cp, with context = \"ulysses\" or \"ring\"; verify without --types and --ops "
-      "compares the numbers of the two factors";
+                                "the layouts of shards of other lengths cannot be checked on two factors of cp");
+  d.declared = std::to_string(length) + " tokens on " + plan.mesh.ToString();
+  d.required = "a multiple of " + std::to_string(multiple) + " tokens";
   throw PlanError({std::move(d)});
 }
 
 std::vector<CheckedAxis> AxesOf(const AppliedPlan& applied) {
-  RefuseTwoFactors(applied.plan());
   std::vector<CheckedAxis> axes;
   const MeshShape& shape = applied.plan().mesh;
   for (MeshAxis axis : kMeshAxes) {
     if (shape.size(axis) == 1) continue;
     const bool zigzag = axis == MeshAxis::kCp && applied.plan().own_tokens().zigzag;
-    axes.push_back({axis, shape.size(axis), applied.mesh().coordinate(axis), zigzag});
+    const int64_t ranks = shape.size(axis);
+    const int64_t rank = applied.mesh().coordinate(axis);
+    const int64_t inner = axis == MeshAxis::kCp && applied.plan().context_parallel ? shape.cp_heads() : 1;
+    if (inner == 1) {
+      axes.push_back({axis, ranks, rank, zigzag});
+    } else {
+      axes.push_back({axis, ranks / inner, rank / inner, zigzag, AxisFactor::kOuter});
+      axes.push_back({axis, inner, rank % inner, false, AxisFactor::kInner});
+    }
   }
   return axes;
 }
@@ -112,6 +125,7 @@ std::vector<TypeFault> FoldedFaults(std::vector<TypeFault> faults) {
 struct TypeScope::State final : CallObserver {
   State(AppliedPlan& a, const TypeOptions& options)
       : applied(a),
+        length(a.plan().context_parallel ? options.length : -1),
         rules(RulesWith(*a.plan().plan, options)),
         checker(AxesOf(a), rules),
         scope(std::in_place, checker) {
@@ -121,7 +135,7 @@ struct TypeScope::State final : CallObserver {
     std::vector<std::function<void(const CheckedOperator&)>> observers;
     if (options.observer) observers.push_back(options.observer);
     if (options.record != nullptr) {
-      observers.push_back(options.record->Recorder(-1));
+      observers.push_back(options.record->Recorder({}));
       checker.ObserveHostTensors(options.record->HostTensorRecorder());
     }
     AxisSet compared;
@@ -129,7 +143,7 @@ struct TypeScope::State final : CallObserver {
     if (one_rank != nullptr) {
       compared_axis = options.without_cp != nullptr ? MeshAxis::kCp : MeshAxis::kTp;
       unsharded = one_rank;
-      observers.push_back(own_sizes.Recorder(checker.IndexOf(compared_axis)));
+      observers.push_back(own_sizes.Recorder(checker.IndicesOf(compared_axis)));
       checker.ObserveRegions(own_sizes.RegionRecorder());
       checker.CompareMade(compared_axis, one_rank->Made());
       // The step at cp=1 is itself compared along tp. A data-parallel rank has a batch of its own, whatever tp is.
@@ -141,6 +155,11 @@ struct TypeScope::State final : CallObserver {
       checker.Observe([observers](const CheckedOperator& op) {
         for (const auto& observe : observers) observe(op);
       });
+    }
+    RefuseUneven(a.plan(), length);
+    if (length >= 0 && applied.mesh().recording()) {
+      sequence.emplace(length, a.plan().own_tokens(), a.plan().mesh.size(MeshAxis::kCp),
+                       a.mesh().coordinate(MeshAxis::kCp));
     }
     if (HasOwnInputs(applied.plan())) own_inputs.emplace()[MeshAxis::kCp] = applied.plan().own_tokens();
     checker.ExpectSizesCompared(compared);
@@ -172,7 +191,7 @@ struct TypeScope::State final : CallObserver {
       const bool elsewhere = owner >= 0 && owner != applied.mesh().coordinate(MeshAxis::kEp);
       if (elsewhere) gathered[MeshAxis::kEp] = Layout::Replicate();
       const bool of_unit = gathered[axis.axis] != parameter.placement[axis.axis];
-      const Layout layout = of_unit ? Layout::Shared() : gathered[axis.axis];
+      const Layout layout = of_unit ? Layout::Shared() : LayoutAlong(gathered[axis.axis], axis.factor);
       const std::vector<int64_t> local = LocalShape(full, gathered, applied.plan().mesh, applied.mesh().rank());
       int64_t size = -1;
       if (layout.is_shard()) size = full[static_cast<size_t>(layout.dim)];
@@ -193,8 +212,11 @@ struct TypeScope::State final : CallObserver {
     for (const CheckedAxis& axis : checker.axes()) {
       const bool batch = IsDataAxis(axis.axis) && tensor.dim() > 0;
       const bool own_tokens = axis.axis == MeshAxis::kCp && declared != nullptr && (*declared)[axis.axis].is_shard();
-      const Layout layout = batch ? Layout::Shard(0) : own_tokens ? (*declared)[axis.axis] : Layout::Replicate();
-      type.push_back(TypeOfLayout(layout, tensor.sizes(), -1, axis.ranks, axis.rank));
+      const Layout layout = batch        ? Layout::Shard(0)
+                            : own_tokens ? LayoutAlong((*declared)[axis.axis], axis.factor)
+                                         : Layout::Replicate();
+      const bool sequence = own_tokens && layout.dim == 1 && axis.factor == AxisFactor::kBoth;
+      type.push_back(TypeOfLayout(layout, tensor.sizes(), sequence ? length : -1, axis.ranks, axis.rank));
     }
     return type;
   }
@@ -251,6 +273,7 @@ struct TypeScope::State final : CallObserver {
   // size that one of them shards is not that of the weights.
   void Anchor(const at::Tensor& tensor, const Redistribution& declared, int64_t features, const std::string& what) {
     for (const CheckedAxis& axis : checker.axes()) {
+      if (axis.factor == AxisFactor::kInner) continue;  // anchored with the outer one
       const Layout& layout = declared.from[axis.axis];
       if (axis.axis != MeshAxis::kTp && layout == Layout::Replicate()) continue;
       const bool sized = layout.is_shard() && layout.dim == -1 && !IsNested(declared.from, axis.axis);
@@ -284,7 +307,7 @@ struct TypeScope::State final : CallObserver {
         const Layout& layout = parameter.placement[axis.axis];
         const bool of_unit = axis.axis == MeshAxis::kCp && layout.is_shard();
         const AxisType expected = of_unit ? TypeOfLayout(layout, gradient.sizes(), -1, axis.ranks, axis.rank) : type[a];
-        checker.CheckGradient(plan.tree->PathOf(parameter.ref), gradient, axis.axis, expected, layout.ToText());
+        checker.CheckGradient(plan.tree->PathOf(parameter.ref), gradient, a, expected, layout.ToText());
       }
     }
   }
@@ -367,12 +390,15 @@ struct TypeScope::State final : CallObserver {
   }
 
   void Close() {
+    sequence.reset();
     if (!scope) return;
     scope.reset();
     applied.Unwatch(*this);
   }
 
   AppliedPlan& applied;
+  int64_t length = -1;                       // TypeOptions::length, of a plan that shards the sequence
+  std::optional<RecordedSequence> sequence;  // of a mesh without peers
   std::optional<Placement> own_inputs;  // of ids, positions and masks, if each rank of cp calls the model with its own
   RuleTable rules;
   OperatorChecker checker;

@@ -52,6 +52,10 @@ struct TypeOptions {
   const StepSizes* without_cp = nullptr;
   // Receives the sizes of this step; must outlive the scope. Null: the sizes are not available after the scope.
   StepSizes* record = nullptr;
+  // Tokens of the sequences of the step, if the plan shards them on cp. A rank's own tokens do not tell it where cp
+  // does not divide the sequence. -1: shards of one length. On two factors of cp only numbers of tokens can be checked
+  // of which all ranks have as many; otherwise the constructor throws PlanError (kNotSupported).
+  int64_t length = -1;
   // At a boundary that redistributes nothing, a declared layout may differ from the computed layout. true: the tensor
   // keeps the computed layout, and the difference is added to Proof::untrue instead of the faults. ProveAtTwoSizes sets
   // this option itself.

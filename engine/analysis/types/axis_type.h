@@ -88,7 +88,8 @@ struct AxisType {
   int behind = -1;
   std::vector<int64_t> parts;  // of a packed shard: the lengths of its parts, in order; else empty
   // Of a shard: the indices of the full dim `dim` that each rank holds; null: unknown, as in most gradients. Of a
-  // replicate with the sizes of a shard (zeros_like): the map of this shard, along the `dim` of the shard.
+  // replicate with the sizes of a shard (zeros_like): the map of this shard, along the `dim` of the shard, which also
+  // has its `lead` and `length`.
   IndexMapPtr map;
   // Of a shard: set if values chose the elements along `dim`; `map` is null. Tensors with the same Choice have matching
   // elements at the same local indices.

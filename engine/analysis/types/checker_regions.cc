@@ -47,10 +47,10 @@ bool ShardAlike(const Layout& from, const Layout& to) {
 // as its input.
 // The local size alone does not tell which elements that is: rank 0 of 13 on two ranks has 7, as it has of 14.
 bool KeepsShard(const Layout& from, const Layout& layout, const std::vector<int64_t>& sizes, const AxisType& before,
-                const AxisType& after, const at::Tensor& made) {
+                const AxisType& after, const std::vector<int64_t>& made) {
   return (from.is_plain_shard() || from.zigzag) && from.zigzag == layout.zigzag && before.is_shard() &&
          after.is_shard() && after.parts.empty() && before.dim == after.dim && before.lead == 1 &&
-         sizes[static_cast<size_t>(before.dim)] == made.size(after.dim);
+         sizes[static_cast<size_t>(before.dim)] == made[static_cast<size_t>(after.dim)];
 }
 
 // The indices of dim `dim` of `full` that the view `slice` has; nullopt: it is no slice along this dim.
@@ -127,11 +127,12 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
   }
   if (layout.owner >= 0) return true;
   const int64_t dim = layout.dim < 0 ? layout.dim + tensor.dim() : layout.dim;
+  // The gradient of a shard that every rank holds whole is terms of a sum, as of shared.
+  const auto whole = [&] {
+    return TypeOfLayout(layout, tensor.sizes(), tensor.size(dim), axis.ranks, axis.rank).is_whole();
+  };
+  if (type.is_partial() && backward) return !type.mean && !type.is_mixed() && whole();
   if (type.is_replicate()) {
-    // The gradient of a shard that every rank holds whole is terms of a sum, as of shared.
-    const auto whole = [&] {
-      return TypeOfLayout(layout, tensor.sizes(), tensor.size(dim), axis.ranks, axis.rank).is_whole();
-    };
     return type.uniform_along(dim) || (!backward && (!needs_gradient || !type.full) && whole());
   }
   if (!type.is_shard() || type.dim != dim || type.lead != 1) return false;
@@ -147,21 +148,50 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
 
 // Of tokens in zigzag that another axis has sharded again, equal parts of each rank's: with 8 tokens on cp=2 and tp=2,
 // tp rank 1 holds the last half of 0, 1, 6, 7 and of 2, 3, 4, 5, so that its ranks of cp hold the tokens 6, 7 and 4, 5,
-// which is neither of the two layouts of four tokens.
+// which is neither of the two layouts of four tokens. On two factors of cp the inner one shards them between these two.
+// The innermost axis alone has a map of the tokens that the next one has; the others have lost a part of theirs to it.
 IndexMapPtr OperatorChecker::NestedZigzag(const TensorType& type, size_t index) const {
   const AxisType& here = type[index];
   if (!here.is_shard()) return nullptr;
+  std::vector<size_t> behind;
   for (size_t i = 0; i < type.size(); ++i) {
     const AxisType& other = type[i];
     if (i == index || IsDataAxis(axes_[i].axis) || !other.is_shard() || other.dim != here.dim) continue;
     if (other.map == nullptr || !other.map->even()) return nullptr;
-    const int64_t ranks = axes_[index].ranks;
-    const auto full = DimShards::Make(Layout::Zigzag(0), other.map->size() * ranks, ranks);
-    if (!full.ok()) return nullptr;
-    return IndexMap::Of(full.value())
-        ->Kept(std::vector<std::vector<Interval>>(static_cast<size_t>(ranks), other.map->of(axes_[i].rank)));
+    behind.push_back(i);
   }
-  return nullptr;
+  if (behind.empty()) return nullptr;
+  const IndexMap& innermost = *type[behind.back()].map;
+  int64_t size = innermost.size() * axes_[index].ranks;
+  for (size_t i = 0; i + 1 < behind.size(); ++i) size *= axes_[behind[i]].ranks;
+  const auto shards_of = [](const Layout& layout, int64_t of, int64_t ranks) {
+    const Result<DimShards> shards = DimShards::Make(layout, of, ranks);
+    return shards.ok() ? IndexMap::Of(shards.value()) : nullptr;
+  };
+  IndexMapPtr map = shards_of(Layout::Zigzag(0), size, axes_[index].ranks);
+  for (size_t i = 0; i < behind.size() && map != nullptr; ++i) {
+    const CheckedAxis& axis = axes_[behind[i]];
+    const IndexMapPtr parts =
+        i + 1 == behind.size() ? type[behind[i]].map : shards_of(Layout::Shard(0), map->length(0), axis.ranks);
+    if (parts == nullptr) return nullptr;
+    map = map->Kept(std::vector<std::vector<Interval>>(static_cast<size_t>(map->ranks()), parts->of(axis.rank)));
+  }
+  return map;
+}
+
+// Which elements a rank has of such a dim follows from the lengths on the other ranks.
+bool OperatorChecker::IsUnevenNested(const TensorType& type, size_t index, const Layout& layout, int64_t dims) const {
+  const AxisType& here = type[index];
+  const int64_t dim = layout.dim < 0 ? layout.dim + dims : layout.dim;
+  if (!layout.is_shard() || !here.is_shard() || here.dim != dim || here.lead != 1) return false;
+  bool uneven = here.map == nullptr || !here.map->even();
+  bool nested = false;
+  for (size_t i = 0; i < type.size(); ++i) {
+    if (i == index || IsDataAxis(axes_[i].axis) || !type[i].is_shard() || type[i].dim != here.dim) continue;
+    nested = true;
+    uneven = uneven || type[i].map == nullptr || !type[i].map->even();
+  }
+  return nested && uneven;
 }
 
 // Where claim and knowledge agree the knowledge stays: it is richer (the heads that a view made, the parts of a fused
@@ -170,27 +200,49 @@ IndexMapPtr OperatorChecker::NestedZigzag(const TensorType& type, size_t index) 
 // follow.
 void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size,
                              const std::string& what, bool idle) {
-  const int index = AxisIndex(axis);
-  if (index < 0 || !tensor.defined()) return;
+  if (!tensor.defined()) return;
+  for (size_t index : IndicesOf(axis)) {
+    const Layout along = LayoutAlong(layout, axes_[index].factor);
+    AnchorAlong(tensor, index, along, along.dim == layout.dim ? full_size : -1, what, idle, layout.ToText());
+  }
+}
+
+void OperatorChecker::AnchorAlong(const at::Tensor& tensor, size_t index, const Layout& layout, int64_t full_size,
+                                  const std::string& what, bool idle, const std::string& declared_text) {
   TensorType type = Get(tensor);
-  AxisType& here = type[static_cast<size_t>(index)];
-  const CheckedAxis& checked = axes_[static_cast<size_t>(index)];
+  AxisType& here = type[index];
+  const CheckedAxis& checked = axes_[index];
   const bool unknown = here.is_shard() && here.map == nullptr && !here.is_in_order() && !here.of_gradient;
   if (unknown && layout.is_shard() && layout.owner < 0) {
-    NoteUnproven(what + " is declared " + layout.ToText() + ", but it is not known which elements each rank holds");
+    NoteUnproven(what + " is declared " + declared_text + ", but it is not known which elements each rank holds");
   }
   const AxisType guessed = here;
-  const IndexMapPtr nested = layout.zigzag ? NestedZigzag(type, static_cast<size_t>(index)) : nullptr;
+  const IndexMapPtr nested = layout.zigzag ? NestedZigzag(type, index) : nullptr;
   bool agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false, nested);
-  while (!agrees && MoveToNextReading(here, tensor.sizes(), sizes_compared_.contains(axis),
+  while (!agrees && MoveToNextReading(here, tensor.sizes(), sizes_compared_.contains(checked.axis),
                                       /*terms=*/false)) {
     agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false, nested);
   }
   if (!agrees) here = guessed;
-  if (!agrees) {
-    TypeFault fault{
-        TypeFault::Kind::kBoundary,   path_.Here().path, false, axis, what, "", layout.ToText(), WithIndices(here),
-        here.since ? *here.since : ""};
+  // What is known of it is more than the declared layout tells.
+  if (!agrees && IsUnevenNested(type, index, layout, tensor.dim())) {
+    return NoteUnproven(what + " is declared " + declared_text +
+                        ", whose shards are of other lengths, and another axis shards the dim too");
+  }
+  if (!agrees && here.floating) {
+    one_element_ = true;
+    NoteUnproven(what + " is declared " + declared_text + ", and the sharded dim of shards of one element is " +
+                 "ambiguous; prove the step with more than one element per rank");
+  } else if (!agrees) {
+    TypeFault fault{TypeFault::Kind::kBoundary,
+                    path_.Here().path,
+                    false,
+                    checked.axis,
+                    what,
+                    "",
+                    declared_text,
+                    WithIndices(here),
+                    here.since ? *here.since : ""};
     fault.idle = idle;
     if (idle && believes_knowledge_) return Add(std::move(fault), untrue_);
     Blame(std::move(fault));
@@ -204,8 +256,11 @@ void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layo
   }
   // A layout says nothing of sizes that follow values.
   const bool by_value = here.by_value;
+  // Nor of the tokens of the other ranks of cp, which may be more or fewer.
+  const bool lengths_unknown = here.is(TypeKind::kUnproven) && checked.axis == MeshAxis::kCp && full_size < 0;
   here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
   here.by_value = by_value;
+  if (lengths_unknown) here.map = nullptr;
   if (nested != nullptr) here.map = nested;
   SetType(tensor, std::move(type));
 }
@@ -213,11 +268,10 @@ void OperatorChecker::Anchor(const at::Tensor& tensor, MeshAxis axis, const Layo
 // A parameter is replicated or sharded when the optimizer steps; a gradient that is still partial there lets replicas
 // drift apart, without an error and within a few steps. Nothing after the backward would notice, so the end of a step
 // is checked like a boundary.
-void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& gradient, MeshAxis axis,
+void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& gradient, size_t index,
                                     const AxisType& expected, const std::string& declared) {
-  const int index = AxisIndex(axis);
-  if (index < 0 || !gradient.defined()) return;
-  const AxisType here = Get(gradient)[static_cast<size_t>(index)];
+  if (!gradient.defined()) return;
+  const AxisType here = Get(gradient)[index];
   if (here.is(TypeKind::kFaulty)) return;
   if (here.is(TypeKind::kUnproven) || (here.floating && !here.SameAs(expected))) {
     return NoteUnproven("the layout of a parameter's gradient is not known");
@@ -236,7 +290,7 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
     return NoteUnproven(
         "the layout of a parameter's gradient is not known: the gradient is computed from shards of one element, "
         "whose sharded dim is ambiguous");
-  Blame({TypeFault::Kind::kGradient, path, true, axis, "gradient", "", declared, here.ToString(),
+  Blame({TypeFault::Kind::kGradient, path, true, axes_[index].axis, "gradient", "", declared, here.ToString(),
          here.since ? *here.since : ""});
 }
 
@@ -274,9 +328,15 @@ void OperatorChecker::LeaveRegion() {
 std::vector<size_t> OperatorChecker::AxesOf(const RegionInfo& region) const {
   std::vector<size_t> out;
   for (size_t i = 0; i < axes_.size(); ++i) {
-    if (region.axes.contains(axes_[i].axis)) out.push_back(i);
+    const AxisFactor factor = axes_[i].factor;
+    const bool other = region.factor != AxisFactor::kBoth && factor != AxisFactor::kBoth && factor != region.factor;
+    if (region.axes.contains(axes_[i].axis) && !other) out.push_back(i);
   }
   return out;
+}
+
+Layout OperatorChecker::LayoutIn(const RegionInfo& region, const Layout& layout, size_t index) const {
+  return region.factor == AxisFactor::kBoth ? LayoutAlong(layout, axes_[index].factor) : layout;
 }
 
 void OperatorChecker::RegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) {
@@ -286,19 +346,35 @@ void OperatorChecker::RegionInput(const RegionInfo& region, const at::Tensor& te
   if (!regions_.empty() && regions_.back().type.empty()) {
     regions_.back() = {all, layout, tensor.sizes().vec(), tensor.unsafeGetTensorImpl(), regions_.back().name};
   }
-  for (size_t index : axes) CheckRegionInput(region, tensor, layout, all[index], axes_[index]);
+  for (size_t index : axes) CheckRegionInput(region, tensor, LayoutIn(region, layout, index), all, index);
 }
 
 void OperatorChecker::CheckRegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout,
-                                       const AxisType& here, const CheckedAxis& axis) {
+                                       const TensorType& all, size_t index) {
+  const AxisType& here = all[index];
+  const CheckedAxis& axis = axes_[index];
+  const IndexMapPtr nested = layout.zigzag ? NestedZigzag(all, index) : nullptr;
   if (here.local_in != nullptr) NoteUnproven(std::string(region.name) + " of indices into the shard of each rank");
   const ModulePath::Place place = path_.Here();
-  const auto agrees = [&](const AxisType& type) { return Agrees(type, layout, tensor, axis, -1, place.backward); };
+  const auto agrees = [&](const AxisType& type) {
+    return Agrees(type, layout, tensor, axis, -1, place.backward, nested);
+  };
   AxisType reading = here;
   while (!agrees(reading)) {
     if (!MoveToNextReading(reading, tensor.sizes(), sizes_compared_.contains(axis.axis), place.backward)) break;
   }
   if (agrees(reading)) return;
+  if (IsUnevenNested(all, index, layout, tensor.dim())) {
+    return NoteUnproven(std::string(region.name) + ": the shards of " + ToString(axis.axis) +
+                        " are of other lengths, and another axis shards the dim too");
+  }
+  if (here.floating) {
+    one_element_ = true;
+    NoteUnproven(std::string(region.name) +
+                 ": the sharded dim of shards of one element is ambiguous; prove the step with more than one element "
+                 "per rank");
+    return;
+  }
   Blame({TypeFault::Kind::kRegion, place.path, place.backward, axis.axis, std::string(region.name), "", layout.ToText(),
          WithIndices(here), here.since ? *here.since : ""});
 }
@@ -335,7 +411,8 @@ void OperatorChecker::RegionGradientOutput(const RegionInfo& region, const at::T
       here.map = leaf->second[axis].map;
   }
   for (size_t index : axes) {
-    found->second[index] = TypeOfLayout(layout, sum.sizes(), -1, axes_[index].ranks, axes_[index].rank);
+    const Layout along = LayoutIn(region, layout, index);
+    found->second[index] = TypeOfLayout(along, sum.sizes(), -1, axes_[index].ranks, axes_[index].rank);
   }
   SetType(sum, found->second);
 }
@@ -344,31 +421,72 @@ void OperatorChecker::RegionGradientOutput(const RegionInfo& region, const at::T
 // size, which is what tells whether the ranks' shards are of one length. One that is made of a shard of the same layout
 // has the full size of `before`, the type of the input. Where that size does not give the shard that is here, the
 // region did something else and its size is not known.
-int64_t OperatorChecker::FullSize(const RegionSource& input, const AxisType& before, const Layout& layout,
-                                  const at::Tensor& made, const CheckedAxis& axis) {
-  if (!layout.is_shard() || layout.owner >= 0 || static_cast<int64_t>(input.sizes.size()) != made.dim()) return -1;
-  const auto from_0 = [&](int64_t dim) { return dim < 0 ? dim + made.dim() : dim; };
+int64_t OperatorChecker::FullSize(const Move& move, const AxisType& type, const CheckedAxis& axis) {
+  const Layout& layout = move.to;
+  if (!layout.is_shard() || layout.owner >= 0 || move.before.size() != move.after.size()) return -1;
+  const auto dims = static_cast<int64_t>(move.after.size());
+  const auto from_0 = [&](int64_t dim) { return dim < 0 ? dim + dims : dim; };
   const int64_t dim = from_0(layout.dim);
-  if (dim < 0 || dim >= made.dim()) return -1;
-  const bool same_dim = input.layout.is_shard() && from_0(input.layout.dim) == dim;
-  if (same_dim && (!ShardAlike(input.layout, layout) || before.dim != dim || before.map == nullptr)) return -1;
-  const int64_t size = same_dim ? before.map->size() : input.sizes[static_cast<size_t>(dim)];
+  if (dim < 0 || dim >= dims) return -1;
+  const bool same_dim = move.from.is_shard() && from_0(move.from.dim) == dim;
+  if (same_dim && (!ShardAlike(move.from, layout) || type.dim != dim || type.map == nullptr)) return -1;
+  const int64_t size = same_dim ? type.map->size() : move.before[static_cast<size_t>(dim)];
   const Result<DimShards> shards =
       DimShards::Make(layout.has_equal_parts() ? layout.Sized(size) : layout, size, axis.ranks);
-  return shards.ok() && shards.value().length(axis.rank) == made.size(dim) ? size : -1;
+  return shards.ok() && shards.value().length(axis.rank) == move.after[static_cast<size_t>(dim)] ? size : -1;
+}
+
+// Of the two factors of an axis the outer one shards a dim first and gathers it last. In between a rank has the tokens
+// of its group.
+std::vector<OperatorChecker::Move> OperatorChecker::MovesOf(const RegionInfo& region, const RegionSource& input,
+                                                            const Layout& layout, at::IntArrayRef made) const {
+  std::vector<Move> out;
+  for (size_t index : AxesOf(region)) {
+    out.push_back(
+        {index, LayoutIn(region, input.layout, index), LayoutIn(region, layout, index), input.sizes, made.vec()});
+  }
+  const auto outer = std::ranges::find_if(out, [&](const Move& move) {
+    return region.factor == AxisFactor::kBoth && axes_[move.index].factor == AxisFactor::kOuter;
+  });
+  if (outer == out.end()) return out;
+  Move& inner = *(outer + 1);
+  const bool enters = !outer->from.is_shard() && outer->to.is_shard();
+  std::vector<int64_t> of_group = enters ? outer->before : outer->after;
+  if (outer->from.is_shard() != outer->to.is_shard() && outer->before.size() == outer->after.size()) {
+    const Layout& shard = enters ? outer->to : outer->from;
+    const auto dims = static_cast<int64_t>(of_group.size());
+    const int64_t dim = shard.dim < 0 ? shard.dim + dims : shard.dim;
+    const CheckedAxis& axis = axes_[outer->index];
+    if (dim >= 0 && dim < dims) {
+      int64_t& size = of_group[static_cast<size_t>(dim)];
+      size = DimShards::Make(shard, size, axis.ranks).ValueOrThrow().length(axis.rank);
+    }
+  }
+  if (enters) {
+    outer->after = of_group;
+    inner.before = std::move(of_group);
+  } else {
+    inner.after = of_group;
+    outer->before = std::move(of_group);
+    std::swap(*outer, inner);
+  }
+  return out;
 }
 
 // The batch is no dim that tp or cp shard, so types along the data-parallel axes stay.
-void OperatorChecker::KeepNested(const RegionInfo& region, const RegionSource& input, const Layout& layout,
-                                 const at::Tensor& made, TensorType& type) {
-  const std::vector<size_t> axes = AxesOf(region);
-  if (axes.size() != 1 || input.type.empty()) return;
-  const CheckedAxis& along = axes_[axes.front()];
-  const MovedAlong moved = {along.axis, along.ranks, along.rank, input.layout, layout};
+void OperatorChecker::KeepNested(const RegionInfo& region, const Move& move, TensorType& type) {
+  const CheckedAxis& along = axes_[move.index];
+  const MovedAlong moved = {along.axis, along.ranks, along.rank,
+                            move.from,  move.to,     along.factor == AxisFactor::kInner};
   for (size_t i = 0; i < axes_.size(); ++i) {
-    if (i == axes.front() || IsDataAxis(axes_[i].axis)) continue;
+    if (i == move.index || IsDataAxis(axes_[i].axis)) continue;
+    ShardedBetween between;
+    if (axes_[i].factor == AxisFactor::kOuter && along.axis != axes_[i].axis && type[i + 1].is_shard() &&
+        type[i + 1].dim == type[i].dim) {
+      between = {axes_[i + 1].ranks, axes_[i + 1].rank};
+    }
     std::optional<AxisType> after =
-        TypeBeside(type[i], axes_[i].axis, axes_[i].rank, moved, input.sizes, made.sizes(), axes_[i].zigzag);
+        TypeBeside(type[i], axes_[i].axis, axes_[i].rank, moved, move.before, move.after, axes_[i].zigzag, between);
     if (!after) {
       NoteUnproven(std::string(region.name) + ": it is not known which elements each rank of " +
                    ToString(axes_[i].axis) + " holds of a dim that " + ToString(along.axis) + " shards too");
@@ -390,18 +508,18 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
       layout.kind != LayoutKind::kPartial) {
     return;
   }
-  KeepNested(region, input, layout, tensor, type);
-  for (AxisType& one : type) {
-    if (summed && (one.is_shard() || one.is(TypeKind::kVarying))) one = AxisType::Partial();
-  }
-  for (size_t index : axes) {
-    const CheckedAxis& checked = axes_[index];
-    AxisType& here = type[index];
+  const bool one_axis = !input.type.empty() && std::ranges::all_of(axes, [&](size_t index) {
+    return axes_[index].axis == axes_[axes.front()].axis;
+  });
+  for (const Move& move : MovesOf(region, input, layout, tensor.sizes())) {
+    if (one_axis) KeepNested(region, move, type);
+    const CheckedAxis& checked = axes_[move.index];
+    AxisType& here = type[move.index];
     const AxisType before = here;
-    const int64_t full_size = input.type.empty() ? -1 : FullSize(input, before, layout, tensor, checked);
-    here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
+    const int64_t full_size = input.type.empty() ? -1 : FullSize(move, before, checked);
+    here = TypeOfLayout(move.to, move.after, full_size, checked.ranks, checked.rank);
     here.by_value = before.by_value;
-    if (KeepsShard(input.layout, layout, input.sizes, before, here, tensor)) {
+    if (KeepsShard(move.from, move.to, move.before, before, here, move.after)) {
       here.map = before.map;
       here.uneven = before.uneven;
       here.of_gradient = before.of_gradient;
@@ -409,6 +527,10 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
     // A shard of one head is the whole on every rank, and the gradients of all ranks are summed: `shared`.
     if (here.is_whole() && !path_.Here().backward) here = AxisType::Shared();
     here.since = OriginOf(region);
+  }
+  for (size_t i = 0; i < type.size() && summed; ++i) {
+    const bool along = std::ranges::count(axes, i) > 0;
+    if (!along && (type[i].is_shard() || type[i].is(TypeKind::kVarying))) type[i] = AxisType::Partial();
   }
   SetType(tensor, std::move(type));
 }
@@ -433,6 +555,11 @@ void OperatorChecker::RegionSlice(const RegionInfo& region, const at::Tensor& fu
   for (size_t index : axes) {
     const CheckedAxis& axis = axes_[index];
     AxisType& here = type[index];
+    if (region.factor == AxisFactor::kBoth && axis.factor != AxisFactor::kBoth) {
+      NoteUnproven(std::string(region.name) + " over both factors of " + ToString(axis.axis));
+      here = AxisType::Of(TypeKind::kUnproven);
+      continue;
+    }
     if (!here.is_replicate()) {
       if (!here.is(TypeKind::kUnproven)) here = AxisType::Of(TypeKind::kFaulty);
       continue;
@@ -472,7 +599,10 @@ void OperatorChecker::RegionAttention(const RegionInfo& region, const std::array
     for (const at::Tensor& tensor : heads) {
       const AxisType type = Get(tensor)[i];
       known = known && type.is_known();
-      together = together && fits(type, RepeatedFor(queries, type), false);
+      // The one head of keys or values that all ranks have is that of each query.
+      const bool one =
+          queries.is_shard() && queries.dim == kHeads && type.is_replicate() && type.shared && tensor.size(kHeads) == 1;
+      together = together && (one || fits(type, RepeatedFor(queries, type), false));
     }
     if (gradient.defined()) {
       const AxisType type = Get(gradient)[i];
@@ -493,7 +623,10 @@ void OperatorChecker::RegionGradientOf(const RegionInfo& region, const at::Tenso
   TensorType type = Get(result);
   for (size_t i = 0; i < axes_.size(); ++i) {
     if (axes.empty() || std::ranges::count(axes, i) > 0 || IsDataAxis(axes_[i].axis)) continue;
-    if (!Get(of)[i].is_shard()) type[i] = Get(gradient)[i];
+    if (Get(of)[i].is_shard()) continue;
+    // Of the one head that all ranks have each rank's queries give a term.
+    const AxisType given = Get(gradient)[i];
+    type[i] = given.is_shard() ? AxisType::Partial() : given;
   }
   SetType(result, std::move(type));
 }

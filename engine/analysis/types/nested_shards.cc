@@ -12,14 +12,16 @@ constexpr int64_t kSequence = 1;
 constexpr int64_t kFeatures = 2;
 constexpr size_t kDims = 3;
 
-bool Shards(const Layout& layout, int64_t dim) {
-  constexpr auto kCount = static_cast<int64_t>(kDims);
-  return layout.is_shard() && layout.owner < 0 && (layout.dim < 0 ? layout.dim + kCount : layout.dim) == dim;
+bool Shards(const Layout& layout, int64_t dim, size_t dims) {
+  const auto count = static_cast<int64_t>(dims);
+  return layout.is_shard() && layout.owner < 0 && (layout.dim < 0 ? layout.dim + count : layout.dim) == dim;
 }
 
 // Whether `moved` shards what `axis` has left of the dim, and not the other way round.
-bool IsInner(MeshAxis moved, MeshAxis axis, int64_t dim) {
-  return dim == kFeatures ? moved < axis : dim == kSequence && moved > axis;
+bool IsInner(const MovedAlong& moved, MeshAxis axis, int64_t dim, size_t dims) {
+  if (moved.axis == axis) return moved.inner;
+  if (dims != kDims) return false;
+  return dim == kFeatures ? moved.axis < axis : dim == kSequence && moved.axis > axis;
 }
 
 std::optional<DimShards> ShardsOf(const Layout& layout, int64_t size, int64_t ranks) {
@@ -40,13 +42,19 @@ IndexMapPtr Shrunk(const IndexMap& map, const MovedAlong& moved) {
 
 // Shards of one length, each `after` long, in the order of the ranks or in zigzag. `map` is what `moved` had left of
 // them on this rank, which both orders may have in common, so that it does not tell the order and is compared with it.
-IndexMapPtr Grown(const IndexMap& map, const MovedAlong& moved, int64_t before, int64_t after, bool zigzag) {
+IndexMapPtr Grown(const IndexMap& map, const MovedAlong& moved, int64_t before, int64_t after, bool zigzag,
+                  const ShardedBetween& between) {
   if (!map.even() || before * moved.ranks != after) return nullptr;
   const std::optional<DimShards> shards =
-      ShardsOf(zigzag ? Layout::Zigzag(0) : Layout::Shard(0), after * map.ranks(), map.ranks());
+      ShardsOf(zigzag ? Layout::Zigzag(0) : Layout::Shard(0), after * between.ranks * map.ranks(), map.ranks());
   if (!shards) return nullptr;
   IndexMapPtr grown = IndexMap::Of(*shards);
-  const IndexMapPtr left = Shrunk(*grown, {moved.axis, moved.ranks, moved.rank, moved.to, moved.from});
+  if (between.ranks > 1 && grown != nullptr) {
+    const std::vector<Interval> part = {{after * between.rank, after}};
+    grown = grown->Kept(std::vector<std::vector<Interval>>(static_cast<size_t>(map.ranks()), part));
+  }
+  if (grown == nullptr) return nullptr;
+  const IndexMapPtr left = Shrunk(*grown, {moved.axis, moved.ranks, moved.rank, moved.to, moved.from, moved.inner});
   return left != nullptr && *left == map ? grown : nullptr;
 }
 
@@ -71,13 +79,15 @@ std::optional<std::vector<int64_t>> PartsAfter(const AxisType& type, const Moved
 }  // namespace
 
 std::optional<AxisType> TypeBeside(const AxisType& type, MeshAxis axis, int64_t rank, const MovedAlong& moved,
-                                   at::IntArrayRef before, at::IntArrayRef after, bool zigzag) {
+                                   at::IntArrayRef before, at::IntArrayRef after, bool zigzag,
+                                   const ShardedBetween& between) {
   if (!type.is_shard() || before.size() != after.size()) return type;
   const auto dim = static_cast<size_t>(type.dim);
   if (dim >= before.size() || before[dim] == after[dim]) return type;
-  const bool enters = !Shards(moved.from, type.dim) && Shards(moved.to, type.dim);
-  const bool leaves = Shards(moved.from, type.dim) && !Shards(moved.to, type.dim);
-  if (before.size() != kDims || (!enters && !leaves) || !IsInner(moved.axis, axis, type.dim)) return std::nullopt;
+  const size_t dims = before.size();
+  const bool enters = !Shards(moved.from, type.dim, dims) && Shards(moved.to, type.dim, dims);
+  const bool leaves = Shards(moved.from, type.dim, dims) && !Shards(moved.to, type.dim, dims);
+  if ((!enters && !leaves) || !IsInner(moved, axis, type.dim, dims)) return std::nullopt;
   if (type.lead != 1 || type.chosen != nullptr || type.local_in != nullptr) return std::nullopt;
   AxisType out = AxisType::Shard(type.dim, after[dim]);
   out.since = type.since;
@@ -90,7 +100,7 @@ std::optional<AxisType> TypeBeside(const AxisType& type, MeshAxis axis, int64_t 
   }
   if (type.map == nullptr) return out;  // of a gradient, whose indices are those of its forward
   out.map = enters ? Shrunk(*type.map, moved)
-                   : Grown(*type.map, moved, before[dim], after[dim], zigzag && type.dim == kSequence);
+                   : Grown(*type.map, moved, before[dim], after[dim], zigzag && type.dim == kSequence, between);
   if (out.map == nullptr || out.map->length(rank) != after[dim]) return std::nullopt;
   out.uneven = !out.map->even();
   if (type.head > 0 && out.map->size() % type.head == 0) {

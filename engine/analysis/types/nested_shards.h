@@ -31,6 +31,14 @@ struct MovedAlong {
   int64_t rank = 0;  // the coordinate of this rank along the axis
   Layout from;
   Layout to;
+  bool inner = false;  // along the inner factor of the axis whose outer factor has the type
+};
+
+// The ranks of an axis that shards the same dim between the axis of a type and that of a redistribution: the inner
+// factor of cp, if the type is along its outer factor and tp shards the tokens again.
+struct ShardedBetween {
+  int64_t ranks = 1;
+  int64_t rank = 0;
 };
 
 // Returns the type along `axis`, on which this rank is `rank`, after the redistribution `moved` along another axis has
@@ -38,8 +46,9 @@ struct MovedAlong {
 // if it is no shard, or if its dim keeps its size. `zigzag`: whether `axis` shards the sequence in zigzag, which the
 // parts that another axis has left of it do not tell. Returns nullopt if it is not known which indices each rank holds
 // after the redistribution: the tensor is not an activation of three dims, the axes shard the dim in another order than
-// that of compile, or the shards do not divide evenly.
+// that of compile, or the shards do not divide evenly. Between the two factors of one axis the tensor may have any dims.
 std::optional<AxisType> TypeBeside(const AxisType& type, MeshAxis axis, int64_t rank, const MovedAlong& moved,
-                                   at::IntArrayRef before, at::IntArrayRef after, bool zigzag = false);
+                                   at::IntArrayRef before, at::IntArrayRef after, bool zigzag = false,
+                                   const ShardedBetween& between = {});
 
 }  // namespace moonshard

@@ -267,6 +267,24 @@ TensorType OperatorChecker::Get(const at::Tensor& tensor) const {
   return type != nullptr && type->size() == axes_.size() ? *type : TensorType(axes_.size());
 }
 
+Layout LayoutAlong(const Layout& layout, AxisFactor factor) {
+  constexpr int kSequence = 1;
+  if (factor == AxisFactor::kBoth || !layout.is_shard()) return layout;
+  if (factor == AxisFactor::kOuter && !layout.zigzag && layout.inner > 1) return Layout::Zigzag(kSequence);
+  Layout out = layout;
+  out.inner = 1;
+  if (factor == AxisFactor::kInner) out.zigzag = false;
+  return out;
+}
+
+std::vector<size_t> OperatorChecker::IndicesOf(MeshAxis axis) const {
+  std::vector<size_t> out;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].axis == axis) out.push_back(i);
+  }
+  return out;
+}
+
 int OperatorChecker::AxisIndex(MeshAxis axis) const {
   const auto found = std::ranges::find(axes_, axis, &CheckedAxis::axis);
   return found == axes_.end() ? -1 : static_cast<int>(found - axes_.begin());
@@ -604,6 +622,8 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
   operands.SetRanks(axes_[axis].ranks, axes_[axis].rank);
   if (entry.collective && AxisOfGroup(call) < 0)
     return {operands.Unproven("the process group is not declared as a mesh axis (TypeOptions::groups)")};
+  if (entry.collective && axes_[static_cast<size_t>(AxisOfGroup(call))].factor != AxisFactor::kBoth)
+    return {operands.Unproven("the process group is that of an axis of two factors")};
   if (entry.collective && static_cast<size_t>(AxisOfGroup(call)) != axis) {
     // In place, each tensor keeps its layout on this axis; else the result has that of the input, the last operand.
     if (operands.products() == 1) return {operands.type(operands.size() - 1)};

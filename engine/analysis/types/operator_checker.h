@@ -42,7 +42,15 @@ struct CheckedAxis {
   int64_t ranks = 1;
   int64_t rank = 0;
   bool zigzag = false;  // the axis shards the tokens of a sequence in zigzag
+  // Of cp=2x4 two axes are checked: the outer factor, which shards the tokens of a sequence in zigzag, and behind it the
+  // inner one, which shards what the outer one has left of them, or the heads. `ranks` and `rank` are then those of the
+  // factor.
+  AxisFactor factor = AxisFactor::kBoth;
 };
+
+// Returns the layout along one factor of an axis of what has `layout` on the axis. Of heads that the inner factor
+// shards, in an activation [batch, sequence, features], the outer factor has the tokens in zigzag.
+Layout LayoutAlong(const Layout& layout, AxisFactor factor);
 
 // One operator that ran.
 struct CheckedOperator {
@@ -67,8 +75,8 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
 
   ModulePath& path() { return path_; }
   const std::vector<CheckedAxis>& axes() const { return axes_; }
-  // The index of `axis` in axes(); -1 if the axis is not checked.
-  int IndexOf(MeshAxis axis) const { return AxisIndex(axis); }
+  // The indices in axes() of `axis`, of both of its factors; none if the axis is not checked.
+  std::vector<size_t> IndicesOf(MeshAxis axis) const;
 
   // Sets the type of a parameter, buffer or input. Writes into the tensor do not change its type.
   void SetLeaf(const at::Tensor& tensor, TensorType type);
@@ -76,7 +84,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   void SetGroup(const c10d::ProcessGroup* group, MeshAxis axis);
   // The current type of `tensor`; unproven on every axis if the tensor has no type.
   TensorType Get(const at::Tensor& tensor) const;
-  // Call when a boundary declares the layout of `tensor` along one axis. Reports a fault if the type of the tensor is
+  // Call when a boundary declares the layout of `tensor` along one axis, with both of its factors. Reports a fault if the type of the tensor is
   // known and does not agree; from then on the tensor has the declared layout. `full_size` is the full size of the
   // sharded dim; -1: unknown. `what`: "input 0", for messages. `idle`: whether the boundary redistributes nothing;
   // after BelieveKnowledge a wrong idle declaration is added to untrue() instead of faults(), and the tensor keeps its
@@ -84,8 +92,8 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   void Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size, const std::string& what,
               bool idle = false);
   // Call after the backward. Reports a fault if the gradient of the parameter at `path` does not have the type
-  // `expected`. `declared`: the parameter's layout in the plan, for messages.
-  void CheckGradient(const std::string& path, const at::Tensor& gradient, MeshAxis axis, const AxisType& expected,
+  // `expected` along axes()[index]. `declared`: the parameter's layout in the plan, for messages.
+  void CheckGradient(const std::string& path, const at::Tensor& gradient, size_t index, const AxisType& expected,
                      const std::string& declared);
 
   // Reports a fault if the loss is not replicated along an axis, because the ranks would compute different gradients.
@@ -188,9 +196,14 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   int AxisIndex(MeshAxis axis) const;
   // The indices in axes_ of the axes of a region.
   std::vector<size_t> AxesOf(const RegionInfo& region) const;
-  // Reports a fault if `here`, the type of a region's input on an axis, does not agree with the declared layout.
-  void CheckRegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout, const AxisType& here,
-                        const CheckedAxis& axis);
+  // The layout along axes_[index] of a tensor that has `layout` in a region.
+  Layout LayoutIn(const RegionInfo& region, const Layout& layout, size_t index) const;
+  // Anchor along axes_[index]; `declared`: the layout in the plan, for messages.
+  void AnchorAlong(const at::Tensor& tensor, size_t index, const Layout& layout, int64_t full_size,
+                   const std::string& what, bool idle, const std::string& declared);
+  // Reports a fault if `all`, the type of a region's input, does not agree on axes_[index] with the declared layout.
+  void CheckRegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout, const TensorType& all,
+                        size_t index);
   // Returns the type on `axis`, which takes no rows of the batch, of the rows `made` that a region makes of the rows
   // `from` of type `here`.
   AxisType OfRows(const RegionInfo& region, AxisType here, const at::Tensor& from, const at::Tensor& made,
@@ -231,9 +244,12 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // map of `type`. `nested`: the map that `layout` gives the dim if another axis shards it too; null: as without one.
   bool Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, const CheckedAxis& axis,
               int64_t full_size, bool backward, const IndexMapPtr& nested = nullptr) const;
-  // Returns the map along axis `index` of a dim that this axis shards in zigzag and another axis after it, by the other
+  // Returns the map along axis `index` of a dim that this axis shards in zigzag and other axes after it, by the other
   // types of the tensor; null if no other axis shards the dim, or if its shards are not of one length.
   IndexMapPtr NestedZigzag(const TensorType& type, size_t index) const;
+  // Whether axes_[index] and another axis shard the dim of `layout`, in a tensor of `dims` dims, and the shards of one
+  // of them are of other lengths.
+  bool IsUnevenNested(const TensorType& type, size_t index, const Layout& layout, int64_t dims) const;
 
   std::vector<CheckedAxis> axes_;
   const RuleTable& rules_;
@@ -268,14 +284,24 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
     const void* tensor = nullptr;  // identity
     std::string name;              // of the region
   };
-  // Returns the full size of the dim of `made` that `layout` shards, computed from the region's input, which has the
-  // type `before` along the axis; -1: not known.
-  static int64_t FullSize(const RegionSource& input, const AxisType& before, const Layout& layout,
-                          const at::Tensor& made, const CheckedAxis& axis);
-  // Sets the types along the other axes than the region's of what the region makes of its input: where the region
-  // changes the size of a dim that another axis shards too.
-  void KeepNested(const RegionInfo& region, const RegionSource& input, const Layout& layout, const at::Tensor& made,
-                  TensorType& type);
+  // What a region does along axes_[index]: local sizes and layouts before and after it.
+  struct Move {
+    size_t index = 0;
+    Layout from;
+    Layout to;
+    std::vector<int64_t> before;
+    std::vector<int64_t> after;
+  };
+  // The moves of a region with `input` that makes a tensor of size `made` with `layout`, in an order in which each
+  // changes the dims of the one before: two for the two factors of an axis.
+  std::vector<Move> MovesOf(const RegionInfo& region, const RegionSource& input, const Layout& layout,
+                            at::IntArrayRef made) const;
+  // Returns the full size of the dim that `move.to` shards, computed from the input, which has the type `type` along
+  // the axis; -1: not known.
+  static int64_t FullSize(const Move& move, const AxisType& type, const CheckedAxis& axis);
+  // Sets the types along the other axes of what a move makes of its input: where it changes the size of a dim that
+  // another axis shards too.
+  void KeepNested(const RegionInfo& region, const Move& move, TensorType& type);
   std::vector<RegionSource> regions_;
 };
 

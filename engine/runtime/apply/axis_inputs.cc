@@ -23,6 +23,7 @@
 #include "engine/core/base/text.h"
 #include "engine/layout/shards.h"
 #include "engine/runtime/redistribute/call_frame.h"
+#include "engine/runtime/redistribute/recorded_sequence.h"
 #include "engine/runtime/redistribute/redistribute.h"
 
 namespace moonshard {
@@ -83,11 +84,13 @@ std::vector<int64_t> LengthsOf(const Layout& tokens, int64_t length, int64_t ran
 int64_t SequenceLength(AxisGroup& group, const Layout& tokens, int64_t own, const CollectiveLabel& label,
                        bool recording) {
   const int64_t ranks = group.size();
-  const std::vector<int64_t> lengths = group.ExchangeNumbers(own, label);
+  const std::optional<std::vector<int64_t>> recorded =
+      recording ? RecordedSequence::TokensOf(group, own) : std::nullopt;
+  const std::vector<int64_t> lengths = recorded ? *recorded : group.ExchangeNumbers(own, label);
   const int64_t length = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   const std::vector<int64_t> required = LengthsOf(tokens, length, ranks);
   if (lengths == required) return length;
-  // Without peers, every length is this rank's: of the shorter and longer sequences, the shortest that fits it.
+  // Without peers and a declared sequence: of those of which this rank has its tokens, the shortest.
   for (int64_t other = std::max<int64_t>(own, 1); recording && other <= 2 * ranks * (own + 1); ++other) {
     if (LengthsOf(tokens, other, ranks)[static_cast<size_t>(group.rank())] == own) return other;
   }

@@ -16,9 +16,9 @@ namespace moonshard {
 
 // Returns the length of the sequence of which each rank of `group` has `own` tokens, from an exchange of these numbers.
 // `tokens`: how a rank has its tokens, shard(1) or shard(1,zigzag). `recording`: the group has no peers
-// (DeviceMesh::Recording), and the length is one of which this rank has its number of tokens: with equal shards if
-// there is one, else the shortest. Throws PlanError (kCollectiveMismatch), on every rank, if the numbers are not those
-// of a sequence.
+// (DeviceMesh::Recording); the length is then that of the RecordedSequence, else one of which this rank has its number
+// of tokens: with equal shards if there is one, else the shortest. Throws PlanError (kCollectiveMismatch), on every
+// rank, if the numbers are not those of a sequence.
 int64_t SequenceLength(AxisGroup& group, const Layout& tokens, int64_t own, const CollectiveLabel& label,
                        bool recording);
 

@@ -14,6 +14,7 @@ AxisRing::AxisRing(std::shared_ptr<AxisGroup> group, const std::string& path, bo
       axes_(group->axes()),
       place_(group->rank() / inner),
       groups_(group->size() / inner),
+      factor_(inner == 1 ? AxisFactor::kBoth : AxisFactor::kOuter),
       zigzag_(zigzag),
       attention_(std::move(group), path, zigzag, inner) {}
 
@@ -27,7 +28,7 @@ std::vector<AttentionRing::Tokens> AxisRing::OwnTokens(int64_t length) const {
 
 at::Tensor AxisRing::OwnShard(const at::Tensor& full, int64_t dim) const {
   const std::vector<Tokens> own = OwnTokens(full.size(dim));
-  Region region("slice of a ring's tokens", path_, axes_);
+  Region region("slice of a ring's tokens", path_, axes_, factor_);
   std::vector<at::Tensor> runs;
   for (const auto& [first, count] : own) runs.push_back(full.narrow(dim, first, count));
   if (runs.empty()) runs.push_back(full.narrow(dim, 0, 0));

@@ -11,6 +11,7 @@
 
 #include "engine/layout/layout.h"
 #include "engine/runtime/collective/axis_group.h"
+#include "engine/runtime/intercept/region.h"
 #include "engine/runtime/nn/boundary.h"
 #include "engine/runtime/redistribute/ring_attention.h"
 
@@ -31,8 +32,9 @@ class AxisRing final : public AttentionRing {
  private:
   std::string path_;
   AxisSet axes_;
-  int64_t place_;   // of this rank's group
-  int64_t groups_;  // of ranks with the same tokens, usually one rank each
+  int64_t place_;      // of this rank's group
+  int64_t groups_;     // of ranks with the same tokens, usually one rank each
+  AxisFactor factor_;  // along which the groups have other tokens
   bool zigzag_;
   RingAttention attention_;
 };

@@ -486,7 +486,8 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
     Layout to = redistribution.to[step.axis];
     const PlannedGroup group = GroupOf(redistribution, step.axis, plan.mesh);
     // Within the group, whose shards one behind the other are its tokens (layout/shards.cc), both are plain.
-    if (group.ranks < plan.mesh.size(step.axis)) {
+    const bool of_inner = group.ranks < plan.mesh.size(step.axis);
+    if (of_inner) {
       for (Layout* layout : {&from, &to}) {
         layout->inner = 1;
         layout->zigzag = false;
@@ -497,7 +498,9 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
     const int64_t from_size = FeatureSize(redistribution.from, step.axis, plan.mesh, features);
     const int64_t to_size = FeatureSize(redistribution.to, step.axis, plan.mesh, features);
     std::optional<TensorRedistribution> made =
-        TensorRedistribution::Make(from, to, groups.at(group), {from_size, to_size, label, step.uses})
+        TensorRedistribution::Make(
+            from, to, groups.at(group),
+            {from_size, to_size, label, step.uses, of_inner ? AxisFactor::kInner : AxisFactor::kBoth})
             .Collect(diagnostics);
     if (made) out.push_back(*std::move(made));
   };

@@ -15,8 +15,8 @@ void ForEachHandler(OperatorScope* innermost, Call&& call) {
 
 }  // namespace
 
-Region::Region(std::string_view name, std::string_view label, AxisSet axes)
-    : innermost_(OperatorScope::Innermost()), info_{name, label, axes} {
+Region::Region(std::string_view name, std::string_view label, AxisSet axes, AxisFactor factor)
+    : innermost_(OperatorScope::Innermost()), info_{name, label, axes, factor} {
   ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.EnterRegion(info_); });
 }
 

@@ -12,6 +12,7 @@
 // declared layouts to the outputs.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -23,17 +24,24 @@ namespace moonshard {
 
 class OperatorScope;
 
+// Which ranks of an axis of two factors (cp=2x4): all of them, those of the inner factor, which are consecutive and
+// exchange heads, or those of the outer factor, which have the same place in their groups. On an axis of one factor all
+// three are the same.
+enum class AxisFactor : uint8_t { kBoth, kInner, kOuter };
+
 struct RegionInfo {
   std::string_view name;         // of the work: "all-gather"
   std::string_view label;        // module path and plan line; may be empty
   AxisSet axes = MeshAxis::kTp;  // of the ranks that communicate
+  AxisFactor factor = AxisFactor::kBoth;
 };
 
 // Belongs to one thread; regions nest. `name` and `label` must outlive the region. A layout describes the tensor that
-// is passed. In a backward that tensor is the gradient, so a gradient whose terms are not summed yet is partial.
+// is passed. In a backward that tensor is the gradient, so a gradient whose terms are not summed yet is partial. Of a
+// region over one factor of an axis, layouts are those along this factor, without an inner factor of their own.
 class Region {
  public:
-  Region(std::string_view name, std::string_view label, AxisSet axes);
+  Region(std::string_view name, std::string_view label, AxisSet axes, AxisFactor factor = AxisFactor::kBoth);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;

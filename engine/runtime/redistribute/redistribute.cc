@@ -16,6 +16,7 @@
 #include "engine/runtime/intercept/region.h"
 #include "engine/runtime/redistribute/call_frame.h"
 #include "engine/runtime/redistribute/defined_gradient.h"
+#include "engine/runtime/redistribute/recorded_sequence.h"
 #include "engine/runtime/redistribute/shard_map.h"
 
 namespace moonshard {
@@ -60,6 +61,7 @@ struct RedistributionSpec {
   CollectiveLabel label{""};
   std::string name;  // "shard(1) -> shared"
   int uses = 0;
+  AxisFactor factor = AxisFactor::kBoth;
 
   // The shards of the dim that `layout` (one of from and to) shards. A plain map is three numbers; the tables of heads
   // and packed parts are cached for the last size, which for features is the only one.
@@ -71,6 +73,8 @@ struct RedistributionSpec {
 };
 
 namespace {
+
+constexpr int64_t kSequence = 1;  // the dim of a sequence in activations
 
 constexpr const char* kRows =
     "replicate -> shared, replicate -> shard(d), shard(d) -> shared, shard(d) -> replicate, "
@@ -125,7 +129,9 @@ int64_t BytesOf(at::IntArrayRef shape, const at::Tensor& like) {
 // size: 5 and 6 elements over 4 ranks both give rank 0 two. All ranks see all sizes, so all of them throw or none does,
 // and the group stays usable.
 int64_t ExchangeSize(const RedistributionSpec& spec, int64_t dim, int64_t mine) {
-  const std::vector<int64_t> sizes = spec.group->ExchangeNumbers(mine, spec.label);
+  const std::optional<std::vector<int64_t>> recorded = RecordedSequence::TokensOf(*spec.group, mine);
+  const std::vector<int64_t> sizes =
+      recorded && dim == kSequence ? *recorded : spec.group->ExchangeNumbers(mine, spec.label);
   const int64_t full = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   const MapPtr map = spec.Map(spec.from, full);
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
@@ -314,7 +320,7 @@ class RedistributionBackward final : public autograd::Node {
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
     at::Tensor gradient = DefinedGradient(std::move(gradients[0]), *this, "a redistribution", spec_->label.text());
     const at::NoGradGuard no_grad;
-    Region region(spec_->name, spec_->label.text(), spec_->group->axes());
+    Region region(spec_->name, spec_->label.text(), spec_->group->axes(), spec_->factor);
     region.DeclareInput(gradient, GradientLayout(spec_->to));
     at::Tensor out = Backward(*spec_, std::move(gradient), context_);
     region.DeclareOutput(out, GradientLayout(spec_->from));
@@ -357,6 +363,7 @@ Result<TensorRedistribution> TensorRedistribution::Make(const Layout& from, cons
   spec->from_size = StaticSize(from, options.from_size);
   spec->to_size = StaticSize(to, options.to_size);
   spec->uses = options.uses;
+  spec->factor = options.factor;
   spec->label = CollectiveLabel(std::move(options.label));
   spec->name = from.ToText() + " -> " + to.ToText();
   // Sizes that the plan determines are checked here, before a model runs; the others with the first tensor.
@@ -380,7 +387,7 @@ at::Tensor TensorRedistribution::operator()(at::Tensor tensor) const {
   if (is_identity() || !tensor.defined()) return tensor;
   const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
   // The region reports layouts to the operator checker and the footprint, which do not look into it.
-  Region region(spec_->name, spec_->label.text(), spec_->group->axes());
+  Region region(spec_->name, spec_->label.text(), spec_->group->axes(), spec_->factor);
   region.DeclareInput(tensor, spec_->from);
   autograd::edge_list edges;
   if (recorded) edges.push_back(autograd::impl::gradient_edge(tensor));

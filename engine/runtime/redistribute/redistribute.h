@@ -36,6 +36,7 @@
 #include "engine/core/base/result.h"
 #include "engine/layout/layout.h"
 #include "engine/runtime/collective/axis_group.h"
+#include "engine/runtime/intercept/region.h"
 
 namespace moonshard {
 
@@ -52,6 +53,7 @@ struct RedistributionOptions {
   int64_t to_size = -1;
   std::string label;  // for errors: module path and plan line; the same on every rank
   int uses = 0;       // number of siblings that share one result (shared_redistributions.h); 0: unknown
+  AxisFactor factor = AxisFactor::kBoth;  // of the axis of two factors whose ranks are those of the group
 };
 
 class TensorRedistribution {

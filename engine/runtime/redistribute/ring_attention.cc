@@ -69,7 +69,6 @@ namespace {
 using RingSpec = RingAttention::Spec;
 
 constexpr const char* kName = "ring attention";
-constexpr int kHeadDim = 1;
 constexpr int kTokenDim = 2;
 
 // The scores that exist at a time are at most these, or those of one query: on a CPU (and on the meta device, which
@@ -81,13 +80,10 @@ constexpr int64_t kMostScores = int64_t{1} << 24;
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
 // Of the tensors [B, n, t, D].
-Layout LayoutOf(const RingSpec& spec) {
-  Layout layout = spec.zigzag ? Layout::Zigzag(kTokenDim) : Layout::Shard(kTokenDim);
-  if (spec.inner == 1) return layout;
-  layout = Layout::Shard(kHeadDim);
-  layout.inner = spec.inner;
-  return layout;
-}
+Layout LayoutOf(const RingSpec& spec) { return spec.zigzag ? Layout::Zigzag(kTokenDim) : Layout::Shard(kTokenDim); }
+
+// Keys and values come from the ranks with the same place in their groups. The ranks of a group have other heads.
+AxisFactor FactorOf(const RingSpec& spec) { return spec.inner == 1 ? AxisFactor::kBoth : AxisFactor::kOuter; }
 
 at::Tensor Narrowed(const at::Tensor& tensor, const Interval& tokens) {
   return tensor.narrow(kTokenDim, tokens.begin, tokens.length);
@@ -490,7 +486,7 @@ class RingAttentionBackward final : public autograd::Node {
     at::Tensor of_queries;
     Block of_own;
     {
-      Region region(kName, spec_->label.text(), spec_->group->axes());
+      Region region(kName, spec_->label.text(), spec_->group->axes(), FactorOf(*spec_));
       region.DeclareInput(gradient, layout);
       region.DeclareInput(q, layout);
       region.DeclareInput(own.keys, layout);
@@ -503,7 +499,7 @@ class RingAttentionBackward final : public autograd::Node {
     }
     // On other axes these have the heads of keys and values, which may be others than those of the queries.
     for (const auto& [of, result] : {std::pair(&own.keys, &of_own.keys), std::pair(&own.values, &of_own.values)}) {
-      Region region(kName, spec_->label.text(), spec_->group->axes());
+      Region region(kName, spec_->label.text(), spec_->group->axes(), FactorOf(*spec_));
       region.DeclareInput(*of, layout);
       region.DeclareOutput(*result, layout);
       region.DeclareGradientOf(gradient, *of, *result);
@@ -605,7 +601,7 @@ at::Tensor RingAttention::operator()(const at::Tensor& given_q, const at::Tensor
   const bool recorded =
       at::GradMode::is_enabled() && (q.requires_grad() || own.keys.requires_grad() || own.values.requires_grad());
   const Layout layout = LayoutOf(spec);
-  Region region(kName, spec.label.text(), spec.group->axes());
+  Region region(kName, spec.label.text(), spec.group->axes(), FactorOf(spec));
   for (const at::Tensor* input : {&q, &own.keys, &own.values}) region.DeclareInput(*input, layout);
   region.DeclareAttention(q, own.keys, own.values);
   for (const at::Tensor* input : {&call.options.padding, &call.options.documents}) {

@@ -102,6 +102,26 @@ bool MeetMaps(Operands& o, AxisType& into, const AxisType& other) {
   return true;
 }
 
+namespace {
+
+// A shard of flattened dims, of which one type has `lead` dims in front that the other has lost (values that were
+// written at the indices of nonzero): with equal maps both are the same. Of a gradient without a map the other's map
+// must be of that form.
+void AlignLeads(const Operands& o, AxisType& a, AxisType& b) {
+  if (!a.is_shard() || !b.is_shard() || a.dim != b.dim || a.lead == b.lead) return;
+  AxisType& flat = a.lead == 1 ? a : b;
+  const AxisType& open = a.lead == 1 ? b : a;
+  if (flat.lead != 1 || flat.length != open.lead * open.length || !flat.parts.empty()) return;
+  const bool both = flat.map != nullptr && open.map != nullptr;
+  const bool same = both ? *flat.map == *open.map
+                         : o.backward() && (flat.map == nullptr || flat.map->Opened(open.lead, 1) != nullptr);
+  if (!same) return;
+  flat.lead = open.lead;
+  flat.length = open.length;
+}
+
+}  // namespace
+
 AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Dependence dependence) {
   AxisType result = AxisType::Replicate();
   bool cut = false;
@@ -118,6 +138,7 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
     const auto shift = static_cast<int>(made - static_cast<int64_t>(tensor.sizes.size()));
     here.dim += shift;
     if (shift != 0) here.behind = -1;
+    if (cut) AlignLeads(o, here, result);
     if (cut && !here.SameAs(result))
       return o.Fault(Phrase("shards along different dims are combined: ", here) + " and " + result.ToString());
     if (cut && !MeetMaps(o, here, result))

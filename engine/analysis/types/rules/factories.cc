@@ -36,6 +36,8 @@ AxisTypes Zeros(Operands& o) {
     if (o.size() == 0 || !o.type(0).is_shard() || o.made() != o.sizes(0)) continue;
     type.map = o.type(0).map;
     type.dim = o.type(0).dim;
+    type.lead = o.type(0).lead;
+    type.length = o.type(0).length;
   }
   return out;
 }

@@ -73,6 +73,13 @@ AxisType ShardOfConstant(Operands& o, int64_t dim, const AxisType& index) {
   if (result.map != nullptr && result.map->length(o.rank()) != result.length)
     return o.Fault(Phrase("indices into the shard of each rank are used along dim ", dim, ", which has another size"));
   if (result.map == nullptr) result.chosen = index.chosen;
+  // Zeros like a shard, of which a view has flattened the dims in front: they are opened again behind the writes.
+  const AxisType& zeros = o.type(0);
+  const bool alike = zeros.map != nullptr && result.map != nullptr && zeros.dim == dim && *zeros.map == *result.map;
+  if (alike && zeros.lead * zeros.length == result.length) {
+    result.lead = zeros.lead;
+    result.length = zeros.length;
+  }
   return result;
 }
 

@@ -178,9 +178,48 @@ IndexMapPtr ViewMap(const AxisType& type, at::IntArrayRef from, at::IntArrayRef 
   return new_front % front == 0 ? map->Opened(new_front / front, 1) : nullptr;
 }
 
+// Whether a row of all elements of the shard is no row on every rank, of which some have fewer, or no row of heads,
+// which have the order of the ranks, while the next dim is as long as the shard: a batch of one sequence was joined
+// with the tokens, which are shards of other lengths or in zigzag.
+bool IsNoRow(const AxisType& type, at::IntArrayRef from, at::IntArrayRef to, size_t j) {
+  if (type.map == nullptr) return false;
+  const IndexMapPtr rows = ViewMap(type, from, to, j);
+  if (rows == nullptr ? type.map->even() : rows->in_order() || rows->shared()) return false;
+  while (j < to.size() && to[j] == 1) ++j;
+  return j < to.size() && to[j] == type.length;
+}
+
+// Heads that the same view repeats: it joins them with the copies behind them.
+bool IsRepeated(const AxisType& type, at::IntArrayRef from) {
+  const auto next = static_cast<size_t>(type.dim) + 1;
+  return next < from.size() && from[next] > 1 && ((type.copies >> next) & 1) != 0;
+}
+
+// A shard without elements has no place among the others, but is the one dim of size 0 in both shapes.
+AxisType ViewEmptyShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
+  const auto empty = [](at::IntArrayRef sizes) { return std::ranges::count(sizes, 0) == 1; };
+  const auto in_front = [](at::IntArrayRef sizes, size_t d) {
+    return std::accumulate(sizes.begin(), sizes.begin() + static_cast<std::ptrdiff_t>(d), int64_t{1},
+                           std::multiplies<>());
+  };
+  const auto d = static_cast<size_t>(type.dim);
+  if (!empty(from) || !empty(to) || from[d] != 0) return o.Unproven("a view of a shard without elements");
+  const auto j = static_cast<size_t>(std::ranges::find(to, 0) - to.begin());
+  const int64_t before = type.lead * in_front(from, d);
+  if (before % in_front(to, j) != 0) return o.Unproven("a view of a shard without elements");
+  AxisType result = type;
+  result.dim = static_cast<int>(j);
+  result.lead = before / in_front(to, j);
+  result.map = ViewMap(type, from, to, j);
+  result.copies = 0;
+  result.behind = -1;
+  return result;
+}
+
 // The shard begins behind `before` elements of what lies in front of it; in the new shape there is a dim that begins no
 // later and holds it, or the shard is cut.
 AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::IntArrayRef to) {
+  if (type.length == 0) return ViewEmptyShard(o, type, from, to);
   int64_t before = type.lead;
   for (int d = 0; d < type.dim; ++d) before *= SizeOf(from, static_cast<size_t>(d));
   // Dims of size 1 right in front of the shard stay in front of it.
@@ -190,7 +229,13 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
   }
   // Unless the new shape has no such dims left.
   const bool alone = from[static_cast<size_t>(type.dim)] == type.lead;
-  while (skip > 0 && type.length == 1 && alone && !HasDimAt(to, before, skip) && HasDimAt(to, before, skip - 1)) --skip;
+  const bool repeated = IsRepeated(type, from);
+  const int in_front = skip;
+  while (skip > 0 && type.length == 1 && alone && !repeated && !HasDimAt(to, before, skip) &&
+         HasDimAt(to, before, skip - 1)) {
+    --skip;
+  }
+  const bool taken = skip < in_front;  // for one of the dims of size 1 in front
   // A shard of one element has no place of its own where dims are joined: it goes with what it was opened from, else
   // with what lies in front.
   const bool joins_front =
@@ -204,9 +249,13 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
       --skip;
       continue;
     }
+    const bool one = lead == 1 && size == 1 && type.length > 1;
     // One row of several parts would cut across them.
-    const bool is_new = type.parts.size() > 1 || IsNewDim(type, from, to, j);
-    if (lead == 1 && size == 1 && type.length > 1 && is_new) continue;
+    const bool parts = type.parts.size() > 1;
+    if (one && (parts || IsNewDim(type, from, to, j) || IsNoRow(type, from, to, j))) continue;
+    // Features of a product, which matmul takes apart into a batch and its tokens, stay the last dim.
+    const bool product = o.name() == "_unsafe_view" || (o.backward() && from[0] == 1);
+    if (one && product && from.size() == 2 && type.dim == 1 && to.back() == from.back()) continue;
     const bool behind = lead == size && joins_front;
     if (size % lead != 0 || (lead >= size && !(lead == 1 && size == 1) && !behind)) continue;
     AxisType result = type;
@@ -215,7 +264,7 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
     result.copies = 0;
     result.lead = lead;
     result.behind = -1;
-    result.floating = type.floating || (type.length == 1 && alone && type.inner == 1 && size != 1);
+    result.floating = type.floating || taken || (type.length == 1 && alone && type.inner == 1 && size != 1);
     const int64_t rest = size / lead;  // of the new dim, from where the shard begins
     if (rest >= type.length) {
       if (type.length != 0 && rest % type.length != 0) break;

@@ -240,6 +240,21 @@ TEST_CASE("rows of several documents have the recorded numbers") {
   }
 }
 
+// In the length of a rank's own tokens it would be taken for that of each rank.
+TEST_CASE("a mask in the length of a rank's own tokens is refused, as are positions") {
+  const ScratchFolder folder;
+  for (const std::string name : {"attention_mask", "position_ids"}) {
+    const std::string input =
+        folder.Write(name + ".json", R"({"input_ids": [[1, 2, 3, 4, 5, 6, 7, 8]], ")" + name + R"(": [[1, 1, 1, 1]]})");
+    const Outcome done =
+        RunExecutable(ExecutablePath(), {"eval", kModel, "--input", input, "--output", folder / "out.safetensors",
+                                         "--mesh", "cp=2", "--option", "context=ring", "--option", "inputs=own"});
+    INFO(done.ToText());
+    CHECK(done.code == 1);
+    CHECK_THAT(done.err, Contains("'" + name + "' is [1, 4], and 'input_ids' is [1, 8]"));
+  }
+}
+
 TEST_CASE("padded rows have the recorded numbers on a ring with a loss of each rank's own tokens") {
   const ScratchFolder folder;
   const std::string model = kParity + "mistral_window8";

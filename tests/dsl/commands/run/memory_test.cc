@@ -126,12 +126,19 @@ TEST_CASE("the peak falls with the number of ranks that share the tokens") {
   }
 }
 
-TEST_CASE("the memory of a plan on two factors of cp is refused") {
-  const Outcome done = Explain(kModel, {"--tokens", "1,4096", "--mesh", "cp=2x2", "--option", "context=ulysses_ring"});
-  INFO(done.ToText());
-  CHECK(done.code != 0);
-  CHECK_THAT(done.err, Contains("error[MS0506]: the memory of a plan on two factors of cp cannot be predicted") &&
-                           Contains("declared: cp=2x2") && Contains("one number for cp"));
+TEST_CASE("the peak falls with the tokens of a rank on two factors of cp, and is that of one factor") {
+  const auto peak = [](const std::string& mesh, const std::string& context) {
+    const Outcome done = Explain(kModel, {"--tokens", "1,4096", "--mesh", mesh, "--option", "context=" + context,
+                                          "--option", "loss_parallel=true", "--json"});
+    INFO(done.ToText());
+    REQUIRE(done.code == 0);
+    return Peak(ParseJson(done.out, "stdout").ValueOrThrow());
+  };
+  const int64_t alone = peak("tp=1", "ulysses_ring");
+  const int64_t factors = peak("cp=2x2", "ulysses_ring");
+  INFO(alone << ", " << factors << ", " << peak("cp=4", "ring"));
+  CHECK(factors * 4 < alone * 13 / 10);
+  CHECK(factors * 4 > alone * 7 / 10);
 }
 
 TEST_CASE("experts are assumed to get equal parts, which is said") {

@@ -74,6 +74,16 @@ TEST_CASE("plans whose ranks pass their own tokens are verified, and their types
   }
 }
 
+// Of 16 tokens a group has 8, of which a rank of tp or of the inner factor would have 4 as well: norms over heads have
+// the tokens of the group, and an output before the exchange has the rank's own.
+TEST_CASE("two factors of cp are verified where shards of tokens and of heads are of one size") {
+  const Outcome done = Verify("qwen3_head_dim12", {"--mesh", "cp=2x2,tp=2", "--option", "context=ulysses_ring",
+                                                   "--option", "sequence_parallel=true", "--tokens", "2,16"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.out, Contains("verified"));
+}
+
 TEST_CASE("experts are verified, whose outputs are terms of a sum") {
   const auto [mesh, option] = GENERATE(table<std::string, std::string>({
       {"tp=2", "expert_parallel=false"},
@@ -320,12 +330,66 @@ TEST_CASE("--types does not prove a ring whose ranks of tp have other heads, ter
   if (!right) CHECK_THAT(done.ToText(), Contains("model.layers.1.self_attn"));
 }
 
-TEST_CASE("--types and --ops refuse experts on cp") {
+TEST_CASE("--types proves experts whose tokens are shards on cp, and --ops compares their operators") {
+  const auto [model, mesh, context] = GENERATE(table<std::string, std::string, std::string>({
+      {"mixtral", "cp=2", "ulysses"},
+      {"mixtral", "cp=2", "ring"},
+      {"qwen3_moe", "cp=2,tp=2", "ring"},
+      {"qwen2_moe", "cp=2", "plain_ring"},
+      {"mixtral", "cp=2x2", "ulysses_ring"},
+  }));
+  const Outcome types = Verify(model, {"--mesh", mesh, "--option", "context=" + context, "--types", "--rank", "1"});
+  INFO(types.ToText());
+  CHECK(types.code == 0);
+  CHECK_THAT(types.out, Contains("faults 0, unproven 0") && Contains(": proven"));
+  const Outcome operators = Verify(model, {"--mesh", mesh, "--option", "context=" + context, "--ops"});
+  INFO(operators.ToText());
+  CHECK(operators.code == 0);
+  CHECK_THAT(operators.out, Contains("results compared"));
+}
+
+TEST_CASE("--types and --ops find experts on cp whose terms are not summed, at their block") {
   for (const std::string option : {"--types", "--ops"}) {
-    const Outcome done = Verify("mixtral", {"--mesh", "cp=2", "--option", "context=ulysses", option});
+    const Outcome done = Verify("mixtral", {"--mesh", "cp=2,tp=2", "--option", "context=ring", option, "--plan",
+                                            kPlanted + "expert_of_other_features.lua"});
     INFO(done.ToText());
     CHECK(done.code == 1);
-    CHECK_THAT(done.err, Contains("error[MS0506]: " + option + " cannot check experts whose tokens are sharded on cp"));
+    CHECK_THAT(done.err, Contains("error[MS0") && Contains("at: model.layers.1.block_sparse_moe"));
+    CHECK_THAT(done.out, !Contains(": proven"));
+  }
+}
+
+// Dims of one element, and ranks of cp with other numbers of tokens, or none.
+TEST_CASE("--types finds no fault in right plans, whatever the numbers of rows and tokens") {
+  struct Row {
+    std::string model;
+    std::string mesh;
+    Words options;
+    std::string tokens;
+    bool proven = true;
+  };
+  const Row row = GENERATE(values<Row>({
+      {"mixtral", "tp=2", {}, "1,3"},
+      {"mixtral", "tp=2", {}, "1,1", false},
+      {"llama_gqa", "tp=4", {}, "1,3"},
+      {"llama_gqa", "tp=4", {"--option", "sequence_parallel=true"}, "1,1", false},
+      {"llama_gqa", "cp=2", {"--option", "context=ulysses"}, "1,3"},
+      {"llama_gqa", "cp=2", {"--option", "context=ring"}, "1,3", false},
+      {"llama_gqa", "cp=2", {"--option", "context=ring"}, "1,1", false},
+      {"llama_gqa", "cp=4", {"--option", "context=ulysses"}, "2,5", false},
+      {"llama_gqa", "cp=2", {"--option", "context=ulysses", "--option", "inputs=own"}, "2,5"},
+      {"llama_gqa", "cp=2", {"--option", "context=ring", "--option", "inputs=own"}, "3,7"},
+      {"llama_gqa", "cp=2", {"--option", "context=plain_ring", "--option", "inputs=own"}, "2,5"},
+  }));
+  for (const std::string rank : {"0", "1"}) {
+    Words words = {"--mesh", row.mesh, "--types", "--tokens", row.tokens, "--rank", rank};
+    words.insert(words.end(), row.options.begin(), row.options.end());
+    const Outcome done = Verify(row.model, words);
+    INFO(done.ToText());
+    CHECK(done.code == 0);
+    CHECK_THAT(done.out, Contains("faults 0,"));
+    CHECK_THAT(done.err, !Contains("error["));
+    if (row.proven) CHECK_THAT(done.out, Contains(": proven"));
   }
 }
 
@@ -393,16 +457,60 @@ TEST_CASE("--ops refuses meshes of more axes than two") {
   CHECK_THAT(done.err, Contains("error[MS0308]: --ops supports only meshes of tp and one of the axes cp and ep"));
 }
 
-TEST_CASE("--types and --ops refuse two factors of cp") {
+TEST_CASE("--types proves plans on two factors of cp, and --ops compares their operators") {
+  const auto [model, mesh, option] = GENERATE(table<std::string, std::string, std::string>({
+      {"llama_gqa", "cp=2x2", "sequence_parallel=false"},
+      {"llama_gqa", "cp=3x2", "sequence_parallel=false"},
+      {"llama_gqa", "cp=2x2,tp=2", "sequence_parallel=true"},
+      {"phi3_gqa", "cp=2x2", "sequence_parallel=false"},
+      {"qwen3_head_dim12", "cp=2x2,tp=2", "sequence_parallel=false"},
+      {"gemma3_softcap", "cp=2x2,tp=2", "sequence_parallel=false"},
+  }));
+  Words words = {"--mesh", mesh, "--option", "context=ulysses_ring", "--option", option};
+  const Outcome operators = [&] {
+    Words all = words;
+    all.emplace_back("--ops");
+    return Verify(model, all);
+  }();
+  INFO(operators.ToText());
+  CHECK(operators.code == 0);
+  CHECK_THAT(operators.out, Contains("results compared") && !Contains("operators: 0 results"));
+  for (const std::string rank : {"0", "3"}) {
+    Words all = words;
+    all.insert(all.end(), {"--types", "--rank", rank});
+    const Outcome types = Verify(model, all);
+    INFO(types.ToText());
+    CHECK(types.code == 0);
+    CHECK_THAT(types.out, Contains("faults 0, unproven 0") && Contains(": proven"));
+  }
+}
+
+TEST_CASE("--types refuses numbers of tokens that two factors of cp do not divide, and one row") {
+  const Words words = {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", "--types", "--tokens"};
+  const auto of_tokens = [&](const std::string& tokens) {
+    Words all = words;
+    all.push_back(tokens);
+    return Verify("llama_gqa", all);
+  };
+  const Outcome row = of_tokens("1,8");
+  INFO(row.ToText());
+  CHECK(row.code == 1);
+  CHECK_THAT(row.err, Contains("error[MS0506]: the layouts of a batch of one row cannot be checked"));
+  const Outcome done = of_tokens("2,13");
+  INFO(done.ToText());
+  CHECK(done.code == 1);
+  CHECK_THAT(done.err, Contains("error[MS0506]: the layouts of shards of other lengths cannot be checked") &&
+                           Contains("13 tokens on cp=2x2") && Contains("a multiple of 4 tokens"));
+}
+
+TEST_CASE("--types and --ops find other heads on the inner factor of cp, at the module that computes with them") {
   for (const std::string option : {"--types", "--ops"}) {
-    const Outcome done = Verify("llama_gqa", {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", option});
+    const Outcome done = Verify("llama_gqa", {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", option, "--plan",
+                                              kPlanted + "factors_wrong_heads.lua"});
     INFO(done.ToText());
-    CHECK(done.code == 1);
-    CHECK_THAT(done.err,
-               Contains("error[MS0506]: the layouts of operators cannot be checked on a mesh with two factors "
-                        "of cp") &&
-                   Contains("declared: cp=2x2"));
-    CHECK_THAT(done.out, !Contains("proven") && !Contains("results compared"));
+    CHECK_THAT(done.err, Contains("at: model.layers.1.self_attn"));
+    CHECK_THAT(done.out, !Contains(": proven"));
+    CHECK((option == "--types" || done.code == 1));
   }
 }
 

@@ -25,6 +25,11 @@ TEST_CASE("one curve, whatever shares the work") {
     return Losses(folder / name);
   };
   const std::string ddp = folder.Write("ddp.lua", "return plan { extends \"llama\", ddp {} }");
+  // The logits of all tokens on every rank, as of a plan whose ranks pass whole rows.
+  const std::string gathered = folder.Write("gathered.lua", R"(
+local own <const> = on { tp = replicate, cp = mesh.cp > 1 and shard(1, { zigzag = true }) or nil }
+return plan { extends "llama", at("lm_head", style { name = "head", params = { weight = shared },
+  inputs = { { own, own } }, outputs = { { own, replicate } } }) })");
   const std::vector<double> alone = curve("alone", {});
   REQUIRE(alone.size() == 10);
   CHECK(alone.back() < alone.front() - 0.5);  // it learns
@@ -51,6 +56,8 @@ TEST_CASE("one curve, whatever shares the work") {
        {"--mesh", "cp=2,tp=2", "--option", "context=ring", "--option", "sequence_parallel=true", "--loss-chunk", "8"}},
       {"own_inputs",
        {"--mesh", "cp=2,tp=2", "--option", "context=ring", "--option", "inputs=own", "--check-replicas", "4"}},
+      {"own_inputs_gathered",
+       {"--mesh", "cp=2", "--option", "context=ring", "--option", "inputs=own", "--plan", gathered}},
       {"own_inputs_chunks",
        {"--mesh", "cp=2", "--option", "context=ulysses", "--option", "inputs=own", "--loss-chunk", "8"}},
       {"two_factors", {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", "--option", "loss_parallel=true"}},

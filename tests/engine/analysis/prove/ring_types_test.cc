@@ -73,7 +73,7 @@ Proof ProveOnRing(const std::string& name, const std::string& mesh, bool sequenc
       MeshShape::Parse(mesh).ValueOrThrow(),
       [&](const DeviceMesh& at, const TypeOptions& options) {
         return ProveStep(LoadOnRing(name, at, sequence_parallel, context, change), inputs, options,
-                         sequence_parallel || mesh == "cp=4" ? kTokensOfEqualShards : 0);
+                         sequence_parallel || mesh == "cp=4" || context == "ulysses_ring" ? kTokensOfEqualShards : 0);
       },
       {}, rank);
 }
@@ -106,18 +106,67 @@ TEST_CASE("recorded models are proven on a ring of plain chunks") {
   }
 }
 
+// Between the exchanges of heads the outer factor shards the tokens and the inner one the heads.
+TEST_CASE("recorded models are proven on two factors of cp") {
+  for (const char* name : {"llama_gqa", "qwen3_head_dim12", "gemma3_softcap", "phi3_gqa"}) {
+    for (const auto& [mesh, last] : {std::pair("cp=2x2", 3), std::pair("cp=2x2,tp=2", 7)}) {
+      for (const int64_t rank : {0, last}) {
+        const Proof proof = ProveOnRing(name, mesh, false, rank, "ulysses_ring");
+        INFO(name << " on " << mesh << ", rank " << rank << "\n" << ToText(proof));
+        CHECK(proof.holds());
+        CHECK(proof.sizes_compared);
+      }
+    }
+  }
+}
+
+// Copies the layouts of the module at `path` for `change` alone.
+void ChangeLayouts(CompiledPlan& plan, const std::string& path, const std::function<void(ModuleLayouts&)>& change) {
+  const auto m = static_cast<size_t>(plan.tree->Find(path));
+  plan.layouts.push_back(plan.LayoutsOf(m));
+  change(plan.layouts.back());
+  plan.layouts_of[m] = static_cast<uint32_t>(plan.layouts.size()) - 1;
+}
+
 TEST_CASE("a gradient that is not summed over the ring's ranks is a fault of its parameter") {
-  const std::string path = "model.layers.1.input_layernorm";
-  const Proof proof = ProveOnRing("llama_gqa", "cp=2", false, 0, "ring", [&](CompiledPlan& plan) {
-    const auto m = static_cast<size_t>(plan.tree->Find(path));
-    plan.layouts.push_back(plan.LayoutsOf(m));
-    for (Placement& placement : plan.layouts.back().params) placement[MeshAxis::kCp] = Layout::Replicate();
-    plan.layouts_of[m] = static_cast<uint32_t>(plan.layouts.size()) - 1;
-  });
-  INFO(ToText(proof));
-  REQUIRE_FALSE(proof.faults.empty());
-  CHECK(proof.faults.front().path.starts_with(path));
-  CHECK(proof.faults.front().axis == MeshAxis::kCp);
+  struct Row {
+    std::string model;
+    std::string mesh;
+    std::string context;
+    std::string path;
+  };
+  const std::vector<Row> rows = {
+      {"llama_gqa", "cp=2", "ring", "model.layers.1.input_layernorm"},
+      {"llama_gqa", "cp=2x2", "ulysses_ring", "model.layers.1.input_layernorm"},
+      {"mixtral", "cp=2", "ring", "model.layers.1.block_sparse_moe.gate"},
+      {"mixtral", "cp=2", "ulysses", "model.layers.1.block_sparse_moe.experts.2.w2"},
+  };
+  for (const Row& row : rows) {
+    const Proof proof = ProveOnRing(row.model, row.mesh, false, 0, row.context, [&](CompiledPlan& plan) {
+      ChangeLayouts(plan, row.path, [](ModuleLayouts& layouts) {
+        for (Placement& placement : layouts.params) placement[MeshAxis::kCp] = Layout::Replicate();
+      });
+    });
+    INFO(row.model << " on " << row.mesh << "\n" << ToText(proof));
+    REQUIRE_FALSE(proof.faults.empty());
+    CHECK(proof.faults.front().path.starts_with(row.path));
+    CHECK(proof.faults.front().axis == MeshAxis::kCp);
+  }
+}
+
+// The late chunk of a group is not behind the early one. The first ranks of the groups have early chunks alone.
+TEST_CASE("tokens of two factors that are gathered in another order are a fault at the module that gathers them") {
+  for (const int64_t rank : {1, 3}) {
+    const Proof proof = ProveOnRing("llama_gqa", "cp=2x2", false, rank, "ulysses_ring", [](CompiledPlan& plan) {
+      ChangeLayouts(plan, "lm_head",
+                    [](ModuleLayouts& layouts) { layouts.outputs.front()->from[MeshAxis::kCp] = Layout::Shard(1); });
+    });
+    INFO(rank << "\n" << ToText(proof));
+    CHECK_FALSE(proof.holds());
+    REQUIRE_FALSE(proof.faults.empty());
+    CHECK(proof.faults.front().path == "lm_head");
+    CHECK(proof.faults.front().axis == MeshAxis::kCp);
+  }
 }
 
 constexpr int64_t kHeadsOnRing = 2;
