@@ -46,7 +46,8 @@ struct ShardedBetween {
 // if it is no shard, or if its dim keeps its size. `zigzag`: whether `axis` shards the sequence in zigzag, which the
 // parts that another axis has left of it do not tell. Returns nullopt if it is not known which indices each rank holds
 // after the redistribution: the tensor is not an activation of three dims, the axes shard the dim in another order than
-// that of compile, or the shards do not divide evenly. Between the two factors of one axis the tensor may have any dims.
+// that of compile, or the shards do not divide evenly. Between the two factors of one axis the tensor may have any
+// dims.
 std::optional<AxisType> TypeBeside(const AxisType& type, MeshAxis axis, int64_t rank, const MovedAlong& moved,
                                    at::IntArrayRef before, at::IntArrayRef after, bool zigzag = false,
                                    const ShardedBetween& between = {});

@@ -42,9 +42,9 @@ struct CheckedAxis {
   int64_t ranks = 1;
   int64_t rank = 0;
   bool zigzag = false;  // the axis shards the tokens of a sequence in zigzag
-  // Of cp=2x4 two axes are checked: the outer factor, which shards the tokens of a sequence in zigzag, and behind it the
-  // inner one, which shards what the outer one has left of them, or the heads. `ranks` and `rank` are then those of the
-  // factor.
+  // Of cp=2x4 two axes are checked: the outer factor, which shards the tokens of a sequence in zigzag, and behind it
+  // the inner one, which shards what the outer one has left of them, or the heads. `ranks` and `rank` are then those of
+  // the factor.
   AxisFactor factor = AxisFactor::kBoth;
 };
 
@@ -84,11 +84,11 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   void SetGroup(const c10d::ProcessGroup* group, MeshAxis axis);
   // The current type of `tensor`; unproven on every axis if the tensor has no type.
   TensorType Get(const at::Tensor& tensor) const;
-  // Call when a boundary declares the layout of `tensor` along one axis, with both of its factors. Reports a fault if the type of the tensor is
-  // known and does not agree; from then on the tensor has the declared layout. `full_size` is the full size of the
-  // sharded dim; -1: unknown. `what`: "input 0", for messages. `idle`: whether the boundary redistributes nothing;
-  // after BelieveKnowledge a wrong idle declaration is added to untrue() instead of faults(), and the tensor keeps its
-  // type.
+  // Call when a boundary declares the layout of `tensor` along one axis, with both of its factors. Reports a fault if
+  // the type of the tensor is known and does not agree; from then on the tensor has the declared layout. `full_size` is
+  // the full size of the sharded dim; -1: unknown. `what`: "input 0", for messages. `idle`: whether the boundary
+  // redistributes nothing; after BelieveKnowledge a wrong idle declaration is added to untrue() instead of faults(),
+  // and the tensor keeps its type.
   void Anchor(const at::Tensor& tensor, MeshAxis axis, const Layout& layout, int64_t full_size, const std::string& what,
               bool idle = false);
   // Call after the backward. Reports a fault if the gradient of the parameter at `path` does not have the type

@@ -1,5 +1,5 @@
-// The names that architectures use for the projections of attention: the last component of a module's path. The lints that
-// compare heads (heads.cc, head_order.cc) recognise projections by them; a block with other names is not checked.
+// The names that architectures use for the projections of attention: the last component of a module's path. The lints
+// that compare heads (heads.cc, head_order.cc) recognise projections by them; a block with other names is not checked.
 #pragma once
 
 #include <array>

@@ -85,8 +85,8 @@ class Flow {
   std::string Names(const std::vector<const ModuleGroup*>& groups) const;
 
   // Returns the number of features of a norm of the residual stream: a module with "Norm" in its kind whose parameters
-  // are all vectors of one size. -1 for any other module, and for BatchNorm, GroupNorm and InstanceNorm, whose tensor dim
-  // 1 is channels.
+  // are all vectors of one size. -1 for any other module, and for BatchNorm, GroupNorm and InstanceNorm, whose tensor
+  // dim 1 is channels.
   int64_t NormSize(const ModuleGroup& group) const;
   // Whether the norm is in a layer and has siblings that own a matrix. Such a norm works inside the block of these
   // siblings (on heads, or on features that a sibling gathered), and not on the residual stream.

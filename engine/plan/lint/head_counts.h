@@ -27,12 +27,12 @@ struct HeadCount {
 class HeadCounts {
  public:
   HeadCounts() = default;  // no readings
-  // Reads hidden_size, num_attention_heads, num_key_value_heads (if missing: num_attention_heads), head_dim (if missing:
-  // hidden_size / num_attention_heads), num_global_key_value_heads and global_head_dim of the config and of every object
-  // in it whose key ends with "config"; and the other names that configs in use have for these fields ("n_head",
-  // "d_model", "num_kv_heads", ...: head_counts.cc). Several names with different numbers (encoder and decoder) are
-  // several readings. An object gives no reading if a required field is missing or is not a positive integer, or if
-  // key_heads does not divide heads.
+  // Reads hidden_size, num_attention_heads, num_key_value_heads (if missing: num_attention_heads), head_dim (if
+  // missing: hidden_size / num_attention_heads), num_global_key_value_heads and global_head_dim of the config and of
+  // every object in it whose key ends with "config"; and the other names that configs in use have for these fields
+  // ("n_head", "d_model", "num_kv_heads", ...: head_counts.cc). Several names with different numbers (encoder and
+  // decoder) are several readings. An object gives no reading if a required field is missing or is not a positive
+  // integer, or if key_heads does not divide heads.
   explicit HeadCounts(const JsonValue& config);
 
   const std::vector<HeadCount>& readings() const { return readings_; }

@@ -30,8 +30,8 @@ namespace autograd = torch::autograd;
 //   - retain_graph and a second backward: another round of held gradients, another sum.
 //   - An exception: BackwardEnd never flushes; Begin of the next backward drops what was held.
 //   - Micro-batches without sync: Flush moves `held_back` to `unsynced` and communicates nothing.
-//   - autograd::grad takes what arrives at the accumulator before the accumulator's own pre-hooks run: this rank's term.
-//     Hooks of the tensor run before that, so one of them refuses.
+//   - autograd::grad takes what arrives at the accumulator before its own pre-hooks run: this rank's term. Hooks of the
+//     tensor run before that, so one of them refuses.
 //
 // Why one flat buffer: the parameters are norms and biases, a few kilobytes each, and an all-reduce of that size is
 // pure latency. Why at the end: a collective needs the same order on every rank, and the order in which gradients

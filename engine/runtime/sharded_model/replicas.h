@@ -23,17 +23,17 @@ void BroadcastReplicas(const AppliedPlan& model);
 Diagnostics FindDrift(const AppliedPlan& model);
 
 // Calls FindDrift during training, so that ranks that drift apart end with an error and do not go on with different
-// models. Typical causes: an optimizer that computes one number from all of its parameters (torch::optim::LBFGS, LAMB, a
-// norm for clipping) and has only this rank's shards, or an update that only some ranks run.
+// models. Typical causes: an optimizer that computes one number from all of its parameters (torch::optim::LBFGS, LAMB,
+// a norm for clipping) and has only this rank's shards, or an update that only some ranks run.
 //
 //   moonshard::DriftCheck check(model, 100);  // lives as long as the training loop
 //
 // Every `every`-th outermost call of the model with gradients enabled begins with the comparison; the first call does
 // not. It compares parameters, not buffers: running statistics of a BatchNorm are those of each rank's own rows. Each
 // comparison costs what FindDrift costs; parameters on a GPU are copied to the host. Throws PlanError (kRanksDisagree),
-// on every rank of a group in which values differ. With micro-batches every micro-batch is a call. Collective: make it on
-// every rank with the same `every` (at least 1, else PlanError kBadArgument). The model must have a module on the way of
-// each call that the plan can watch (AppliedPlan::Watch). The DriftCheck keeps a reference to `model`.
+// on every rank of a group in which values differ. With micro-batches every micro-batch is a call. Collective: make it
+// on every rank with the same `every` (at least 1, else PlanError kBadArgument). The model must have a module on the
+// way of each call that the plan can watch (AppliedPlan::Watch). The DriftCheck keeps a reference to `model`.
 class DriftCheck {
  public:
   DriftCheck(AppliedPlan& model, int64_t every);
