@@ -409,6 +409,8 @@ class Comparing {
       const int64_t ranks = f == 0 ? group_.size() / inner_ : inner_;
       const int64_t rank = f == 0 ? group_.rank() / inner_ : group_.rank() % inner_;
       const bool alone = !one.types[1 - f].is_shard() || one.types[1 - f].dim != type.dim;
+      // Of tokens that a view has joined with the rows of the batch it is not known how many rows there are.
+      if (!alone && type.dim == 0 && type.lead == 1) return {};
       std::vector<int64_t> indices;
       const int64_t size = held.size(type.dim);
       const bool known = alone && type.map != nullptr && type.map->ranks() == ranks &&

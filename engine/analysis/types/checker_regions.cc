@@ -24,6 +24,13 @@ namespace moonshard {
 
 namespace {
 
+// A layout says nothing of equal elements: what was known of a replicated tensor still holds of it.
+void KeepEqualElements(const AxisType& before, AxisType& after) {
+  if (!before.is_replicate() || !after.is_replicate()) return;
+  after.uniform = before.uniform;
+  after.local = before.local;
+}
+
 // For a shard that is none of the usual: "shard(1), where rank 0 holds 0..3, 8..11, rank 1 holds 4..7, 12..15, of 16
 // indices".
 std::string WithIndices(const AxisType& type) {
@@ -256,10 +263,13 @@ void OperatorChecker::AnchorAlong(const at::Tensor& tensor, size_t index, const 
   }
   // A layout says nothing of sizes that follow values.
   const bool by_value = here.by_value;
+  // Nor of elements that are equal.
+  const AxisType known = here;
   // Nor of the tokens of the other ranks of cp, which may be more or fewer.
   const bool lengths_unknown = here.is(TypeKind::kUnproven) && checked.axis == MeshAxis::kCp && full_size < 0;
   here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
   here.by_value = by_value;
+  KeepEqualElements(known, here);
   if (lengths_unknown) here.map = nullptr;
   if (nested != nullptr) here.map = nested;
   SetType(tensor, std::move(type));
@@ -519,6 +529,7 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
     const int64_t full_size = input.type.empty() ? -1 : FullSize(move, before, checked);
     here = TypeOfLayout(move.to, move.after, full_size, checked.ranks, checked.rank);
     here.by_value = before.by_value;
+    if (move.before == move.after) KeepEqualElements(before, here);
     if (KeepsShard(move.from, move.to, move.before, before, here, move.after)) {
       here.map = before.map;
       here.uneven = before.uneven;

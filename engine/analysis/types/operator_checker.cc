@@ -33,6 +33,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -138,13 +139,13 @@ bool HasOrigin(const AxisType& type) {
 }
 
 // The dims of a tensor of sizes `own` that are shards of those with one rank; 0 if a dim has another size that is not
-// that of a shard.
+// that of a shard. Shards of other lengths are not told from one element more or less than a shard has.
 uint64_t LocalDims(at::IntArrayRef own, at::IntArrayRef full, int64_t ranks) {
   if (own.size() != full.size()) return 0;
   uint64_t local = 0;
   for (size_t d = 0; d < std::min<size_t>(full.size(), 64); ++d) {
     if (own[d] == full[d]) continue;
-    if (own[d] > full[d] || own[d] * ranks <= full[d] - ranks) return 0;
+    if (own[d] * ranks != full[d]) return 0;
     local |= uint64_t{1} << d;
   }
   return local;
@@ -666,6 +667,21 @@ void OperatorChecker::SetLocal(const Entry& entry, const Call& call, size_t axis
   type.local = local & type.uniform;
 }
 
+// Whether an expand of the forward has another size than at one rank along a dim that is not the shard's: a sum over it
+// would have fewer terms. In a backward the gradients tell.
+bool OperatorChecker::IsRepeatedLocally(const Entry& entry, const Call& call, size_t axis, size_t i,
+                                        const AxisType& type) const {
+  if (entry.base != "expand" || call.place.backward || call.alone == nullptr || static_cast<int>(axis) != made_axis_)
+    return false;
+  if (!(type.is_shard() || type.is_partial()) || i >= call.alone->size()) return false;
+  const std::vector<int64_t>& full = (*call.alone)[i];
+  const auto& sizes = call.products[i].sizes;
+  for (size_t d = 0; d < full.size() && full.size() == sizes.size(); ++d) {
+    if (sizes[d] != full[d] && !(type.is_shard() && (type.dim == static_cast<int>(d) || type.floating))) return true;
+  }
+  return false;
+}
+
 // The order of the checks is that of what can be said at all. What follows from a fault is faulty and not reported
 // again; what follows from something unknown is unknown. Only then a rule computes the result's type from known ones.
 //
@@ -804,6 +820,15 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     type.by_value = by_value;
     if (!entry.keeps_copies) type.copies = 0;
     SetLocal(entry, call, axis, i, type);
+    // A sum over both would be one of as many terms as the square of the ranks.
+    if (std::popcount(type.local) > 1) {
+      NoteUnproven(entry.name + ": a constant is as long as a shard along two dims");
+      return fill(TypeKind::kUnproven);
+    }
+    if (IsRepeatedLocally(entry, call, axis, i, type)) {
+      NoteUnproven(entry.name + ": values are repeated as often as a shard is long");
+      return fill(TypeKind::kUnproven);
+    }
     // Where an operator writes into places of it, the rest stays as it was.
     const bool written =
         entry.into_places && !entry.overwrites && type.local != 0 && !types.empty() && types[0].unwritten;

@@ -223,6 +223,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Whether the host may have filled memory of type `type`, operand `i`, before the operator reads it.
   static bool ReadsUnwritten(const Entry& entry, const AxisType& type, size_t i);
   // Sets the dims of result `i` that are as long as a shard.
+  bool IsRepeatedLocally(const Entry& entry, const Call& call, size_t axis, size_t i, const AxisType& type) const;
   void SetLocal(const Entry& entry, const Call& call, size_t axis, size_t i, AxisType& type) const;
   // Returns a message if a replicated tensor that requires a gradient is combined with tensors that differ between
   // ranks, because nothing would reduce the gradient of the replicated tensor; else "".

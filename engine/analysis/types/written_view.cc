@@ -37,16 +37,18 @@ AxisType WithShard(const AxisType& before, int64_t dims, const AxisType& written
 }
 
 // Sets the dims along which a tensor still has equal elements after a write: those that the view has in full, and that
-// are equal in what was written.
+// are equal in what was written. Where a tensor that is as long as a shard has other elements in places of it, the type
+// is unknown: a reduction of it is neither a sum of ranks nor what each of them has.
 void KeepEqual(const AxisType& before, int64_t dims, const AxisType& written, const BoxInBase* box, AxisType& after) {
   after.unwritten = before.unwritten;  // the rest of it
-  if (box == nullptr || !before.is_replicate()) return;
-  for (size_t j = 0; j < box->dims.size(); ++j) {
+  if (!before.is_replicate()) return;
+  for (size_t j = 0; box != nullptr && j < box->dims.size(); ++j) {
     const int64_t d = box->dims[j];
     if (d < 0 || d >= std::min<int64_t>(dims, 64) || !box->whole[static_cast<size_t>(d)]) continue;
     if (before.uniform_along(d) && written.uniform_along(static_cast<int64_t>(j))) after.uniform |= uint64_t{1} << d;
   }
   after.local = before.local & after.uniform;
+  if (after.local != before.local) after = Unknown();
 }
 
 AxisType WithReplicate(const AxisType& before, int64_t dims, const AxisType& written, const BoxInBase* box) {

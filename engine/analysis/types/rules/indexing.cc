@@ -13,6 +13,7 @@
 // Adding at indices is the transpose of a lookup. Slices that are added to zeros are partial if each rank adds
 // different slices; added to a replicated tensor they would count on one rank only, so that is refused.
 #include <algorithm>
+#include <bit>
 
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
@@ -576,7 +577,10 @@ AxisTypes Put(Operands& o, const Written& written, bool adds) {
     const int64_t own = DimOfValues(o, written, written.list.at + d);
     local = local || (own >= 0 && values.local_along(own));
   }
-  if (local && adds && !values.zero) return {AddedLocally(o, x)};
+  if (local && adds && !values.zero) {
+    if (std::popcount(at.local) > 1) return {o.Unproven("indices that are as long as a shard along two dims")};
+    return {AddedLocally(o, x)};
+  }
   AxisType result = AxisType::Replicate();
   for (int64_t d = 0; d < o.dims(0) && d < 64; ++d) {
     const bool same = x.is_replicate() && x.uniform_along(d) && !written.list.indexes(d) &&

@@ -4,6 +4,9 @@
 // sharded dim. Along the sharded dim each rank joins its own shards, so the result is not a shard of the joined tensor
 // but the shards of its parts one after the other: packed, which only a slice or split at the borders of the parts may
 // take apart. Zeros of the sizes of a shard (zeros_like) are a shard there, since any part of zeros is zeros.
+#include <optional>
+#include <utility>
+
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -40,8 +43,26 @@ std::shared_ptr<const Choice> JoinedGroups(const Operands& o, int64_t dim) {
   return first->of;
 }
 
+// Values that differ by rank, joined with others: what a part of them is to the ranks, the terms of a sum or the same
+// number, is not known of the whole. Nothing if all are of one kind, where zeros are of any.
+std::optional<AxisTypes> JoinedByRank(Operands& o, bool stack) {
+  bool varying = false;
+  bool other = false;
+  for (size_t i = 0; i < o.size(); ++i) {
+    const AxisType& type = o.type(i);
+    if (!stack && o.dims(i) == 1 && o.sizes(i)[0] == 0) continue;
+    if (type.is(TypeKind::kOwnRows)) return AxisTypes{AxisType::Of(type.kind)};
+    varying = varying || type.is(TypeKind::kVarying);
+    other = other || !(type.is(TypeKind::kVarying) || (type.is_replicate() && type.zero));
+  }
+  if (!varying) return std::nullopt;
+  if (other) return AxisTypes{o.Unproven("values that differ between ranks are joined with values that do not")};
+  return AxisTypes{AxisType::Of(TypeKind::kVarying)};
+}
+
 AxisTypes Cat(Operands& o) {
   const bool stack = o.name() == "stack";
+  if (std::optional<AxisTypes> joined = JoinedByRank(o, stack)) return *std::move(joined);
   const int64_t dim = o.Dim(1, o.made_dims());
   AxisType result = AxisType::Replicate();
   bool cut = false;
@@ -55,7 +76,6 @@ AxisTypes Cat(Operands& o) {
     AxisType type = o.type(i);
     const bool empty = !stack && o.dims(i) == 1 && o.sizes(i)[0] == 0;  // what at::cat leaves out
     if (empty) continue;
-    if (type.is(TypeKind::kVarying) || type.is(TypeKind::kOwnRows)) return {AxisType::Of(type.kind)};
     if (type.is_partial()) {
       alike = alike && (!result.is_partial() || (type.SameAs(result) && type.last == result.last)) &&
               !(type.is_mixed() && dim + 1 == o.made_dims());

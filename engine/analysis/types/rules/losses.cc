@@ -6,6 +6,7 @@
 // are global class indices, and a rank would look up another class in its shard. Losses on a sharded vocabulary are
 // regions (train/loss).
 #include <algorithm>
+#include <bit>
 
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
@@ -18,6 +19,8 @@ constexpr int64_t kMean = 1;
 
 AxisType Reduced(Operands& o, const AxisType& rows, int64_t reduction) {
   if (reduction == kNone) return rows;
+  if (std::popcount(rows.local) > 1)
+    return o.Unproven("a loss of constants that are as long as a shard along two dims");
   if (rows.is_replicate()) return rows.local != 0 && reduction != kMean ? AxisType::Partial() : OfNewValues(rows);
   if (!rows.is_shard()) return rows;
   return reduction == kMean ? MeanOfShards(o, rows) : AxisType::Partial();

@@ -170,8 +170,8 @@ void AddAlongDims(OperatorTable& table) {
   table.Add("sum keeping", [](const at::Tensor& t, int64_t d) { return t.sum(d, true); });
   table.Add("mean", [](const at::Tensor& t, int64_t d) { return t.mean(d); });
   table.Add("centered", [](const at::Tensor& t, int64_t d) { return t - t.mean(d, true); });
-  table.Add("var", [](const at::Tensor& t, int64_t d) { return t / (t.var(at::IntArrayRef(d), 0, true) + 1); });
-  table.Add("std", [](const at::Tensor& t, int64_t d) { return t.std(at::IntArrayRef(d), 0, true) + t; });
+  table.Add("var", [](const at::Tensor& t, int64_t d) { return t / (t.var(at::IntArrayRef(d), false, true) + 1); });
+  table.Add("std", [](const at::Tensor& t, int64_t d) { return t.std(at::IntArrayRef(d), false, true) + t; });
   table.Add("norm", [](const at::Tensor& t, int64_t d) { return t.norm(2, d, true) * 0.3; });
   table.Add("normalized", [](const at::Tensor& t, int64_t d) { return t / (t.norm(2, d, true) + 0.1); });
   table.Add("norm 3", [](const at::Tensor& t, int64_t d) { return at::linalg_vector_norm(t, 3, at::IntArrayRef(d)); });
@@ -243,19 +243,19 @@ void AddAlongDims(OperatorTable& table) {
   });
   // Written through a view.
   table.Add("slice filled", [](const at::Tensor& t, int64_t d) {
-    const at::Tensor y = t.clone();
+    at::Tensor y = t.clone();
     y.select(d, 0).fill_(0.3);
     return y;
   });
   table.Add("slice scaled", [](const at::Tensor& t, int64_t d) {
-    const at::Tensor y = t.clone();
+    at::Tensor y = t.clone();
     y.narrow(d, 0, 1).mul_(3);
     return y;
   });
   table.Add("written into zeros", [](const at::Tensor& t, int64_t d) {
     Attributes sizes = t.sizes().vec();
     sizes[static_cast<size_t>(d < 0 ? d + t.dim() : d)] += 1;
-    const at::Tensor y = t.new_zeros(sizes);
+    at::Tensor y = t.new_zeros(sizes);
     y.narrow(d, 1, t.size(d)).copy_(t);
     return y;
   });

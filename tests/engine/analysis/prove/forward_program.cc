@@ -167,7 +167,8 @@ void FillParameters(torch::nn::Module& module, uint64_t seed) {
   module.to(at::kDouble);
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& tensor = item.value();
-    const double fan = tensor.dim() > 1 ? std::sqrt(static_cast<double>(tensor.numel() / tensor.size(0))) : 1;
+    const double fan =
+        tensor.dim() > 1 ? std::sqrt(static_cast<double>(tensor.numel()) / static_cast<double>(tensor.size(0))) : 1;
     uint64_t own = seed;
     for (const char c : item.key()) own = own * 131 + static_cast<uint64_t>(c);
     tensor.copy_(RandomValues(tensor.sizes(), own).mul(0.9 / fan).add(tensor.dim() > 1 ? 0.07 : 0.4));
@@ -730,7 +731,7 @@ class Generator {
       if (y.full.dim() != dims || !replicate || !y.is(Held::Kind::kReplicate)) return;
       step.numbers = {last, y.full.size(-1), 4};
       up(-1, Layout::Shard(0), {"weight", "bias"});
-      style.inputs.push_back(Redistribution{y.shared ? Layout::Shared() : Layout::Replicate(), Layout::Shared()});
+      style.inputs.emplace_back(Redistribution{y.shared ? Layout::Shared() : Layout::Replicate(), Layout::Shared()});
     } else if (is_shard) {
       style.inputs = {Redistribution{
           x.layout, random_.OneIn(4) ? Layout::Shard(static_cast<int>(random_.Below(dims))) : Layout::Replicate()}};

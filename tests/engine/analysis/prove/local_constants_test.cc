@@ -35,7 +35,7 @@ struct ConstantsImpl : torch::nn::Module {
     up = register_module("up", nn::Linear(torch::nn::LinearOptions(4, kShardedFeatures)));
   }
   at::Tensor forward(const at::Tensor& x) {
-    const at::Tensor h = up(x);
+    at::Tensor h = up(x);
     made = transposed ? program(h.transpose(1, 2).contiguous(), 1) : program(h, 2);
     types.clear();
     for (const at::Tensor& one : made) {
@@ -443,6 +443,100 @@ TEST_CASE("constants as large as a shard are typed as their numbers are") {
   std::cout << "constants as large as a shard:";
   for (const auto& [what, count] : table) std::cout << " " << what << ": " << count << ";";
   std::cout << "\n";
+}
+
+// n: the length of the shard.
+const std::vector<std::pair<const char*, ConstantProgram>>& ProgramsBesideShards() {
+  const auto length = [](const at::Tensor& h, int64_t dim) { return h.size(dim); };
+  static const std::vector<std::pair<const char*, ConstantProgram>> all = {
+      {"one more than a shard",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         return {torch::ones({length(h, d) + 1}, h.options()).sum()};
+       }},
+      {"at most five",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         return {torch::ones({std::min<int64_t>(length(h, d), 5)}, h.options()).sum()};
+       }},
+      {"one less than a shard",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         return {at::ones_like(h).narrow(d, 1, length(h, d) - 1).sum(d)};
+       }},
+      {"the rest of a split",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         return {at::ones_like(h).split_with_sizes({1, length(h, d) - 1}, d)[1].sum(d)};
+       }},
+      {"along two dims",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         return {torch::ones({length(h, d), length(h, d)}, h.options()).sum()};
+       }},
+      {"repeated along two dims",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         return {torch::ones({length(h, d)}, h.options()).repeat({length(h, d), 1}).sum()};
+       }},
+      {"a loss of two dims",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         const at::Tensor row = torch::ones({1, length(h, d)}, h.options());
+         return {at::mse_loss(row, torch::zeros({length(h, d), 1}, h.options()), at::Reduction::Sum)};
+       }},
+      {"added at pairs",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         const at::Tensor rows = torch::zeros({length(h, d), 1}, h.options().dtype(at::kLong));
+         at::Tensor sums = torch::zeros({1, 1}, h.options());
+         return {sums.index_put_({rows, rows.t()}, torch::ones({1, 1}, h.options()), /*accumulate=*/true)};
+       }},
+      {"the first is no token",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         const at::Tensor mask = torch::ones({2, length(h, d)}, h.options());
+         mask.narrow(1, 0, 1).zero_();
+         return {mask.sum(1)};
+       }},
+      {"the mean of a mask",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         const at::Tensor mask = torch::ones({2, length(h, d)}, h.options());
+         mask.narrow(1, 0, 1).zero_();
+         return {mask.mean(1)};
+       }},
+      {"written through a transposition",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         const at::Tensor mask = torch::ones({2, length(h, d)}, h.options());
+         mask.t().select(0, 0).fill_(3);
+         return {mask.sum(1)};
+       }},
+      {"copied into a part",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         const at::Tensor mask = torch::ones({2, length(h, d)}, h.options());
+         mask.narrow(1, 0, 1).copy_(torch::full({2, 1}, 4, h.options()));
+         return {mask.sum(1)};
+       }},
+      {"a diagonal",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         at::Tensor mask = torch::ones({3, length(h, d)}, h.options());
+         return {mask.fill_diagonal_(0).sum()};
+       }},
+      {"a shard, repeated as often as it is long",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         std::vector<int64_t> sizes = h.sizes().vec();
+         sizes.push_back(length(h, d));
+         return {h.unsqueeze(-1).expand(sizes).sum(-1)};
+       }},
+      {"a sum, repeated as often",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults { return {h.sum().expand({length(h, d)}).sum()}; }},
+  };
+  return all;
+}
+
+TEST_CASE("constants of other lengths, along two dims or written in part are not proven as a shard's") {
+  int64_t wrong = 0;
+  for (const bool transposed : {false, true}) {
+    for (const auto& [name, program] : ProgramsBesideShards()) {
+      const Judged judged = JudgeProgram(program, transposed);
+      INFO(name << (transposed ? ", transposed" : "") << "\n" << judged.text);
+      CHECK_FALSE((!judged.right && judged.found == FoundBy::kProven));
+      CHECK_FALSE((judged.right && judged.found == FoundBy::kFault));
+      wrong += judged.right ? 0 : 1;
+    }
+  }
+  CHECK(wrong > 20);
 }
 
 // A step whose module uses a parameter b [1] beside its shard.

@@ -221,7 +221,7 @@ TEST_CASE("an exchange that one run of a recomputed block starts and the other d
 struct FramedExpertsImpl : torch::nn::Module {
   FramedExpertsImpl() {
     for (const char* name : {"left", "right"}) {
-      sides.push_back(register_module(name, nn::Linear(torch::nn::LinearOptions(4, 2).bias(false))));
+      sides.emplace_back(register_module(name, nn::Linear(torch::nn::LinearOptions(4, 2).bias(false))));
       const at::NoGradGuard no_grad;
       sides.back()->weight.set_data(at::ones({2, 4}, at::kDouble));
     }

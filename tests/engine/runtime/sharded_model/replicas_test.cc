@@ -77,7 +77,7 @@ void StepsOfLbfgs(ParallelModel<Net>& model) {
   for (int step = 0; step < 3; ++step) {
     optimizer.step([&] {
       optimizer.zero_grad();
-      const at::Tensor loss = model.forward(torch::arange(6).reshape({2, 3})).square().mean();
+      at::Tensor loss = model.forward(torch::arange(6).reshape({2, 3})).square().mean();
       loss.backward();
       return loss;
     });
