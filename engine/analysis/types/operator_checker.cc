@@ -667,17 +667,20 @@ void OperatorChecker::SetLocal(const Entry& entry, const Call& call, size_t axis
   type.local = local & type.uniform;
 }
 
-// Whether an expand of the forward has another size than at one rank along a dim that is not the shard's: a sum over it
+// Whether an expand of the forward is as long as a shard along a dim that is not the tensor's own shard: a sum over it
 // would have fewer terms. In a backward the gradients tell.
 bool OperatorChecker::IsRepeatedLocally(const Entry& entry, const Call& call, size_t axis, size_t i,
                                         const AxisType& type) const {
   if (entry.base != "expand" || call.place.backward || call.alone == nullptr || static_cast<int>(axis) != made_axis_)
     return false;
-  if (!(type.is_shard() || type.is_partial()) || i >= call.alone->size()) return false;
+  // Heads that several ranks hold are repeated for the queries of each rank.
+  const bool held_by_several = type.is_shard() && type.map != nullptr && type.map->shared();
+  if (!(type.is_shard() || type.is_partial()) || held_by_several || i >= call.alone->size()) return false;
   const std::vector<int64_t>& full = (*call.alone)[i];
   const auto& sizes = call.products[i].sizes;
   for (size_t d = 0; d < full.size() && full.size() == sizes.size(); ++d) {
-    if (sizes[d] != full[d] && !(type.is_shard() && (type.dim == static_cast<int>(d) || type.floating))) return true;
+    const bool own = type.is_shard() && (type.dim == static_cast<int>(d) || type.floating);
+    if (!own && sizes[d] != full[d] && sizes[d] * axes_[axis].ranks == full[d]) return true;
   }
   return false;
 }

@@ -422,6 +422,23 @@ TEST_CASE("--types finds sums over ranks of the rows of a rank's own experts, at
   CHECK_THAT(done.out, !Contains(": proven"));
 }
 
+TEST_CASE("--types does not prove rows of an owned expert that are summed before those of the others are") {
+  const auto [plan, option] = GENERATE(table<std::string, std::string>({
+      {"owned_terms_summed_twice", "expert_parallel=true"},
+      {"owned_beside_summed", "expert_parallel=false"},
+  }));
+  const Words words = {"--mesh", "tp=2", "--option", option, "--tokens", "2,8", "--plan", kPlanted + plan + ".lua"};
+  Words types = words;
+  types.emplace_back("--types");
+  const Outcome done = Verify("mixtral", types);
+  INFO(plan << "\n" << done.ToText());
+  CHECK_THAT(done.err, Contains("values that differ between ranks are joined with values that do not"));
+  CHECK_THAT(done.out, !Contains(": proven"));
+  const Outcome numbers = Verify("mixtral", words);
+  INFO(numbers.ToText());
+  CHECK(numbers.code == 1);
+}
+
 TEST_CASE("--ops refuses losses of routers on ep") {
   const Outcome done = Verify("routers/mixtral", {"--mesh", "ep=2", "--option", "exchange=true", "--ops"});
   INFO(done.ToText());
