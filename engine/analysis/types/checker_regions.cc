@@ -24,10 +24,10 @@ namespace moonshard {
 
 namespace {
 
-// A layout says nothing of equal elements: what was known of a replicated tensor still holds of it.
-void KeepEqualElements(const AxisType& before, AxisType& after) {
+// A layout says nothing of a constant that is as long as a shard.
+void KeepLocal(const AxisType& before, AxisType& after) {
   if (!before.is_replicate() || !after.is_replicate()) return;
-  after.uniform = before.uniform;
+  after.uniform |= before.local;
   after.local = before.local;
 }
 
@@ -263,13 +263,12 @@ void OperatorChecker::AnchorAlong(const at::Tensor& tensor, size_t index, const 
   }
   // A layout says nothing of sizes that follow values.
   const bool by_value = here.by_value;
-  // Nor of elements that are equal.
   const AxisType known = here;
   // Nor of the tokens of the other ranks of cp, which may be more or fewer.
   const bool lengths_unknown = here.is(TypeKind::kUnproven) && checked.axis == MeshAxis::kCp && full_size < 0;
   here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
   here.by_value = by_value;
-  KeepEqualElements(known, here);
+  KeepLocal(known, here);
   if (lengths_unknown) here.map = nullptr;
   if (nested != nullptr) here.map = nested;
   SetType(tensor, std::move(type));
@@ -529,7 +528,7 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
     const int64_t full_size = input.type.empty() ? -1 : FullSize(move, before, checked);
     here = TypeOfLayout(move.to, move.after, full_size, checked.ranks, checked.rank);
     here.by_value = before.by_value;
-    if (move.before == move.after) KeepEqualElements(before, here);
+    if (move.before == move.after) KeepLocal(before, here);
     if (KeepsShard(move.from, move.to, move.before, before, here, move.after)) {
       here.map = before.map;
       here.uneven = before.uneven;

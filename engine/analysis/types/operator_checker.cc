@@ -667,7 +667,7 @@ void OperatorChecker::SetLocal(const Entry& entry, const Call& call, size_t axis
   type.local = local & type.uniform;
 }
 
-// Whether an expand of the forward is as long as a shard along a dim that is not the tensor's own shard: a sum over it
+// Whether an expand of the forward repeats a tensor as often as a shard is long: a sum over the new dim
 // would have fewer terms. In a backward the gradients tell.
 bool OperatorChecker::IsRepeatedLocally(const Entry& entry, const Call& call, size_t axis, size_t i,
                                         const AxisType& type) const {
@@ -678,9 +678,12 @@ bool OperatorChecker::IsRepeatedLocally(const Entry& entry, const Call& call, si
   if (!(type.is_shard() || type.is_partial()) || held_by_several || i >= call.alone->size()) return false;
   const std::vector<int64_t>& full = (*call.alone)[i];
   const auto& sizes = call.products[i].sizes;
-  for (size_t d = 0; d < full.size() && full.size() == sizes.size(); ++d) {
-    const bool own = type.is_shard() && (type.dim == static_cast<int>(d) || type.floating);
-    if (!own && sizes[d] != full[d] && sizes[d] * axes_[axis].ranks == full[d]) return true;
+  const auto& from = call.operands[0].sizes;
+  if (full.size() != sizes.size() || from.size() > sizes.size()) return false;
+  const size_t added = sizes.size() - from.size();
+  for (size_t d = 0; d < full.size(); ++d) {
+    const bool repeats = sizes[d] > 1 && (d < added || from[d - added] == 1);
+    if (repeats && sizes[d] * axes_[axis].ranks == full[d]) return true;
   }
   return false;
 }

@@ -90,9 +90,6 @@ AxisType Product(Operands& o, const AxisType& a, const AxisType& b, int batch) {
     return o.Fault("a sharded batch of matrices is multiplied with a replicated batch");
   }
   if (a.is_shard() ? a.dim == inner : b.dim == row) {
-    // A shard of one element may also be in the other dim, and one element is equal to itself.
-    if (full.uniform_along(a.is_shard() ? row : inner) && cut.lead * cut.length == 1 && o.backward())
-      return o.Unproven("the sharded dim of shards of one element is ambiguous");
     if (full.uniform_along(a.is_shard() ? row : inner)) return AxisType::Partial();
     return o.Fault(a.is_shard() ? "the contracted dim is sharded in the left operand but not in the right operand"
                                 : "the contracted dim is sharded in the right operand but not in the left operand");
