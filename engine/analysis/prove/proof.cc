@@ -30,8 +30,8 @@ JsonValue::Object ScopeJson(const Proof& proof) {
 }  // namespace
 
 std::string_view ToString(Assumption::Kind kind) {
-  constexpr std::array<std::string_view, 8> kNames = {"constants",   "regions", "axes",      "numbers",
-                                                      "value_sizes", "slices",  "backwards", "experts"};
+  constexpr std::array<std::string_view, 9> kNames = {"constants", "regions",   "axes",    "numbers", "value_sizes",
+                                                      "slices",    "backwards", "experts", "memory"};
   return kNames.at(static_cast<size_t>(kind));
 }
 
@@ -56,6 +56,9 @@ std::string Assumption::ToText() const {
     case Kind::kExperts:
       return "which rows meet which in the experts of " + n + " modules (first: " + (of.empty() ? "" : of.front()) +
              "): each row is assumed to be computed by itself and by the expert of its token";
+    case Kind::kMemory:
+      return "elements that the model's code reads or writes in a tensor's memory (data_ptr, accessor), not by an "
+             "operator";
   }
   return {};
 }

@@ -35,6 +35,7 @@ struct Assumption {
     kSlices,      // slices outside of all modules (of flattened gradients) may begin at another index than at tp=1
     kBackwards,   // a backward that runs other operators than at tp=1 is the derivative of its forward
     kExperts,     // on ep, each row is computed by itself and by the expert that its token has chosen
+    kMemory,      // code of the model does not itself read or write a tensor's memory (data_ptr, accessor)
   };
 
   Kind kind = Kind::kConstants;
@@ -47,7 +48,8 @@ struct Assumption {
   // One sentence for reports.
   std::string ToText() const;
 };
-// "constants", "regions", "axes", "numbers", "value_sizes", "slices", "backwards", "experts".
+// "constants", "regions", "axes", "numbers", "value_sizes", "slices", "backwards", "experts",
+// "memory".
 std::string_view ToString(Assumption::Kind kind);
 
 // The step for which a proof holds. Other sizes, ranks or paths through the model's code are not covered.

@@ -45,22 +45,28 @@
 namespace moonshard {
 namespace {
 
-// A type has one dim on an axis, and between the exchanges of heads a tensor on cp=2x2 is sharded in two: the outer
-// factor has the tokens and the inner one the heads. So each factor is an axis of its own.
-// Of a dim that both factors shard, a rank knows the elements of the others only if all have as many.
+// Where two axes shard the tokens, a rank knows the elements of the others only if all have as many: the two factors of
+// cp, and cp with the tp of sequence parallelism.
 void RefuseUneven(const CompiledPlan& plan, int64_t length) {
+  if (!plan.context_parallel || length < 0) return;
+  const int64_t ranks = plan.mesh.size(MeshAxis::kCp);
   const int64_t inner = plan.mesh.cp_heads();
-  if (!plan.context_parallel || inner == 1 || length < 0) return;
-  const int64_t groups = plan.mesh.size(MeshAxis::kCp) / inner;
-  const int64_t multiple = groups * std::lcm(int64_t{2}, inner);
+  const int64_t tp = std::ranges::any_of(plan.layouts, DeclaresSequenceShards) ? plan.mesh.size(MeshAxis::kTp) : 1;
+  if (inner == 1 && tp == 1) return;
+  int64_t multiple = inner == 1 ? ranks : ranks / inner * std::lcm(int64_t{2}, inner);
+  if (tp > 1) multiple = std::lcm(multiple, ranks * std::lcm(tp, int64_t{plan.own_tokens().zigzag ? 2 : 1}));
   if (length > 0 && length % multiple == 0) return;
-  Diagnostic d = MakeDiagnostic(Finding::kNotSupported,
-                                "the layouts of shards of other lengths cannot be checked on two factors of cp");
+  Diagnostic d =
+      MakeDiagnostic(Finding::kNotSupported,
+                     "the layouts of shards of other lengths cannot be checked " +
+                         std::string(inner == 1 ? "where cp and tp both shard the tokens" : "on two factors of cp"));
   d.declared = std::to_string(length) + " tokens on " + plan.mesh.ToString();
   d.required = "a multiple of " + std::to_string(multiple) + " tokens";
   throw PlanError({std::move(d)});
 }
 
+// A type has one dim on an axis, and between the exchanges of heads a tensor on cp=2x2 is sharded in two: the outer
+// factor has the tokens and the inner one the heads. So each factor is an axis of its own.
 std::vector<CheckedAxis> AxesOf(const AppliedPlan& applied) {
   std::vector<CheckedAxis> axes;
   const MeshShape& shape = applied.plan().mesh;
@@ -382,6 +388,7 @@ struct TypeScope::State final : CallObserver {
       if (applied.plan().LayoutsOf(m).exchange) exchanging.push_back(applied.plan().tree->modules()[m].path);
     }
     add(Assumption::Kind::kExperts, std::move(exchanging));
+    out.push_back({Assumption::Kind::kMemory, 0, {}});
     return out;
   }
 

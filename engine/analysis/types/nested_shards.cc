@@ -88,6 +88,9 @@ std::optional<AxisType> TypeBeside(const AxisType& type, MeshAxis axis, int64_t 
   const bool enters = !Shards(moved.from, type.dim, dims) && Shards(moved.to, type.dim, dims);
   const bool leaves = Shards(moved.from, type.dim, dims) && !Shards(moved.to, type.dim, dims);
   if ((!enters && !leaves) || !IsInner(moved, axis, type.dim, dims)) return std::nullopt;
+  // Of tokens that both axes shard, one axis' shards of other lengths are not known to be those of the other's ranks.
+  if (type.dim == kSequence && axis != moved.axis && (type.uneven || (enters && before[dim] % moved.ranks != 0)))
+    return std::nullopt;
   if (type.lead != 1 || type.chosen != nullptr || type.local_in != nullptr) return std::nullopt;
   AxisType out = AxisType::Shard(type.dim, after[dim]);
   out.since = type.since;
@@ -102,7 +105,7 @@ std::optional<AxisType> TypeBeside(const AxisType& type, MeshAxis axis, int64_t 
   out.map = enters ? Shrunk(*type.map, moved)
                    : Grown(*type.map, moved, before[dim], after[dim], zigzag && type.dim == kSequence, between);
   if (out.map == nullptr || out.map->length(rank) != after[dim]) return std::nullopt;
-  out.uneven = !out.map->even();
+  out.uneven = type.uneven || !out.map->even();
   if (type.head > 0 && out.map->size() % type.head == 0) {
     out.head = type.head;
     out.heads = out.map->size() / type.head;

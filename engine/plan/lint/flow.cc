@@ -98,6 +98,10 @@ const Layout* LeavesAs(const ModuleLayouts& layouts) {
   return layouts.outputs.empty() || !layouts.outputs[0] ? nullptr : &layouts.outputs[0]->to[MeshAxis::kTp];
 }
 
+bool ModuleGroup::HasFeaturesIn(const Layout& layout) const {
+  return ShardsFeatures(layout) || (convolution && layout.is_shard() && layout.dim == 1);
+}
+
 ModuleGroup Flow::MakeGroup(size_t module) const {
   const Module& first = plan_.tree->modules()[module];
   ModuleGroup group;
@@ -107,6 +111,10 @@ ModuleGroup Flow::MakeGroup(size_t module) const {
   group.signature = &plan_.tree->parameters(first);
   group.matrix = first.adapts < 0 && std::ranges::any_of(*group.signature, IsMatrix);
   group.embedding = first.kind == "Embedding";
+  group.convolution = std::ranges::any_of(*group.signature, [](const Parameter& parameter) {
+    return parameter.name == "weight" && parameter.shape.size() > 2 && !parameter.is_buffer;
+  });
+  group.transposed = first.kind.find("Transpose") != std::string::npos;
   return group;
 }
 
@@ -158,19 +166,30 @@ int Flow::CutOfWeight(const ModuleGroup& group) const {
   return cut.is_shard() && cut.owner < 0 ? cut.dim : -1;
 }
 
+// The weight of a convolution is [out, in, kernel...], of a transposed one [in, out, kernel...]. A depthwise convolution
+// has one input channel for each output channel, so that shards of its rows take shards and leave shards.
+bool Flow::CutOfChannels(const ModuleGroup& group, bool output) const {
+  const auto weight = std::ranges::find(*group.signature, "weight", &Parameter::name);
+  if (!group.convolution || weight == group.signature->end()) return false;
+  const Layout& cut = group.layouts->params[static_cast<size_t>(weight - group.signature->begin())][MeshAxis::kTp];
+  if (!cut.is_shard() || cut.owner >= 0) return false;
+  if (weight->shape[1] == 1 && cut.dim == 0) return true;
+  return cut.dim == (output == group.transposed ? 1 : 0);
+}
+
 bool Flow::LeavesShards(const ModuleGroup& group) const {
   const auto& outputs = group.layouts->outputs;
-  if (outputs.empty()) return !group.embedding && CutOfWeight(group) == 0;
-  return std::ranges::any_of(outputs, [](const auto& redistribution) {
-    return redistribution && ShardsFeatures(redistribution->to[MeshAxis::kTp]);
+  if (outputs.empty()) return !group.embedding && (CutOfWeight(group) == 0 || CutOfChannels(group, /*output=*/true));
+  return std::ranges::any_of(outputs, [&](const auto& redistribution) {
+    return redistribution && group.HasFeaturesIn(redistribution->to[MeshAxis::kTp]);
   });
 }
 
 bool Flow::TakesShards(const ModuleGroup& group) const {
   const auto& inputs = group.layouts->inputs;
-  if (inputs.empty()) return !group.embedding && CutOfWeight(group) == 1;
-  return std::ranges::any_of(inputs, [](const auto& redistribution) {
-    return redistribution && ShardsFeatures(redistribution->from[MeshAxis::kTp]);
+  if (inputs.empty()) return !group.embedding && (CutOfWeight(group) == 1 || CutOfChannels(group, /*output=*/false));
+  return std::ranges::any_of(inputs, [&](const auto& redistribution) {
+    return redistribution && group.HasFeaturesIn(redistribution->from[MeshAxis::kTp]);
   });
 }
 

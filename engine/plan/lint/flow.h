@@ -25,7 +25,12 @@ struct ModuleGroup {
   const ModuleTree::Signature* signature = nullptr;
   bool matrix = false;  // owns a parameter of two or more dims; buffers do not count
   bool embedding = false;
-  int layers = -1;  // in a Flow by layers: the number of the layer's kind; -1 outside of all layers
+  bool convolution = false;  // owns a `weight` of more than two dims; its features are channels, in dim 1
+  bool transposed = false;   // of a convolution: the weight is [in, out, kernel...]
+  int layers = -1;           // in a Flow by layers: the number of the layer's kind; -1 outside of all layers
+
+  // Whether a layout of the module's input or output shards its features: of a convolution also dim 1.
+  bool HasFeaturesIn(const Layout& layout) const;
 };
 
 class Flow {
@@ -50,11 +55,13 @@ class Flow {
   // Returns the tensor dim along which tp shards the module's two-dimensional `weight`; -1 if there is no such weight,
   // or if tp does not shard it, or if one rank owns the full weight.
   int CutOfWeight(const ModuleGroup& group) const;
+  // Whether tp shards the output channels (or the input channels) of a convolution's weight.
+  bool CutOfChannels(const ModuleGroup& group, bool output) const;
   // Whether the module's output has sharded features. The declared outputs decide; without declared outputs, the result
-  // is true if the weight is sharded along dim 0 and the module is not an embedding.
+  // is true if the weight is sharded along its output features and the module is not an embedding.
   bool LeavesShards(const ModuleGroup& group) const;
   // Whether the module's input has sharded features. The declared inputs decide; without declared inputs, the result is
-  // true if the weight is sharded along dim 1 and the module is not an embedding.
+  // true if the weight is sharded along its input features and the module is not an embedding.
   bool TakesShards(const ModuleGroup& group) const;
 
   // Returns all groups at or below the path `scope` ("": all groups) except `self`. If `into_lists` is false, groups in

@@ -35,12 +35,12 @@ std::string DeclaredLayoutOf(const ModuleGroup& group, bool output) {
   for (const std::optional<Redistribution>& redistribution : redistributions) {
     if (!redistribution) continue;
     const Layout& layout = (output ? redistribution->to : redistribution->from)[MeshAxis::kTp];
-    if (ShardsFeatures(layout)) {
+    if (group.HasFeaturesIn(layout)) {
       return (output ? "the output leaves as " : "the input arrives as ") + layout.ToText() + ", by style '" +
              group.layouts->style + "'";
     }
   }
-  return output ? "weight = shard(0), whose output is sharded" : "weight = shard(1), whose input is sharded";
+  return output ? "a weight whose output features are sharded" : "a weight whose input features are sharded";
 }
 
 // Groups of one block that lack a partner, and the others there that own a matrix.

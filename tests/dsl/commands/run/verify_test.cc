@@ -520,6 +520,27 @@ TEST_CASE("--types refuses numbers of tokens that two factors of cp do not divid
                            Contains("13 tokens on cp=2x2") && Contains("a multiple of 4 tokens"));
 }
 
+TEST_CASE("--types refuses numbers of tokens that cp and the tp of sequence parallelism do not divide") {
+  const auto of_tokens = [&](const std::string& context, const std::string& tokens) {
+    return Verify("llama_gqa", {"--mesh", "cp=2,tp=2", "--option", "context=" + context, "--option",
+                                "sequence_parallel=true", "--types", "--tokens", tokens});
+  };
+  for (const std::string tokens : {"2,10", "2,11"}) {
+    const Outcome done = of_tokens("ring", tokens);
+    INFO(done.ToText());
+    CHECK(done.code == 1);
+    CHECK_THAT(done.err, Contains("error[MS0506]: the layouts of shards of other lengths cannot be checked where cp "
+                                  "and tp both shard the tokens") &&
+                             Contains(" tokens on cp=2,tp=2") && Contains("a multiple of 4 tokens"));
+  }
+  for (const std::string context : {"ring", "ulysses"}) {
+    const Outcome done = of_tokens(context, "2,12");
+    INFO(done.ToText());
+    CHECK(done.code == 0);
+    CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
+  }
+}
+
 TEST_CASE("--types and --ops find other heads on the inner factor of cp, at the module that computes with them") {
   for (const std::string option : {"--types", "--ops"}) {
     const Outcome done = Verify("llama_gqa", {"--mesh", "cp=2x2", "--option", "context=ulysses_ring", option, "--plan",
@@ -588,6 +609,7 @@ TEST_CASE("--types --json: whether the plan is proven, for which step, and what 
   CHECK(WriteJson(*assumed.at("axes").Find("of"), 0) == R"(["dp_shard"])");
   CHECK(assumed.at("numbers").Find("of")->AsArray().size() == 4);
   CHECK(assumed.contains("regions"));
+  CHECK_THAT(assumed.at("memory").Find("text")->AsString(), Contains("data_ptr"));
 
   const Outcome bad =
       Verify("llama_gqa", {"--mesh", "tp=2", "--types", "--json", "--plan", kPlanted + "dropped_all_reduce.lua"});

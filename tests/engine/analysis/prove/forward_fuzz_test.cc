@@ -262,14 +262,19 @@ void CompareNumbers(const ForwardProgram& program, const Unsharded& unsharded, J
   }
 }
 
+Judgement JudgePlan(const ForwardProgram& program, const Unsharded& unsharded) {
+  Judgement out;
+  const int64_t ranks = MeshShape::Parse(program.mesh).ValueOrThrow().world_size();
+  ProveForward(program, unsharded, static_cast<int64_t>(program.values) % ranks, out);
+  if (out.proof == Proven::kRefused) return out;
+  CompareNumbers(program, unsharded, out);
+  return out;
+}
+
 std::optional<Judgement> JudgeForward(const ForwardProgram& program) {
   const std::optional<Unsharded> unsharded = RunUnsharded(program);
   if (!unsharded) return std::nullopt;
-  Judgement out;
-  const int64_t ranks = MeshShape::Parse(program.mesh).ValueOrThrow().world_size();
-  ProveForward(program, *unsharded, static_cast<int64_t>(program.values) % ranks, out);
-  if (out.proof == Proven::kRefused) return out;
-  CompareNumbers(program, *unsharded, out);
+  Judgement out = JudgePlan(program, *unsharded);
   // Right by the values alone: what is clamped, saturated or positive everywhere.
   for (uint64_t other = 1; other < 4 && out.right && out.proof == Proven::kFaults; ++other) {
     ForwardProgram again = program;
@@ -336,6 +341,30 @@ ForwardProgram Shortened(ForwardProgram program, const std::string& kind, const 
   return program;
 }
 
+// A right program under a plan in which one declaration is another one. Most of them are wrong, many in a gradient
+// alone. A declaration may be false and the numbers right, where nothing is redistributed by it or the gradient that it
+// is about is not used, so that a right one with a fault says nothing.
+struct OtherPlans {
+  std::map<std::string, int64_t> classes;
+
+  void Try(const ForwardProgram& program, int64_t number) {
+    const std::optional<Unsharded> unsharded = RunUnsharded(program);
+    Draws draws(program.values * 53 + 11);
+    for (int plans = 0; plans < 2 && unsharded; ++plans) {
+      std::optional<ForwardProgram> other;
+      for (int tries = 0; tries < 20 && !other; ++tries) other = WithOtherPlan(program, draws);
+      if (!other) continue;
+      const Judgement judged = JudgePlan(*other, *unsharded);
+      ++classes[judged.Class()];
+      const bool proven = !judged.unclear && !judged.right && judged.proof == Proven::kHolds;
+      if (!proven && judged.broken.empty()) continue;
+      FAIL_CHECK("forward " << number << " under another plan: " << judged.Class() << ", by numbers " << judged.numbers
+                            << "\n"
+                            << other->ToText() << judged.text.substr(0, 1000) << judged.broken);
+    }
+  }
+};
+
 TEST_CASE("random forwards are not proven unless they are right") {
   const int64_t count = NumberFromEnvironment("MOONSHARD_FORWARDS", 300);
   const int64_t first = NumberFromEnvironment("MOONSHARD_FIRST", 0);
@@ -345,6 +374,7 @@ TEST_CASE("random forwards are not proven unless they are right") {
   std::map<std::string, std::map<std::string, int64_t>> causes;  // by class
   std::map<std::string, std::pair<int64_t, int64_t>> operators;  // in right programs: all, not proven
   std::map<std::string, int64_t> known;
+  OtherPlans other_plans;
   for (int64_t i = first; i < first + count; ++i) {
     const ForwardProgram program = GenerateForward(seed * 1'000'003 + static_cast<uint64_t>(i));
     const std::optional<Judgement> judged = JudgeForward(program);
@@ -362,6 +392,7 @@ TEST_CASE("random forwards are not proven unless they are right") {
         of.second += judged->proof == Proven::kHolds ? 0 : 1;
       }
     }
+    if (judged->right && judged->proof == Proven::kHolds) other_plans.Try(program, i);
     if ((i + 1) % 500 == 0) std::cout << i + 1 << " forwards\n" << std::flush;
     if (!judged->bad() && !open && judged->proof != Proven::kRefused) continue;
     if (const std::string hole = KnownHoleOf(program, *judged); !hole.empty()) {
@@ -388,11 +419,13 @@ TEST_CASE("random forwards are not proven unless they are right") {
     if (judged->bad()) FAIL_CHECK("forward " << i << ": " << kind << ": " << cause);
   }
   for (const auto& [kind, number] : classes) std::cout << kind << ": " << number << "\n";
+  for (const auto& [kind, number] : other_plans.classes) std::cout << "other plan: " << kind << ": " << number << "\n";
   // Of a few forwards the shares say nothing.
   if (count >= 200) {
     const int64_t right = classes["right, holds"] + classes["right, unproven"] + classes["right, faults"];
     CHECK(classes["right, holds"] * 3 > count);
     CHECK(classes["wrong, faults"] > 0);
+    CHECK(other_plans.classes["wrong, faults"] * 2 > classes["right, holds"]);
     CHECK(classes["right, unproven"] * 20 <= right);
   }
   for (const auto& [hole, number] : known) std::cout << "known: " << hole << ": " << number << "\n";

@@ -774,7 +774,79 @@ class Generator {
   bool wild_ = false;  // wrong steps are kept more often
 };
 
+// Another layout than `layout` for a tensor of `dims` dims. Replicate and shared differ in the gradient alone.
+Layout OtherLayout(const Layout& layout, int64_t dims, Draws& draws) {
+  const auto dim = [&] { return static_cast<int>(draws.Below(std::max<int64_t>(dims, 1))); };
+  if (!layout.is_shard() && !draws.OneIn(4)) {
+    if (layout.kind == LayoutKind::kPartial) return draws.OneIn(2) ? Layout::Replicate() : Layout::Shared();
+    return layout.kind == LayoutKind::kShared ? Layout::Replicate() : Layout::Shared();
+  }
+  switch (draws.Below(6)) {
+    case 0: return Layout::Replicate();
+    case 1: return Layout::Shared();
+    case 2: return Layout::Partial();
+    case 3: return Layout::Owned(layout.is_shard() ? layout.dim : dim(), draws.Below(kRanks));
+    case 4: return Layout::PackedEqually(layout.is_shard() ? layout.dim : dim(), 2);
+    default: return Layout::Shard(dim());
+  }
+}
+
 }  // namespace
+
+std::optional<ForwardProgram> WithOtherPlan(const ForwardProgram& program, Draws& draws) {
+  ForwardProgram out = program;
+  std::vector<ForwardStep*> ruled;
+  for (ForwardStep& step : out.steps) {
+    if (step.style) ruled.push_back(&step);
+  }
+  if (ruled.empty()) return std::nullopt;
+  ForwardStep& step = *draws.Of(ruled);
+  Style& style = *step.style;
+  // Dims of the values are not known here: a redistribution along a dim that there is not is refused.
+  const auto dims = static_cast<int64_t>(program.input.size());
+  switch (draws.Below(8)) {
+    case 0:
+    case 1:
+    case 2: {
+      if (style.params.empty()) return std::nullopt;
+      const MadeLayer layer = MakeLayer(step);
+      auto parameter = style.params.begin();
+      std::advance(parameter, draws.Below(static_cast<int64_t>(style.params.size())));
+      const at::Tensor* tensor = layer.module->named_parameters().find(parameter->first);
+      Layout& layout = parameter->second[MeshAxis::kTp];
+      const Layout other = OtherLayout(layout, tensor == nullptr ? 1 : tensor->dim(), draws);
+      if (other.kind == LayoutKind::kPartial) return std::nullopt;
+      layout = other;
+      break;
+    }
+    case 3:
+    case 4: {
+      if (style.inputs.empty() || !style.inputs.back()) return std::nullopt;
+      Layout& layout = (draws.OneIn(4) ? style.inputs.back()->from : style.inputs.back()->to)[MeshAxis::kTp];
+      layout = OtherLayout(layout, dims, draws);
+      break;
+    }
+    case 5: {
+      if (style.outputs.empty() || !style.outputs.front()) return std::nullopt;
+      Layout& layout = (draws.OneIn(2) ? style.outputs.front()->from : style.outputs.front()->to)[MeshAxis::kTp];
+      layout = OtherLayout(layout, dims, draws);
+      break;
+    }
+    case 6:
+      if (draws.OneIn(2)) {
+        style.outputs.clear();
+      } else {
+        style.inputs.clear();
+      }
+      break;
+    default:
+      style.after.clear();
+      style.lookup = Lookup::kPlain;
+      break;
+  }
+  if (style == *program.steps[static_cast<size_t>(&step - out.steps.data())].style) return std::nullopt;
+  return out;
+}
 
 ForwardProgram GenerateForward(uint64_t seed) { return Generator(seed).Make(); }
 

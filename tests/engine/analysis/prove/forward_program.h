@@ -90,4 +90,9 @@ ForwardNet MakeForwardNet(const ForwardProgram& program);
 
 ForwardProgram GenerateForward(uint64_t seed);
 
+// The same forward under a plan in which one declaration of one rule is another one (the layout of a parameter, either
+// side of a redistribution, none where there was one, `after`, a masked lookup); nullopt if the draw is of a declaration
+// that the program does not have.
+std::optional<ForwardProgram> WithOtherPlan(const ForwardProgram& program, Draws& draws);
+
 }  // namespace moonshard::test

@@ -88,6 +88,22 @@ TEST_CASE("a sequence that cp shards in zigzag, and then tp") {
   }
 }
 
+// 11 tokens, of which the ranks of cp have 6 and 5: those of tp have 3 and 3 of the first, and 3 and 2 of the second,
+// which the first rank does not know.
+TEST_CASE("a sequence of other lengths that cp shards, and then tp, is not known") {
+  const AxisType before = TypeOfLayout(Layout::Shard(1), Sizes{1, 6, 8}, 11, 2, 0);
+  REQUIRE(before.uneven);
+  const MovedAlong scattered = {MeshAxis::kTp, 2, 0, Layout::Partial(), Layout::Shard(1)};
+  CHECK_FALSE(TypeBeside(before, MeshAxis::kCp, 0, scattered, Sizes{1, 6, 8}, Sizes{1, 3, 8}));
+  const AxisType odd = TypeOfLayout(Layout::Shard(1), Sizes{1, 5, 8}, 10, 2, 0);
+  CHECK_FALSE(TypeBeside(odd, MeshAxis::kCp, 0, scattered, Sizes{1, 5, 8}, Sizes{1, 3, 8}));
+  // A gradient's, which has no map.
+  AxisType gradient = odd;
+  gradient.map = nullptr;
+  gradient.of_gradient = true;
+  CHECK_FALSE(TypeBeside(gradient, MeshAxis::kCp, 0, scattered, Sizes{1, 5, 8}, Sizes{1, 3, 8}));
+}
+
 TEST_CASE("zigzag shards of one length have an even number of elements") {
   const AxisType even = TypeOfLayout(Layout::Zigzag(1), Sizes{1, 4, 8}, -1, 2, 0);
   CHECK_FALSE(even.uneven);

@@ -71,6 +71,41 @@ TEST_CASE("shards want a partner in their block") {
   CHECK(Raised(kMlp, R"(at("layers.*.up", colwise {}), at("layers.*.down", replicated {}))", "tp=1").empty());
 }
 
+// The residual block of a UNet: the step's embedding is added to channels of which the convolutions leave and take
+// shards.
+TEST_CASE("shards of channels are partners of shards of features") {
+  const std::string block =
+      "blocks.{0..1}.conv1 Conv2d weight:float32[64, 64, 3, 3]\n"
+      "blocks.{0..1}.conv2 Conv2d weight:float32[64, 64, 3, 3]\n"
+      "blocks.{0..1}.time Linear weight:float32[64, 16]\n";
+  const std::string time = R"(at("blocks.*.time", colwise {}), )";
+  const std::string first =
+      R"(at("blocks.*.conv1", style { name = "out", params = { weight = shard(0) }, outputs = { { shard(1), shard(1) } } }), )";
+  const std::string second =
+      R"(at("blocks.*.conv2", style { name = "in", params = { weight = shard(1) }, inputs = { { shard(1), shard(1) } }, outputs = { { partial, replicate } } }))";
+  const std::string undeclared = R"(at("blocks.*.conv2", style { name = "in", params = { weight = shard(1) } }))";
+  const std::string whole = R"(at("blocks.*.conv2", replicated()))";
+  CHECK(Raised(block, time + first + second).empty());
+  CHECK(Raised(block, time + first + undeclared).empty());
+  CHECK(Raised(block, time + R"(at("blocks.*.conv1", replicated()), )" + second).empty());
+  CHECK(Raised(block, time + first + whole) == Raises{"MS0313 blocks.0.conv1"});
+  CHECK(Raised(block, R"(at("blocks.*.{time,conv1}", replicated()), )" + second) == Raises{"MS0314 blocks.0.conv2"});
+  // Of transposed convolutions the weight's dims are the other way round; a depthwise one has both.
+  const std::string others =
+      "b.up ConvTranspose2d weight:float32[64, 32, 3, 3]\nb.depth Conv2d weight:float32[32, 1, 3, 3]\n"
+      "b.down ConvTranspose2d weight:float32[32, 64, 3, 3]\n";
+  const auto weights = [](const std::string& up, const std::string& down) {
+    const auto at = [](const std::string& path, const std::string& layout) {
+      return R"(at(")" + path + R"(", style { name = "w", params = { weight = )" + layout + " } }), ";
+    };
+    return at("b.up", up) + at("b.depth", "shard(0)") + at("b.down", down);
+  };
+  CHECK(Raised(others, weights("shard(1)", "shard(0)")).empty());
+  CHECK(Raised("b.up ConvTranspose2d weight:float32[64, 32, 3, 3]\nb.down Conv2d weight:float32[64, 32, 3, 3]\n",
+               R"(at("b.up", style { name = "w", params = { weight = shard(1) } }), at("b.down", replicated()))") ==
+        Raises{"MS0313 b.up"});
+}
+
 TEST_CASE("a block is the smallest part of the tree with another matrix") {
   // The partner is wrapped one deeper, and norms are no matrices.
   const std::string nested =
