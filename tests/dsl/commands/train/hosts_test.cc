@@ -128,7 +128,8 @@ TEST_CASE("ranks on two hosts that have IPv6 alone find each other") {
   const ScratchFolder folder;
   const std::string port = FreePort();
   const std::string out = folder / "out.safetensors";
-  const Words words = {"eval", kModel, "--mesh", "tp=2", "--input", kModel + "/inputs_1.safetensors", "--output", out};
+  const Words words = {"eval",     kModel, "--mesh", "tp=2", "--input", kModel + "/inputs_1.safetensors",
+                       "--output", out,    "--grads"};
   const auto zero = hosts->Start("a", 0, "fd83::1", port, words);
   const auto one = hosts->Start("b", 1, "fd83::1", port, words);
   ExpectDone(zero, one);
