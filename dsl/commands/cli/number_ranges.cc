@@ -16,6 +16,7 @@ namespace {
 
 // Times kMostBatch, the rows of a run are still a number of int64_t.
 constexpr uint64_t kMostSteps = 1'000'000'000'000;
+constexpr uint64_t kMostGrace = 86'400;
 constexpr uint64_t kMostSeed = std::numeric_limits<uint64_t>::max();
 // A norm or a rate above it is none that float32 computes with.
 constexpr double kLargest = 1e30;
@@ -44,6 +45,7 @@ constexpr std::array kRanges = {
     Integer("--decay-steps", 0, kMostSteps, "steps"),
     Real("--eps", 0, 1),
     Integer("--eval-every", 0, kMostSteps, "steps"),
+    Integer("--grace", 1, kMostGrace, "seconds"),
     Integer("--init", 0, kMostSeed, ""),
     Integer("--keep", 0, kMostSteps, "checkpoints"),
     Integer("--log-every", 1, kMostSteps, "steps"),

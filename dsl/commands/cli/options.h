@@ -130,6 +130,7 @@ struct TrainVerb {
   bool resume = false;                      // resume from the latest checkpoint in `save`, if there is one
   std::vector<std::string> accept_changes;  // allowed differences from the saved run: "data", "config"
   std::string log;                          // file of JSON lines, appended to; "": none
+  int64_t grace = 20;                       // seconds without progress after a signal to stop
   int64_t log_every = 10;                   // steps between lines on a stderr that is not a terminal
   bool json = false;                        // the summary on stdout
 };

@@ -83,6 +83,8 @@ void AddRecord(CLI::App& app, TrainVerb& train) {
       ->allow_extra_args(false)
       ->check(CLI::IsMember({"data", "config"}))
       ->needs(resume);
+  AddNumber(app, "--grace", train.grace,
+            "seconds without progress after a signal to stop, after which a rank ends at once (default 20)");
   app.add_option("--log", train.log, "append JSON lines to this file, one per step");
   AddNumber(app, "--log-every", train.log_every, "steps between lines on stderr if it is not a terminal (default 10)");
   app.add_flag("--json", train.json, "print a summary as JSON on stdout");

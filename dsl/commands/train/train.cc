@@ -15,6 +15,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "dsl/commands/cli/launch.h"
 #include "dsl/commands/cli/verbs.h"
 #include "dsl/commands/train/batches.h"
 #include "dsl/commands/train/loss.h"
@@ -30,8 +31,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
-
-constexpr int kSignalled = 128;  // what a shell adds to the number of a signal that ended a program
 
 std::vector<std::shared_ptr<AxisGroup>> GroupsOf(const DeviceMesh& mesh) {
   std::vector<std::shared_ptr<AxisGroup>> groups;
@@ -91,6 +90,7 @@ class TrainingRun {
 
   int Go() {
     report_.Begin();
+    StopRequest::Begin();
     while (step_ < verb_.steps && stopped_ == 0) {
       Step();
       const bool evaluates = verb_.eval_every > 0 && step_ % verb_.eval_every == 0;
@@ -103,12 +103,13 @@ class TrainingRun {
       // All ranks stop after the same step, whichever received the signal.
       stopped_ = static_cast<int>(world_.Max(StopRequest::Asked(), CollectiveLabel("whether to stop")));
     }
+    StopRequest::Heard();
     SettleAllBut(0);
     saves_.End(step_);
     if (evaluated_ != step_ && stopped_ == 0) Evaluate();
     report_.End(model_, step_, stopped_);
     mesh_.Close();
-    if (stopped_ != 0) return kSignalled + stopped_;
+    if (stopped_ != 0) return kExitAsked + stopped_;
     return report_.log_lost() ? kExitFailed : kExitSuccess;
   }
 
@@ -152,6 +153,7 @@ class TrainingRun {
       const at::Tensor whole = of_routers ? part + *of_routers / verb_.micro_batches : part;
       whole.backward();
       losses.push_back(part.detach().to(at::kDouble));
+      StopRequest::Progress();
     }
     taken.unlabelled = counted == 0;
     const at::Tensor loss = at::stack(losses).sum();
@@ -373,6 +375,7 @@ class TrainingRun {
       const auto [of_part, labels_of_part] = loss_.Sum(batch);
       sum += of_part;
       labels += static_cast<double>(labels_of_part);
+      StopRequest::Progress();
     }
     lm_.net.module->train();
     MeasureAnew();
@@ -418,7 +421,7 @@ class TrainingRun {
   }
 
   TrainVerb verb_;  // with what the data decides (ResolveData)
-  const StopRequest stop_;
+  const StopRequest stop_{std::chrono::seconds(verb_.grace)};
   DeviceMesh mesh_;
   World world_;
   std::vector<std::shared_ptr<AxisGroup>> groups_;  // of all axes of several ranks

@@ -42,6 +42,7 @@
 #include "engine/runtime/mesh/nccl/nccl_plugin.h"
 #include "engine/runtime/mesh/peer_watch.h"
 #include "engine/runtime/mesh/recording_backend.h"
+#include "engine/runtime/mesh/route.h"
 
 namespace moonshard {
 namespace {
@@ -78,7 +79,7 @@ auto Rendezvous(const std::string& what, F&& run) {
 // Counts the meshes that a rank has open over a store from the environment.
 std::string OpenKey(int64_t rank) { return "moonshard/open/" + std::to_string(rank); }
 
-bool IsLoopback(const std::string& host) { return host == kLoopback || host == "localhost" || host == "::1"; }
+bool NamesLoopback(const std::string& host) { return host == "localhost" || IsLoopback(host); }
 
 // A store is where ranks that do not know each other's addresses meet: keys with values, and a wait for a key. It is a
 // file where the environment names one, memory for a mesh of one rank, and TCP otherwise, served by rank 0 or by the
@@ -100,6 +101,27 @@ StorePtr OpenStore(const Launch& launch, const MeshOptions& options) {
     tcp.timeout = options.rendezvous_timeout;
     tcp.multiTenant = true;  // a second mesh, or the embedder's own groups, may meet at the same port
     return c10::make_intrusive<c10d::TCPStore>(launch.host, tcp);
+  });
+}
+
+// The address that a rank offers to its peers is the one from which it reaches the store. On the machine that serves the
+// store this may be the loopback, since the machine's own name often stands for it; its address is then the one at which
+// a rank of another machine reaches the store. So all ranks write that down.
+std::string AddressForPeers(const Launch& launch, c10d::Store& store, std::chrono::milliseconds timeout) {
+  return Rendezvous("the addresses of the ranks", [&]() -> std::string {
+    const auto key = [](int64_t rank) { return "moonshard/store_reached_at/" + std::to_string(rank); };
+    const std::optional<Route> route = RouteTo(launch.host, launch.port);
+    const bool known = route && !IsLoopback(route->own);
+    const std::string reached = known ? route->peer : "";
+    store.set(key(launch.rank), std::vector<uint8_t>(reached.begin(), reached.end()));
+    if (known) return route->own;
+    if (NamesLoopback(launch.host)) return kLoopback;
+    for (int64_t rank = 0; rank < launch.world_size; ++rank) {
+      store.wait({key(rank)}, timeout);
+      const std::vector<uint8_t> address = store.get(key(rank));
+      if (!address.empty()) return {address.begin(), address.end()};
+    }
+    return kLoopback;  // all ranks are on this machine
   });
 }
 
@@ -406,9 +428,6 @@ DeviceMesh DeviceMesh::FromEnvironment(const MeshShape& shape, const MeshOptions
   state->shape = shape;
   state->rank = launch.rank;
   state->options = options;
-  if (state->options.host.empty() && (!launch.store_file.empty() || IsLoopback(launch.host))) {
-    state->options.host = kLoopback;
-  }
   state->store = OpenStore(launch, options);
   state->root = state->store;
   state->store_file = launch.store_file;
@@ -418,6 +437,13 @@ DeviceMesh DeviceMesh::FromEnvironment(const MeshShape& shape, const MeshOptions
   // must not meet those.
   if (launch.attempt != "0") {
     state->store = c10::make_intrusive<c10d::PrefixStore>("attempt_" + launch.attempt, state->store);
+  }
+  const bool by_file = !launch.store_file.empty();
+  if (!by_file && shape.world_size() > 1) {
+    std::string address = AddressForPeers(launch, *state->store, options.rendezvous_timeout);
+    if (state->options.host.empty()) state->options.host = std::move(address);
+  } else if (state->options.host.empty() && by_file) {
+    state->options.host = kLoopback;
   }
   DeviceMesh mesh = Join(std::move(state), launch.local_rank);
   if (shape.world_size() > 1) mesh.state_->root->add(OpenKey(launch.rank), 1);

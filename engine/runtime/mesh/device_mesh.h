@@ -48,9 +48,9 @@ struct MeshOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   // The longest wait for the other ranks to join the store and the groups.
   std::chrono::milliseconds rendezvous_timeout = std::chrono::minutes(5);
-  // The address at which peers reach this process, for Gloo. Empty: 127.0.0.1 if the ranks meet in a file or at a
-  // loopback address, else the machine's own name. A network interface in GLOO_SOCKET_IFNAME takes precedence over all
-  // of these.
+  // The address at which peers reach this process, for Gloo. Empty: 127.0.0.1 if the ranks meet in a file; over TCP the
+  // address from which this process reaches the store; over a given store (FromStore) the machine's own name. A network
+  // interface in GLOO_SOCKET_IFNAME takes precedence over all of these.
   std::string host = {};
 };
 

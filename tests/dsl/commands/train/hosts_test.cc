@@ -1,0 +1,156 @@
+// Ranks on two hosts: network namespaces that a cable joins, each with its own addresses, loopback and names. The ranks
+// find each other without a variable that names an address or an interface. Needs root and iproute2.
+#include <catch2/catch.hpp>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "tests/dsl/commands/train/runs.h"
+#include "tests/support/free_port.h"
+#include "tests/support/paths.h"
+#include "tests/support/process.h"
+#include "tests/support/skip.h"
+
+namespace moonshard::test {
+namespace {
+
+using Catch::Contains;
+
+// Two hosts, "a" and "b", with the addresses 10.83.0.1 and .2, fd83::1 and ::2.
+class Hosts {
+ public:
+  Hosts() {
+    for (const char* place : {"/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"}) {
+      if (ip_.empty() && std::filesystem::exists(place)) ip_ = place;
+    }
+    if (ip_.empty() || geteuid() != 0) return;
+    made_ = Ip({"netns", "add", Name("a")}) && Ip({"netns", "add", Name("b")}) &&
+            Ip({"-n", Name("a"), "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", Name("b")});
+    for (const std::string host : {"a", "b"}) {
+      const std::string number = host == "a" ? "1" : "2";
+      made_ = made_ && Ip({"-n", Name(host), "link", "set", "lo", "up"}) &&
+              Ip({"-n", Name(host), "link", "set", "cable", "up"}) &&
+              Ip({"-n", Name(host), "addr", "add", "10.83.0." + number + "/24", "dev", "cable"}) &&
+              Ip({"-n", Name(host), "addr", "add", "fd83::" + number + "/64", "dev", "cable", "nodad"});
+    }
+  }
+  ~Hosts() {
+    if (ip_.empty() || geteuid() != 0) return;
+    for (const std::string host : {"a", "b"}) {
+      Ip({"netns", "del", Name(host)});
+      std::filesystem::remove_all(NamesFolder(host));
+    }
+  }
+  Hosts(const Hosts&) = delete;
+  Hosts& operator=(const Hosts&) = delete;
+
+  bool made() const { return made_; }
+  // What `host` knows a name as, beside its loopback.
+  void SetName(const std::string& host, const std::string& name, const std::string& address) const {
+    std::filesystem::create_directories(NamesFolder(host));
+    std::ofstream(NamesFolder(host) / "hosts") << "127.0.0.1 localhost\n" << address << " " << name << "\n";
+  }
+  bool Ip(const Words& words) const { return RunExecutable(ip_, words).code == 0; }
+  std::string Name(const std::string& host) const { return "moonshard-" + std::to_string(getpid()) + "-" + host; }
+
+  // The rank of two that runs on `host`.
+  std::unique_ptr<Process> Start(const std::string& host, int rank, const std::string& master, const std::string& port,
+                                 const Words& words, const Words& variables = {}) const {
+    Words all = {"netns", "exec", Name(host), RankExecutablePath()};
+    all.insert(all.end(), words.begin(), words.end());
+    Words set = {"RANK=" + std::to_string(rank), "LOCAL_RANK=0",          "WORLD_SIZE=2",
+                 "LOCAL_WORLD_SIZE=1",           "MASTER_ADDR=" + master, "MASTER_PORT=" + port};
+    set.insert(set.end(), variables.begin(), variables.end());
+    return std::make_unique<Process>(ip_, all, set);
+  }
+
+ private:
+  std::filesystem::path NamesFolder(const std::string& host) const { return "/etc/netns/" + Name(host); }
+
+  std::string ip_;
+  bool made_ = false;
+};
+
+// Null, with a skip, where this machine cannot have them.
+std::unique_ptr<Hosts> TwoHosts() {
+  auto hosts = std::make_unique<Hosts>();
+  if (hosts->made()) return hosts;
+  Skip("two hosts need root, network namespaces and iproute2");
+  return nullptr;
+}
+
+void ExpectDone(const std::unique_ptr<Process>& zero, const std::unique_ptr<Process>& one) {
+  const Outcome first = zero->Wait(120);
+  const Outcome second = one->Wait(120);
+  INFO(first.ToText());
+  INFO(second.ToText());
+  CHECK(first.code == 0);
+  CHECK(second.code == 0);
+  CHECK(second.err.empty());
+}
+
+TEST_CASE("ranks on two hosts find each other by the address of the first") {
+  const auto hosts = TwoHosts();
+  if (!hosts) return;
+  // A name that the first host itself resolves to its loopback, as Debian's /etc/hosts does with the machine's name.
+  hosts->SetName("a", "first-host", "127.0.1.1");
+  hosts->SetName("b", "first-host", "10.83.0.1");
+  const auto [master, variable] = GENERATE(table<std::string, std::string>({
+      {"10.83.0.1", ""},
+      {"fd83::1", ""},
+      {"first-host", ""},
+      {"10.83.0.1", "GLOO_SOCKET_IFNAME=cable"},
+  }));
+  INFO(master << " " << variable);
+  const ScratchFolder folder;
+  const std::string port = FreePort();
+  const std::string out = folder / "out.safetensors";
+  const Words words = {"eval",     kModel, "--mesh", "tp=2", "--input", kModel + "/inputs_1.safetensors",
+                       "--output", out,    "--grads"};
+  const Words variables = variable.empty() ? Words{} : Words{variable};
+  const auto zero = hosts->Start("a", 0, master, port, words, variables);
+  const auto one = hosts->Start("b", 1, master, port, words, variables);
+  ExpectDone(zero, one);
+  CHECK(RunExecutable(ExecutablePath(), {"compare", out, kModel + "/expected_1.safetensors"}).code == 0);
+}
+
+TEST_CASE("ranks on two hosts that have IPv6 alone find each other") {
+  const auto hosts = TwoHosts();
+  if (!hosts) return;
+  for (const std::string host : {"a", "b"}) {
+    REQUIRE(hosts->Ip({"-n", hosts->Name(host), "-4", "addr", "flush", "dev", "cable"}));
+    REQUIRE(hosts->Ip({"-n", hosts->Name(host), "-4", "addr", "flush", "dev", "lo"}));
+  }
+  const ScratchFolder folder;
+  const std::string port = FreePort();
+  const std::string out = folder / "out.safetensors";
+  const Words words = {"eval",     kModel, "--mesh", "tp=2", "--input", kModel + "/inputs_1.safetensors",
+                       "--output", out,    "--grads"};
+  const auto zero = hosts->Start("a", 0, "fd83::1", port, words);
+  const auto one = hosts->Start("b", 1, "fd83::1", port, words);
+  ExpectDone(zero, one);
+  CHECK(RunExecutable(ExecutablePath(), {"compare", out, kModel + "/expected_1.safetensors"}).code == 0);
+}
+
+TEST_CASE("a model trains on two hosts as on one") {
+  const auto hosts = TwoHosts();
+  if (!hosts) return;
+  const ScratchFolder folder;
+  const std::string port = FreePort();
+  const auto words = [&](const std::string& log) {
+    return TrainWords(folder, {"--mesh", "tp=2", "--steps", "6", "--log", folder / log});
+  };
+  const auto zero = hosts->Start("a", 0, "10.83.0.1", port, words("two.jsonl"));
+  const auto one = hosts->Start("b", 1, "10.83.0.1", port, words("two.jsonl"));
+  ExpectDone(zero, one);
+  CHECK(RunTraining(words("one.jsonl")).code == 0);
+  CHECK(Losses(folder / "two.jsonl") == Losses(folder / "one.jsonl"));
+  CHECK(Losses(folder / "two.jsonl").size() == 6);
+}
+
+}  // namespace
+}  // namespace moonshard::test
