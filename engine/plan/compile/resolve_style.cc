@@ -14,7 +14,10 @@
 #include "engine/plan/compile/resolve_style.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <ranges>
+#include <string_view>
 
 #include "engine/core/base/text.h"
 #include "engine/layout/redistributions.h"
@@ -85,14 +88,25 @@ void FillOutputHeads(int64_t heads, std::optional<Redistribution>& move) {
   }
 }
 
+// Whether `dim` of an output are the features, along which late parameters are added: the channels of a convolution,
+// whose output is [batch, channels, N positions] for a weight [out, in / groups, N sizes], and the last dim of others.
+bool IsFeatures(const Landing& landing, int dim) {
+  constexpr std::array<std::string_view, 3> kConvolutions = {"Conv1d", "Conv2d", "Conv3d"};
+  const auto positions = std::ranges::find(kConvolutions, landing.module->kind) - kConvolutions.begin() + 1;
+  const auto weight = std::ranges::find(*landing.signature, "weight", &Parameter::name);
+  const bool convolves = positions <= std::ssize(kConvolutions) && weight != landing.signature->end() &&
+                         std::ssize(weight->shape) == positions + 2;
+  return convolves ? dim == 1 || dim == -positions - 1 : dim == -1;
+}
+
 // A late parameter, which has one size for each feature, is added to what leaves the module: to shards of the features
 // its own shards, to other shards and to what is shared all of it, with gradients that are terms of a sum then.
-Placement LatePlacement(const Style& style) {
+Placement LatePlacement(const Style& style, const Landing& landing) {
   Placement late;
   if (style.outputs.empty() || !style.outputs[0]) return late;
   for (MeshAxis axis : kMeshAxes) {
     const Layout& leaves = style.outputs[0]->to[axis];
-    if (leaves.is_shard() && leaves.dim == -1) {
+    if (leaves.is_shard() && IsFeatures(landing, leaves.dim)) {
       late[axis] = leaves;
       late[axis].dim = 0;
       late[axis].zigzag = false;  // an error of the output
@@ -145,7 +159,7 @@ void ResolveParams(const Style& style, const Landing& landing, const MeshShape& 
     const bool named = params.contains(parameter.name) || style.vectors.contains(parameter.name);
     const Placement* said = style.PlacementOf(landing.module->kind, parameter.name, parameter.shape.size());
     if (std::ranges::find(style.after, parameter.name) != style.after.end()) {
-      placement = named && said != nullptr ? *said : LatePlacement(style);
+      placement = named && said != nullptr ? *said : LatePlacement(style, landing);
     } else if (said != nullptr && (named || !parameter.is_buffer)) {
       placement = *said;
     } else if (const int64_t weight = WeightOfScales(*landing.signature, i); weight >= 0) {

@@ -54,6 +54,7 @@
 #include "engine/runtime/apply/units.h"
 #include "engine/runtime/collective/store_group.h"
 #include "engine/runtime/nn/defer_init.h"
+#include "engine/runtime/nn/late_parameter.h"
 #include "engine/runtime/redistribute/gradient_sum.h"
 
 namespace moonshard {
@@ -159,8 +160,8 @@ class Applier {
     std::vector<std::pair<Hookable*, std::shared_ptr<Boundary>>> made;
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       if (s_.plan.StepsOf(m).empty() || s_.live.hooks[m] == nullptr) continue;
-      std::vector<at::Tensor> late;
-      for (const std::string& name : LateParameters(m)) late.push_back(TensorAt(m, name));
+      std::vector<Late> late;
+      for (const std::string& name : LateParameters(m)) late.push_back({TensorAt(m, name), LateDimOf(m, name)});
       made.emplace_back(s_.live.hooks[m], MakeBoundary(parts, m, std::move(redistributions_[m]), std::move(late)));
     }
     for (auto& [hook, boundary] : made) hook->SetBoundary(std::move(boundary));  // fails nowhere
@@ -182,6 +183,11 @@ class Applier {
     return {};
   }
 
+  int64_t LateDimOf(size_t m, const std::string& name) const {
+    const auto* adds = dynamic_cast<const nn::AddsAlong*>(s_.live.modules[m]);
+    return adds == nullptr ? -1 : adds->LateDim(name);
+  }
+
   // Requests what modules must do differently under the plan (HoldBack, SetLocalRows). Both change the meaning of the
   // next forward, so they come after all checks and have an undo. Refusals are collected over all modules before
   // anything is thrown. With tp=1 a lookup has all rows and stays as it is.
@@ -189,13 +195,18 @@ class Applier {
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
       Hookable* hook = s_.live.hooks[m];
       for (const std::string& name : LateParameters(m)) {
-        if (hook->HoldBack(name)) {
+        if (const int64_t dim = LateDimOf(m, name); dim >= 0) {
+          Refuse(m, "adds parameter '" + name + "' along dim " + std::to_string(dim),
+                 "a class whose LateDim returns a dim that is counted from the end: -1 is the last");
+        } else if (hook->HoldBack(name)) {
           undo_.emplace_back([hook, name] { hook->ReleaseBack(name); });
         } else {
           Refuse(
               m,
               "cannot leave parameter '" + name + "' out of its forward; the plan adds it after the output is reduced",
-              "moonshard::nn::Linear, or a class with bool HoldBack(std::string_view)");
+              "moonshard::nn::Linear, Conv1d, Conv2d or Conv3d (with padding_mode zeros), or a class with bool "
+              "HoldBack(std::string_view), which adds the parameter along the last dim, or along the dim that its "
+              "LateDim returns (moonshard::nn::AddsAlong)");
         }
       }
       if (!s_.plan.StepsOf(m).local_rows) continue;

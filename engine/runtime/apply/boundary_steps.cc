@@ -28,6 +28,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "engine/core/base/check.h"
+#include "engine/core/base/text.h"
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/context_parallel.h"
 #include "engine/plan/compile/local_shape.h"
@@ -285,14 +286,21 @@ class TrainedAdapterRunner final : public CallRunner {
 
 // A rowwise bias. In the forward of each rank it would be added once per rank, and the reduction would sum it as often;
 // so it is added here, behind the redistribution of the output: y = sum over ranks (x_r w_r) + b, and not sum (x_r w_r
-// + b), which has ranks * b.
+// + b), which has ranks * b. The check is what broadcasting would hide: a parameter of one element, or a result of one.
 class AddParametersStep final : public BoundaryStep {
  public:
-  explicit AddParametersStep(std::vector<at::Tensor> late) : late_(std::move(late)) {}
+  AddParametersStep(std::vector<Late> late, std::string path) : late_(std::move(late)), path_(std::move(path)) {}
   void Leave(State* /*state*/, std::span<const TensorSlot> results) override {
     for (const TensorSlot& slot : results) {
       if (slot.position != 0 || !slot.tensor->defined()) continue;
-      for (const at::Tensor& parameter : late_) {
+      for (const Late& late : late_) {
+        if (!Fits(late, *slot.tensor)) RefuseSizes(late, *slot.tensor);
+        at::Tensor parameter = late.tensor;
+        if (late.dim < -1) {
+          std::vector<int64_t> sizes = parameter.sizes().vec();
+          sizes.insert(sizes.end(), static_cast<size_t>(-1 - late.dim), 1);
+          parameter = parameter.view(sizes);
+        }
         // Under autocast the output is narrower than the parameter, and the sum has the output's type, as in a forward.
         const c10::ScalarType type = slot.tensor->scalar_type();
         *slot.tensor = at::add(*slot.tensor, parameter.scalar_type() == type ? parameter : parameter.to(type));
@@ -301,7 +309,28 @@ class AddParametersStep final : public BoundaryStep {
   }
 
  private:
-  std::vector<at::Tensor> late_;
+  // Along the last dim a parameter may be broadcast; only the result may not be.
+  static bool Fits(const Late& late, const at::Tensor& result) {
+    const int64_t behind = -1 - late.dim;
+    if (late.tensor.dim() + behind > result.dim()) return false;
+    for (int64_t i = 1; i <= late.tensor.dim(); ++i) {
+      const int64_t size = late.tensor.size(-i);
+      if (size != result.size(-i - behind) && (behind > 0 || size != 1)) return false;
+    }
+    return true;
+  }
+  [[noreturn]] void RefuseSizes(const Late& late, const at::Tensor& result) const {
+    Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, "a parameter that is added after the output of '" + path_ +
+                                                                 "' is reduced has other sizes than the output");
+    d.path = path_;
+    d.declared = "a parameter of shape " + ShapeToString(late.tensor.sizes().vec()) + " along dim " +
+                 std::to_string(late.dim) + " of an output of shape " + ShapeToString(result.sizes().vec());
+    d.required = "equal sizes on each rank: a layout of the parameter that is the output's along that dim";
+    throw PlanError({std::move(d)});
+  }
+
+  std::vector<Late> late_;
+  std::string path_;
 };
 
 // Walks the steps of a module and makes an object of each. A step of `leave` that ends one of `enter` is that one's
@@ -310,7 +339,7 @@ class AddParametersStep final : public BoundaryStep {
 class BoundaryMaker {
  public:
   BoundaryMaker(const BoundaryParts& parts, size_t module, std::vector<TensorRedistribution> redistributions,
-                std::vector<at::Tensor> late)
+                std::vector<Late> late)
       : parts_(parts),
         plan_(parts.plan),
         module_(module),
@@ -369,7 +398,7 @@ class BoundaryMaker {
                    path_, parts_.loads);
       case StepKind::kShareResults: return std::make_shared<ShareResultsStep>();
       case StepKind::kNeedGradient: return std::make_shared<NeedGradientStep>();
-      case StepKind::kAddParameters: return std::make_shared<AddParametersStep>(std::move(late_));
+      case StepKind::kAddParameters: return std::make_shared<AddParametersStep>(std::move(late_), path_);
       case StepKind::kRingAttention: return nullptr;  // the enclosing module has it (Hookable::SetRing)
       case StepKind::kRecompute:
       case StepKind::kReturnTokens:
@@ -455,7 +484,7 @@ class BoundaryMaker {
   const ModuleSteps& steps_;
   std::vector<TensorRedistribution> redistributions_;
   size_t redistributed_ = 0;
-  std::vector<at::Tensor> late_;
+  std::vector<Late> late_;
   std::shared_ptr<ExchangeStep> exchange_;  // null: the module sends no tokens
   std::vector<int> entered_;                // by step of `enter`: index into out_.enter; -1: it has no object
   Boundary::Steps out_;
@@ -516,8 +545,7 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
 }
 
 std::shared_ptr<Boundary> MakeBoundary(const BoundaryParts& parts, size_t module,
-                                       std::vector<TensorRedistribution> redistributions,
-                                       std::vector<at::Tensor> late) {
+                                       std::vector<TensorRedistribution> redistributions, std::vector<Late> late) {
   return BoundaryMaker(parts, module, std::move(redistributions), std::move(late)).Make();
 }
 

@@ -55,10 +55,17 @@ struct BoundaryParts {
   bool own_inputs = false;                    // HasOwnInputs(plan)
 };
 
+// A parameter that a module leaves out of its forward (Hookable::HoldBack). Its last dim runs along dim `dim` of the
+// first result, counted from the end (nn::AddsAlong).
+struct Late {
+  at::Tensor tensor;
+  int64_t dim = -1;
+};
+
 // Returns the boundary of a module that has steps. `redistributions`: the result of MakeRedistributions. `late`: the
-// parameters that the module leaves out of its forward (Hookable::HoldBack); the boundary adds them to the first
-// result.
+// boundary adds them to the first result. A call throws PlanError kStyleDoesNotFit where a shard of the result has
+// other sizes along a late parameter than this rank's shard of the parameter.
 std::shared_ptr<Boundary> MakeBoundary(const BoundaryParts& parts, size_t module,
-                                       std::vector<TensorRedistribution> redistributions, std::vector<at::Tensor> late);
+                                       std::vector<TensorRedistribution> redistributions, std::vector<Late> late);
 
 }  // namespace moonshard

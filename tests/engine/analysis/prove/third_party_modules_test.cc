@@ -10,7 +10,9 @@
 
 #include "engine/analysis/prove/type_scope.h"
 #include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/nn/conv.h"
 #include "engine/runtime/nn/hook.h"
+#include "engine/runtime/nn/late_parameter.h"
 #include "engine/runtime/nn/linear.h"
 #include "tests/engine/analysis/prove/step.h"
 #include "tests/support/styles.h"
@@ -300,6 +302,58 @@ TEST_CASE("a convolution is typed along batch and channels") {
   REQUIRE(!bias.faults.empty());
   // `after` adds along the last dim, a bias of channels is not there.
   CHECK(bias.faults.front().suggested_fix == SuggestedFix::kUnknown);
+}
+
+// x [B, 6, 8, 8] -> [B, 6, 8, 8].
+template <class Down>
+struct LateChannelsImpl : torch::nn::Module {
+  LateChannelsImpl() {
+    up = register_module("up", nn::Conv2d(torch::nn::Conv2dOptions(6, 4, 3).padding(1)));
+    down = register_module("down", Down(torch::nn::Conv2dOptions(4, 6, 3).padding(1)));
+  }
+  at::Tensor forward(const at::Tensor& x) { return down(at::gelu(up(x))); }
+  nn::Conv2d up = nullptr;
+  Down down = nullptr;
+};
+
+// A convolution of the user's: what else its forward does with the bias is not known.
+struct OwnConvolutionImpl : torch::nn::Conv2dImpl, nn::AddsAlong {
+  using torch::nn::Conv2dImpl::Conv2dImpl;
+  at::Tensor forward(const at::Tensor& x) { return torch::conv2d(x, weight, held ? at::Tensor() : bias, 1, 1); }
+  bool HoldBack(std::string_view) { return held = true; }
+  int64_t LateDim(std::string_view) const override { return -3; }
+  bool held = false;
+};
+MOONSHARD_MODULE(OwnConvolution);
+
+template <class Down>
+Proof ProveLateChannels(const Layout& leaves) {
+  Style up = ColwiseStyle();
+  up.outputs = {Redistribution{Layout::Shard(1), Layout::Shard(1)}};
+  Style down = RowwiseStyle(leaves);
+  down.inputs = {Redistribution{Layout::Shard(1), Layout::Shard(1)}};
+  return ProveAtTwoSizes(
+      MeshShape::Parse("tp=2").ValueOrThrow(), [&](const DeviceMesh& mesh, const TypeOptions& options) {
+        auto net = std::make_shared<LateChannelsImpl<Down>>();
+        const auto applied = ParallelizeModule(*net, PlanOfRules("late", {{"up", up}, {"down", down}}), mesh);
+        TypeScope scope(*applied, options);
+        const at::Tensor loss = net->forward(torch::ones({2, 6, 8, 8})).square().mean();
+        scope.Loss(loss);
+        loss.backward();
+        return scope.Finish();
+      });
+}
+
+TEST_CASE("a bias that is added along the channels after the reduction is proven of moonshard's convolutions alone") {
+  const Proof right = ProveLateChannels<nn::Conv2d>(Layout::Replicate());
+  INFO(ToText(right));
+  CHECK(right.holds());
+  const Proof own = ProveLateChannels<OwnConvolution>(Layout::Replicate());
+  INFO(ToText(own));
+  CHECK(own.faults.empty());
+  CHECK_FALSE(own.holds());
+  REQUIRE(!own.unproven.empty());
+  CHECK(own.unproven.begin()->first.find("'OwnConvolution' is added after the forward") != std::string::npos);
 }
 
 // A forward between a colwise and a rowwise layer: h [2, 5, kWidth / tp] is this rank's shard of the features.

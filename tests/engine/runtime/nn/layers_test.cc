@@ -1,5 +1,6 @@
 // The drop-in layers: the same as torch::nn unsharded, and right on shards.
 #include <torch/nn/functional/normalization.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
@@ -7,6 +8,7 @@
 #include <torch/utils.h>
 #include <catch2/catch.hpp>
 
+#include "engine/runtime/nn/conv.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "engine/runtime/nn/embedding.h"
 #include "engine/runtime/nn/linear.h"
@@ -63,6 +65,40 @@ TEST_CASE("unsharded layers equal torch's") {
   CheckSame<ms::Embedding, torch::nn::Embedding>(torch::nn::EmbeddingOptions(11, 6), ids);
   CheckSame<ms::Embedding, torch::nn::Embedding>(torch::nn::EmbeddingOptions(11, 6).padding_idx(-2), ids);
   CheckSame<ms::Embedding, torch::nn::Embedding>(torch::nn::EmbeddingOptions(11, 6).max_norm(0.5), ids);
+}
+
+TEST_CASE("unsharded convolutions equal torch's") {
+  torch::manual_seed(1);
+  using One = torch::nn::Conv1dOptions;
+  using Two = torch::nn::Conv2dOptions;
+  CheckSame<ms::Conv1d, torch::nn::Conv1d>(One(6, 4, 3).stride(2).padding(1), torch::randn({3, 6, 7}));
+  CheckSame<ms::Conv1d, torch::nn::Conv1d>(One(6, 4, 3).padding(torch::kSame).groups(2), torch::randn({6, 7}));
+  CheckSame<ms::Conv1d, torch::nn::Conv1d>(One(6, 4, 3).padding(1).padding_mode(torch::kCircular),
+                                           torch::randn({3, 6, 7}));
+  CheckSame<ms::Conv2d, torch::nn::Conv2d>(Two(6, 4, {3, 2}).dilation(2), torch::randn({3, 6, 7, 5}));
+  CheckSame<ms::Conv3d, torch::nn::Conv3d>(torch::nn::Conv3dOptions(6, 4, 2), torch::randn({2, 6, 3, 4, 5}));
+
+  const Tensor x = torch::randn({2, 6, 7});
+  ms::Conv1d late(One(6, 4, 3).padding(torch::kSame).groups(2).stride(1));
+  const Tensor full = late(x);
+  REQUIRE(late->HoldBack("bias"));
+  REQUIRE(late->LateDim("bias") == -2);
+  CHECK(Near(late(x) + late->bias.view({4, 1}), full));
+  CHECK_FALSE(Near(late(x), full));
+  late->ReleaseBack("bias");
+  CHECK(torch::equal(late(x), full));
+  CHECK_FALSE(late->HoldBack("weight"));
+  CHECK_FALSE(ms::Conv1d(One(6, 4, 3).bias(false))->HoldBack("bias"));
+  CHECK_FALSE(ms::Conv1d(One(6, 4, 3).padding_mode(torch::kReflect))->HoldBack("bias"));
+
+  const ms::DeferInit defer;
+  const ms::Conv2d deferred(Two(6, 4, {3, 2}).groups(2).padding(torch::kSame));
+  CHECK(deferred->weight.is_meta());
+  CHECK(deferred->weight.sizes() == std::vector<int64_t>{4, 3, 3, 2});
+  CHECK(deferred->bias.sizes() == std::vector<int64_t>{4});
+  CHECK(deferred->options.groups() == 2);
+  CHECK(deferred->options.in_channels() == 6);
+  CHECK_THROWS_WITH(ms::Conv1d(One(6, 4, 3).groups(4)), Catch::Contains("divisible by groups"));
 }
 
 TEST_CASE("a linear layer follows the shards that its parameters hold") {
