@@ -512,11 +512,16 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
     int64_t version = -1;
     bool rises = false;
     const void* storage = StorageOf(output);
+    // The operand that the result is, else the last one in its memory: chunks of one memory may count their own writes.
+    const Operand* of = nullptr;
     for (const Operand& operand : call.operands) {
       if (storage == nullptr || operand.storage != storage) continue;
-      version = operand.version;  // a view counts the writes of what it is a view of
-      rises = entry.writes;
       computes = computes && entry.writes;
+      if (of == nullptr || of->tensor != output.unsafeGetTensorImpl()) of = &operand;
+    }
+    if (of != nullptr) {
+      version = of->version;  // a view counts the writes of what it is a view of
+      rises = entry.writes;
     }
     if (leaves_.contains(output.unsafeGetTensorImpl())) continue;
     SetType(output, call.types[i], version, rises);

@@ -142,6 +142,16 @@ TEST_CASE("the gradient of what was written into a view") {
   CHECK(one.checker.unproven().empty());
 }
 
+// As a GRU cell writes them: each chunk counts its own writes.
+TEST_CASE("a chunk that is written with another chunk of its memory keeps its type") {
+  OneAxis one;
+  CHECK(one.Of([] {
+    const std::vector<at::Tensor> chunks = (Same({4, 6}) * 1).unsafe_chunk(3, 1);
+    const at::Tensor reset = chunks[0].add_(1).sigmoid_();
+    return chunks[2].mul_(reset) * 1;
+  }) == "shared");
+}
+
 TEST_CASE("an operator without a rule is unproven by name, unless all is the same on every rank") {
   OneAxis one;
   {
