@@ -11,6 +11,7 @@
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/dtype/scalar_type.h"
+#include "engine/runtime/sharded_model/buffers.h"
 
 namespace moonshard {
 namespace {
@@ -111,9 +112,12 @@ at::Tensor GatherFull(const AppliedPlan& model, const LiveParameter& parameter, 
 }
 
 std::map<std::string, at::Tensor> FullState(const AppliedPlan& model) {
+  const std::map<size_t, at::Tensor> settled = SettledBuffers(model);
   std::map<std::string, at::Tensor> out;
-  for (const LiveParameter& parameter : model.parameters()) {
-    out[parameter.path] = GatherFull(model, parameter, parameter.tensor);
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    const LiveParameter& parameter = model.parameters()[i];
+    const auto buffer = settled.find(i);
+    out[parameter.path] = GatherFull(model, parameter, buffer == settled.end() ? parameter.tensor : buffer->second);
   }
   return out;
 }

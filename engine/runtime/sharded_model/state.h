@@ -14,13 +14,17 @@ namespace moonshard {
 // handles, not copies.
 std::map<std::string, at::Tensor> LocalState(const AppliedPlan& model);
 
-// Returns the full tensors of parameters and buffers by path, on every rank, as copies on the CPU. Collective. For a
-// model that does not fit on one rank, gather one parameter at a time with GatherFull.
+// Returns the full tensors of parameters and buffers by path, as copies on the CPU: the same tensors on every rank. A
+// buffer whose values differ between ranks that hold it, such as a running statistic of each rank's own rows, has the
+// value of the first rank (buffers.h). The parameters of ranks that drifted apart are not made
+// equal (FindDrift, replicas.h), nor are the models of ApplyOptions::independent_replicas. Collective. For a model that
+// does not fit on one rank, gather one parameter at a time with GatherFull.
 std::map<std::string, at::Tensor> FullState(const AppliedPlan& model);
 
 // Returns the full tensor of `shard`, on the CPU of every rank. `shard` has the placement of `parameter`: it is the
 // parameter itself, its gradient, or an optimizer state. Collective over every axis that the plan uses, and counted in
-// counts(). An undefined shard counts as zeros; the result is undefined if the shard is undefined on every rank.
+// counts(). An undefined shard counts as zeros; the result is undefined if the shard is undefined on every rank. A
+// tensor that the plan does not shard is this rank's own, which may differ between ranks (buffers.h).
 at::Tensor GatherFull(const AppliedPlan& model, const LiveParameter& parameter, const at::Tensor& shard);
 
 // Writes tensors to one safetensors file, under their names. The file is complete or absent. Not collective: FullState
