@@ -1,9 +1,9 @@
 // A handler may do nothing but write a flag: it can interrupt any function, also the allocator or a collective. The
 // loop reads the flag between steps, where the state is consistent and can be saved. A step that waits for a peer may
-// not end, and then the loop does not come to read it: the alarm, or a second signal, ends the process from the handler.
-// _exit, write, alarm and clock_gettime are safe there, exit is not. What was saved before is complete: a save is
-// renamed to its name when it is whole. System calls that are interrupted continue (SA_RESTART), so that a signal does
-// not turn into an error of a read or of a socket.
+// not end, and then the loop does not come to read it: the alarm, or a second signal, ends the process from the
+// handler. _exit, write, alarm and clock_gettime are safe there, exit is not. What was saved before is complete: a save
+// is renamed to its name when it is whole. System calls that are interrupted continue (SA_RESTART), so that a signal
+// does not turn into an error of a read or of a socket.
 #include "dsl/commands/train/stop.h"
 
 #include <unistd.h>

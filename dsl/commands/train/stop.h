@@ -8,9 +8,9 @@
 
 namespace moonshard {
 
-// While an object exists, the first of these signals ends the process at once, as long as Begin was not called: there is
-// nothing to save while ranks join and load. After Begin the first signal is recorded and does not end the process. The
-// process then ends at once:
+// While an object exists, the first of these signals ends the process at once, as long as Begin was not called: there
+// is nothing to save while ranks join and load. After Begin the first signal is recorded and does not end the process.
+// The process then ends at once:
 //   - at a second SIGINT, or at another signal that comes a second later or more (a launcher may send one stop twice);
 //   - when it made no progress for `grace` after the first signal, unless Heard was called: a step does not end where a
 //     peer is gone or hangs. A line on stderr says so.

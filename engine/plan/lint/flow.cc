@@ -111,8 +111,10 @@ ModuleGroup Flow::MakeGroup(size_t module) const {
   group.signature = &plan_.tree->parameters(first);
   group.matrix = first.adapts < 0 && std::ranges::any_of(*group.signature, IsMatrix);
   group.embedding = first.kind == "Embedding";
-  group.convolution = std::ranges::any_of(*group.signature, [](const Parameter& parameter) {
-    return parameter.name == "weight" && parameter.shape.size() > 2 && !parameter.is_buffer;
+  // Stacked experts have weights of three dims too.
+  const size_t fewest = first.kind.find("Conv") != std::string::npos ? 3 : 4;
+  group.convolution = std::ranges::any_of(*group.signature, [&](const Parameter& parameter) {
+    return parameter.name == "weight" && parameter.shape.size() >= fewest && !parameter.is_buffer;
   });
   group.transposed = first.kind.find("Transpose") != std::string::npos;
   return group;
@@ -166,8 +168,8 @@ int Flow::CutOfWeight(const ModuleGroup& group) const {
   return cut.is_shard() && cut.owner < 0 ? cut.dim : -1;
 }
 
-// The weight of a convolution is [out, in, kernel...], of a transposed one [in, out, kernel...]. A depthwise convolution
-// has one input channel for each output channel, so that shards of its rows take shards and leave shards.
+// The weight of a convolution is [out, in, kernel...], of a transposed one [in, out, kernel...]. A depthwise
+// convolution has one input channel for each output channel, so that shards of its rows take shards and leave shards.
 bool Flow::CutOfChannels(const ModuleGroup& group, bool output) const {
   const auto weight = std::ranges::find(*group.signature, "weight", &Parameter::name);
   if (!group.convolution || weight == group.signature->end()) return false;

@@ -25,7 +25,7 @@ struct ModuleGroup {
   const ModuleTree::Signature* signature = nullptr;
   bool matrix = false;  // owns a parameter of two or more dims; buffers do not count
   bool embedding = false;
-  bool convolution = false;  // owns a `weight` of more than two dims; its features are channels, in dim 1
+  bool convolution = false;  // by its kind and the dims of its `weight`; its features are channels, in dim 1
   bool transposed = false;   // of a convolution: the weight is [in, out, kernel...]
   int layers = -1;           // in a Flow by layers: the number of the layer's kind; -1 outside of all layers
 

@@ -104,9 +104,9 @@ StorePtr OpenStore(const Launch& launch, const MeshOptions& options) {
   });
 }
 
-// The address that a rank offers to its peers is the one from which it reaches the store. On the machine that serves the
-// store this may be the loopback, since the machine's own name often stands for it; its address is then the one at which
-// a rank of another machine reaches the store. So all ranks write that down.
+// The address that a rank offers to its peers is the one from which it reaches the store. On the machine that serves
+// the store this may be the loopback, since the machine's own name often stands for it; its address is then the one at
+// which a rank of another machine reaches the store. So all ranks write that down.
 std::string AddressForPeers(const Launch& launch, c10d::Store& store, std::chrono::milliseconds timeout) {
   return Rendezvous("the addresses of the ranks", [&]() -> std::string {
     const auto key = [](int64_t rank) { return "moonshard/store_reached_at/" + std::to_string(rank); };

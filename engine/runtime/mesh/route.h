@@ -1,6 +1,6 @@
-// Route: the addresses of the two ends of a connection from this machine to another, as the system's routes choose them.
-// A machine may have several addresses, and its name may stand for its loopback; the address from which it reaches the
-// store of the ranks is one under which the others reach it.
+// Route: the addresses of the two ends of a connection from this machine to another, as the system's routes choose
+// them. A machine may have several addresses, and its name may stand for its loopback; the address from which it
+// reaches the store of the ranks is one under which the others reach it.
 #pragma once
 
 #include <cstdint>
