@@ -72,8 +72,8 @@ struct Proof {
   // with the step at cp=1; true if there is one rank of each.
   bool sizes_compared = false;
   std::vector<std::string> sizes_not_compared;  // sizes and numbers that were not compared, with the reason
-  // Whether the plan places a parameter on one rank alone (an expert): this rank computes with the parameter as at
-  // tp=1, and the other ranks hold no part of the parameter.
+  // Whether the plan places a parameter, or an input or output of a module, on one rank of tp alone (an expert): this
+  // rank computes with it as at tp=1, and the other ranks hold no part of it.
   bool has_owners = false;
   bool loss_checked = false;  // TypeScope::Loss checked that the loss is replicated along tp
   // Wrongly declared layouts at boundaries that redistribute nothing. No number depends on such a declaration, so it is

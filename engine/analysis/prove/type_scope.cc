@@ -21,9 +21,9 @@
 // have none: with a layout fault in the forward most sizes behind it are wrong too, and would bury the cause.
 //
 // Why one rank suffices. A rule computes with layouts, with the indices of all ranks (index_map.h) and with this rank's
-// sizes. A shard that one rank owns is the exception: the owner holds the whole dim, whichever it is, and a wrong dim
-// shows on the others. Where ranks run different operators (an expert without tokens) the proof is of the rank that it
-// ran for.
+// sizes. A shard that one rank owns is the exception: the owner holds the whole dim, whichever it is, and a wrong dim,
+// or values where there should be zeros (types/of_owner.h), show on the others. Where ranks run different operators (an
+// expert without tokens) the proof is of the rank that it ran for.
 #include "engine/analysis/prove/type_scope.h"
 
 #include <algorithm>
@@ -202,7 +202,10 @@ struct TypeScope::State final : CallObserver {
       const std::vector<int64_t> local = LocalShape(full, gathered, applied.plan().mesh, applied.mesh().rank());
       int64_t size = -1;
       if (layout.is_shard()) size = full[static_cast<size_t>(layout.dim)];
-      type.push_back(TypeOfLayout(layout, local, size, axis.ranks, axis.rank));
+      // A rank without elements of the factors of an adapter computes with them in other shapes (nn/low_rank.h).
+      const bool factor = layout.owner >= 0 && applied.plan().LayoutsOf(parameter.ref.module).factors;
+      type.push_back(factor ? AxisType::OfOwner(layout.owner)
+                            : TypeOfLayout(layout, local, size, axis.ranks, axis.rank));
       if (type.back().is_shard() && elsewhere) {
         type.back().length = 0;
         for (int64_t& part : type.back().parts) part = 0;
@@ -378,6 +381,18 @@ struct TypeScope::State final : CallObserver {
     }
   }
 
+  // Whether a parameter or a boundary has an owner on tp.
+  bool HasOwners() const {
+    const auto owned = [](const Placement& placement) { return placement[MeshAxis::kTp].owner >= 0; };
+    const auto moves = [&](const std::optional<Redistribution>& one) {
+      return one && (owned(one->from) || owned(one->to));
+    };
+    return std::ranges::any_of(applied.plan().layouts, [&](const ModuleLayouts& layouts) {
+      return std::ranges::any_of(layouts.params, owned) || std::ranges::any_of(layouts.inputs, moves) ||
+             std::ranges::any_of(layouts.outputs, moves);
+    });
+  }
+
   // What the proof rests on without having checked it.
   std::vector<Assumption> Assumptions() const {
     std::vector<Assumption> out;
@@ -458,9 +473,7 @@ Proof TypeScope::Finish() {
   state_->AddLeftOut(proof.unproven);
   proof.untrue = checker.untrue();
   proof.loss_checked = state_->loss_checked;
-  proof.has_owners = std::ranges::any_of(state_->applied.parameters(), [](const LiveParameter& parameter) {
-    return parameter.placement[MeshAxis::kTp].owner >= 0;
-  });
+  proof.has_owners = state_->HasOwners();
   proof.assumptions = state_->Assumptions();
   proof.scope = {state_->applied.plan().mesh,
                  {state_->applied.mesh().rank()},

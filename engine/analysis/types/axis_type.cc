@@ -8,8 +8,8 @@
 // rows notes 32 heads of 64 each, because a view that opens a shard is right at a border of a head and wrong within
 // one.
 //
-// A shard that one rank owns alone (an expert) is varying: no rule computes with it, and regions of expert layers
-// declare what they make of it.
+// A shard that one rank owns alone (an expert) is a shard like others, whose map has all indices on the owner: a sum
+// over its dim is partial, with terms of zeros on the ranks without elements.
 #include "engine/analysis/types/axis_type.h"
 
 #include <numeric>
@@ -52,6 +52,12 @@ std::string AxisType::ToString() const {
 AxisType AxisType::Of(TypeKind kind) {
   AxisType type;
   type.kind = kind;
+  return type;
+}
+
+AxisType AxisType::OfOwner(int64_t owner) {
+  AxisType type = Of(TypeKind::kVarying);
+  type.owner = owner;
   return type;
 }
 
@@ -149,7 +155,6 @@ AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_
   const auto dims = static_cast<int64_t>(shape.size());
   const int64_t dim = layout.dim < 0 ? layout.dim + dims : layout.dim;
   if (dim < 0 || dim >= dims) return AxisType::Of(TypeKind::kFaulty);
-  if (layout.owner >= 0) return AxisType::Of(TypeKind::kVarying);
   AxisType type = AxisType::Shard(dim, shape[static_cast<size_t>(dim)]);
   if (layout.heads > 0 && full_size > 0 && full_size % layout.heads == 0) {
     type.heads = layout.heads;
@@ -164,6 +169,11 @@ AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_
     if (sized.parts.empty()) return;
     for (const DimShards::LocalPart& part : shards.value().PartsOf(rank)) type.parts.push_back(part.global.length);
   };
+  if (layout.owner >= 0) {
+    const int64_t size = full_size >= 0 ? full_size : rank == layout.owner ? type.length : -1;
+    if (size >= 0) place(layout, size);
+    return type.map != nullptr ? type : AxisType::Of(TypeKind::kVarying);
+  }
   if (layout.parts.empty()) {
     if (full_size >= 0 || layout.is_plain_shard() || layout.zigzag)
       place(layout, full_size >= 0 ? full_size : type.length * ranks);

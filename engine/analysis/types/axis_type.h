@@ -13,7 +13,8 @@
 //               weights of these experts, and what is computed from both. May be combined with replicated tensors, but
 //               not with a shard of the batch. As the gradient of a weight of these experts it is complete, as that of
 //               a replicated parameter it is a term of a sum over the ranks
-//   varying     the values differ between ranks in a way that no layout describes
+//   varying     the values differ between ranks in a way that no layout describes. With an `owner`, one rank has the
+//               full tensor, and the others have no elements, or zeros (of_owner.h)
 //   unproven    the layout is not known: an operator has no rule, or its rule does not cover the operands
 //   faulty      the result of an operator with a fault: faults of operators that use this result are not reported
 //
@@ -115,6 +116,7 @@ struct AxisType {
   bool outside = false;   // of a replicate: this rank's rows of the batch, or a constant
   bool floating = false;  // of a shard of length 1: the sharded dim is ambiguous after a view (views.cc)
   bool by_value = false;  // the tensor's sizes may depend on values (nonzero), not on a layout
+  int64_t owner = -1;     // of varying: the rank that has the full tensor; -1: several or unknown ranks
   int64_t heads = 0;      // of a shard: the full number of heads; 0: not made of heads
   int64_t head = 0;       // of a shard made of heads: the number of elements of a head
   std::shared_ptr<const std::string> since;  // the operator or region from which the layout comes, for messages
@@ -129,6 +131,8 @@ struct AxisType {
   }
   // Whether every rank holds the full dim (one head on all ranks); such a shard is equivalent to `shared`.
   bool is_whole() const { return is_shard() && map != nullptr && map->whole(); }
+  // Whether one rank holds the full dim and the others have no elements.
+  bool is_owned() const { return is_shard() && map != nullptr && map->owned(); }
   bool is_mixed() const { return last > 0; }
   bool is_known() const { return kind != TypeKind::kUnproven && kind != TypeKind::kFaulty; }
   bool uniform_along(int64_t d) const { return ((uniform >> d) & 1) != 0; }
@@ -146,6 +150,7 @@ struct AxisType {
   static AxisType Shard(int64_t dim, int64_t length);
   static AxisType Partial(bool mean = false);
   static AxisType Of(TypeKind kind);
+  static AxisType OfOwner(int64_t owner);
 };
 
 // The types of one tensor: one for each mesh axis of more than one rank, in the order of the axes.
@@ -153,8 +158,9 @@ using TensorType = c10::SmallVector<AxisType, 2>;
 
 // Returns the type of a tensor with layout `layout` and local shape `shape` on rank `rank` of `ranks`. `full_size` is
 // the full size of the sharded dim; -1: unknown, and a plain or zigzag shard then counts as one of several shards of
-// equal length, but a zigzag shard of an odd length as uneven, without a map. A negative dim of the layout counts from
-// the last dim. The type is faulty if the tensor lacks the dim, varying if only one rank holds the tensor (owner).
+// equal length, but a zigzag shard of an odd length as uneven, without a map, and a shard with an owner as long as the
+// owner's. A negative dim of the layout counts from the last dim. The type is faulty if the tensor lacks the dim,
+// varying if the full size of a shard with an owner is not known (on the other ranks) or does not fit `shape`.
 AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_size, int64_t ranks, int64_t rank);
 
 // Local sizes do not always determine which dim of a view's result is sharded (rules/views.cc). Changes `type`, the

@@ -15,6 +15,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include "engine/analysis/types/nested_shards.h"
+#include "engine/analysis/types/of_owner.h"
 #include "engine/analysis/types/operator_checker.h"
 #include "engine/analysis/types/rules/repeated_heads.h"
 #include "engine/core/base/text.h"
@@ -45,9 +46,19 @@ std::shared_ptr<const std::string> OriginOf(const RegionInfo& region) {
   return std::make_shared<const std::string>(std::move(origin));
 }
 
-// Whether `from` and `to` shard a dim in the same way, as torch.chunk or in zigzag.
+// Whether `from` and `to` shard a dim in the same way, as torch.chunk, on an owner or in zigzag.
 bool ShardAlike(const Layout& from, const Layout& to) {
-  return (from.is_plain_shard() && to.is_plain_shard()) || (from.zigzag && to.zigzag);
+  const auto plain = [](const Layout& layout) { return layout.is_plain_shard() || layout.owner >= 0; };
+  return (plain(from) && plain(to)) || (from.zigzag && to.zigzag);
+}
+
+// Whether a tensor that one rank has is what `layout` says of it: terms of a sum, or a shard with this owner. The owner
+// has all of it either way; see of_owner.h.
+bool AgreesOfOwner(const AxisType& type, const Layout& layout, const at::Tensor& tensor, int64_t rank) {
+  if (layout.kind == LayoutKind::kPartial) return type.owner == rank || tensor.numel() > 0;
+  const int64_t dim = layout.dim < 0 ? layout.dim + tensor.dim() : layout.dim;
+  if (!layout.is_shard() || layout.owner != type.owner || dim < 0 || dim >= tensor.dim()) return false;
+  return type.owner == rank || tensor.size(dim) == 0;
 }
 
 // Whether a region leaves a shard where it was: `made`, of type `after` and layout `layout`, is the same shard of a dim
@@ -108,13 +119,16 @@ std::string SlicesText(const std::vector<Interval>& slices, int64_t dim) {
 //                 summed although every rank has all of it
 //   partial       terms of a sum, not of a mean; values of each rank's own, which are terms by what they are; zeros;
 //                 gradients of rows of a rank's own experts, and not these rows: ranks have other ones
-//   shard(d)      that shard; a replicate that is equal along d (zeros, an expanded dim): any shard of it is the same
+//   shard(d)      that shard; a replicate that is equal along d (zeros, an expanded dim): any shard of it is the same;
+//                 with an owner also values that differ between ranks
 //
+// What one rank has (AxisType::owner) agrees by its sizes on the other ranks (AgreesOfOwner).
 // The parts of a packed dim are compared in a forward alone: a gradient is added up from slices and has lost them.
 bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor,
                              const CheckedAxis& axis, int64_t full_size, bool backward,
                              const IndexMapPtr& nested) const {
   if (!type.is_known() || type.outside) return true;
+  if (type.owner >= 0) return AgreesOfOwner(type, layout, tensor, axis.rank);
   const bool needs_gradient = !backward && !tensor.is_inference() && tensor.requires_grad();
   switch (layout.kind) {
     case LayoutKind::kReplicate: return type.is_replicate() && (!needs_gradient || (!type.shared && !type.is_mixed()));
@@ -132,7 +146,7 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
              (backward && type.is(TypeKind::kRouted)) || (type.is_replicate() && type.zero);
     case LayoutKind::kShard: break;
   }
-  if (layout.owner >= 0) return true;
+  if (layout.owner >= 0 && type.is(TypeKind::kVarying)) return true;
   const int64_t dim = layout.dim < 0 ? layout.dim + tensor.dim() : layout.dim;
   // The gradient of a shard that every rank holds whole is terms of a sum, as of shared.
   const auto whole = [&] {
@@ -220,7 +234,7 @@ void OperatorChecker::AnchorAlong(const at::Tensor& tensor, size_t index, const 
   AxisType& here = type[index];
   const CheckedAxis& checked = axes_[index];
   const bool unknown = here.is_shard() && here.map == nullptr && !here.is_in_order() && !here.of_gradient;
-  if (unknown && layout.is_shard() && layout.owner < 0) {
+  if (unknown && layout.is_shard()) {
     NoteUnproven(what + " is declared " + declared_text + ", but it is not known which elements each rank holds");
   }
   const AxisType guessed = here;
@@ -253,7 +267,7 @@ void OperatorChecker::AnchorAlong(const at::Tensor& tensor, size_t index, const 
     fault.idle = idle;
     if (idle && believes_knowledge_) return Add(std::move(fault), untrue_);
     Blame(std::move(fault));
-  } else if (here.is_known() && (!here.is_replicate() || here.full || here.shared)) {
+  } else if (here.is_known() && here.owner < 0 && (!here.is_replicate() || here.full || here.shared)) {
     if (!here.is_shard() || here.uneven || full_size < 0) return;
     const AxisType declared = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
     here.uneven = declared.uneven;
@@ -267,6 +281,9 @@ void OperatorChecker::AnchorAlong(const at::Tensor& tensor, size_t index, const 
   // Nor of the tokens of the other ranks of cp, which may be more or fewer.
   const bool lengths_unknown = here.is(TypeKind::kUnproven) && checked.axis == MeshAxis::kCp && full_size < 0;
   here = TypeOfLayout(layout, tensor.sizes(), full_size, checked.ranks, checked.rank);
+  if (here.is(TypeKind::kVarying)) {
+    NoteUnproven(what + " is declared " + declared_text + ", and the full size of the dim is not known");
+  }
   here.by_value = by_value;
   KeepLocal(known, here);
   if (lengths_unknown) here.map = nullptr;
@@ -284,6 +301,11 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
   if (here.is(TypeKind::kFaulty)) return;
   if (here.is(TypeKind::kUnproven) || (here.floating && !here.SameAs(expected))) {
     return NoteUnproven("the layout of a parameter's gradient is not known");
+  }
+  const int64_t owner = OwnerOf(expected);
+  if (owner >= 0 && OwnerOf(here) == owner && (here.owner >= 0 || expected.owner >= 0) &&
+      (owner == axes_[index].rank || gradient.numel() == 0)) {
+    return;
   }
   // Of weights of another rank, on which no operator has anything to compute.
   if (gradient.numel() == 0 && !here.SameAs(expected)) {
@@ -432,7 +454,7 @@ void OperatorChecker::RegionGradientOutput(const RegionInfo& region, const at::T
 // region did something else and its size is not known.
 int64_t OperatorChecker::FullSize(const Move& move, const AxisType& type, const CheckedAxis& axis) {
   const Layout& layout = move.to;
-  if (!layout.is_shard() || layout.owner >= 0 || move.before.size() != move.after.size()) return -1;
+  if (!layout.is_shard() || move.before.size() != move.after.size()) return -1;
   const auto dims = static_cast<int64_t>(move.after.size());
   const auto from_0 = [&](int64_t dim) { return dim < 0 ? dim + dims : dim; };
   const int64_t dim = from_0(layout.dim);
@@ -527,6 +549,9 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
     const AxisType before = here;
     const int64_t full_size = input.type.empty() ? -1 : FullSize(move, before, checked);
     here = TypeOfLayout(move.to, move.after, full_size, checked.ranks, checked.rank);
+    if (here.is(TypeKind::kVarying)) {
+      NoteUnproven(std::string(region.name) + ": the full size of a shard with an owner is not known");
+    }
     here.by_value = before.by_value;
     if (move.before == move.after) KeepLocal(before, here);
     if (KeepsShard(move.from, move.to, move.before, before, here, move.after)) {

@@ -110,6 +110,16 @@ bool IndexMap::in_order() const {
   return next == size_;
 }
 
+bool IndexMap::owned() const {
+  size_t owners = 0;
+  for (const Intervals& one : intervals_) {
+    if (one.empty()) continue;
+    if (one != Intervals{{0, size_}}) return false;
+    ++owners;
+  }
+  return owners == 1 && ranks() > 1;
+}
+
 bool IndexMap::shared() const {
   Intervals all;
   for (const Intervals& one : intervals_) all.insert(all.end(), one.begin(), one.end());

@@ -48,6 +48,8 @@ class IndexMap {
   bool whole() const;
   // Whether rank 0 holds the first indices, rank 1 the next, and so on, all of them in order.
   bool in_order() const;
+  // Whether one rank holds the full dim, of at least one index, and the other ranks nothing.
+  bool owned() const;
   // Whether several ranks hold the same index.
   bool shared() const;
 

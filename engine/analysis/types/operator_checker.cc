@@ -47,6 +47,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "engine/analysis/types/local_indices.h"
+#include "engine/analysis/types/of_owner.h"
 #include "engine/analysis/types/written_view.h"
 #include "engine/core/base/check.h"
 
@@ -638,6 +639,9 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
     return kept;
   }
   if (operands.Any(TypeKind::kRouted)) return {OfRouted(entry, operands)};
+  for (size_t i = 0; i < operands.size() && !entry.collective; ++i) {
+    if (operands.type(i).owner >= 0) return OfOwner(operands, "the ranks without elements make others of them");
+  }
   if (const std::string why = LocalIndicesMisused(operands); !why.empty()) return {operands.Unproven(why)};
   if (entry.rule != nullptr) {
     AxisTypes made = (*entry.rule)(operands);
@@ -731,6 +735,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   for (AxisType& type : types) {
     if (type.outside) type.uniform = ~uint64_t{0};
   }
+  TakeAsTerms(call.operands, axes_[axis].rank, types);
   bool filled = false;
   for (size_t i = 0; i < types.size(); ++i) {
     if (!ReadsUnwritten(entry, types[i], i)) continue;
@@ -781,6 +786,14 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
                    "per rank");
       return fill(TypeKind::kUnproven);
     }
+  }
+  // Along the dim of a shard with an owner, the owner computes as one rank does.
+  const bool refused = !judged->fault().empty() || !judged->unproven().empty();
+  if (refused && judged->suggested_fix() != SuggestedFix::kAddBiasAfter && OneOwner(types) >= 0) {
+    for (AxisType& type : types) {
+      if (type.is_owned()) type = AxisType::OfOwner(OwnerOf(type));
+    }
+    made = apply();
   }
   Operands& operands = *judged;
   std::string fault = operands.fault();

@@ -115,7 +115,9 @@ AxisType AfterWrite(const AxisType& before, int64_t dims, const AxisType& writte
       if (before.is_replicate() && before.zero) return written;
       return before.is_partial() && before.mean == written.mean && !before.is_mixed() ? before : Unknown();
     case TypeKind::kRouted: return IsConstant(before, dims) || before.is(TypeKind::kRouted) ? written : Unknown();
-    case TypeKind::kVarying: return IsConstant(before, dims) || before.is(TypeKind::kVarying) ? written : Unknown();
+    case TypeKind::kVarying:
+      if (written.owner >= 0 || before.owner >= 0) return Unknown();
+      return IsConstant(before, dims) || before.is(TypeKind::kVarying) ? written : Unknown();
     default: return Unknown();
   }
 }

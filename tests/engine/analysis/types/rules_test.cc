@@ -488,5 +488,52 @@ TEST_CASE("triangular matrices") {
   });
 }
 
+// [2, 3] of which rank 0 has all of dim 1, and of which it has nothing; [3, 2] likewise.
+at::Tensor All() { return OneAxis::As(at::rand({2, 3}), TypeOfLayout(Layout::Owned(1, 0), {2, 3}, 3, 2, 0)); }
+at::Tensor None() { return OneAxis::As(at::rand({2, 0}), TypeOfLayout(Layout::Owned(1, 1), {2, 0}, 3, 2, 0)); }
+at::Tensor AllRows() { return OneAxis::As(at::rand({3, 2}), TypeOfLayout(Layout::Owned(0, 0), {3, 2}, 3, 2, 0)); }
+at::Tensor NoRows() { return OneAxis::As(at::rand({0, 2}), TypeOfLayout(Layout::Owned(0, 1), {0, 2}, 3, 2, 0)); }
+
+TEST_CASE("shards that one rank owns") {
+  CHECK(TypeOfLayout(Layout::Owned(0, 1), {0, 2}, -1, 2, 0).is(TypeKind::kVarying));
+  CHECK(TypeOfLayout(Layout::Owned(0, 0), {3, 2}, -1, 2, 0).is_owned());
+  CHECK(!TypeOfLayout(Layout::Shard(0), {3, 2}, 6, 2, 0).is_owned());
+  Run({
+      {"on the owner", "shard(1)", [] { return All() * All().sigmoid(); }},
+      {"elsewhere", "shard(1)", [] { return None() * None().sigmoid(); }},
+      {"a product over the dim, on the owner", "partial", [] { return All().mm(AllRows()); }},
+      {"a product over the dim, elsewhere", "partial", [] { return None().mm(NoRows()); }},
+      {"with a bias, on the owner", "fault: the bias is added to a partial tensor",
+       [] { return at::addmm(Same({2}), All(), AllRows()); }},
+      {"with a bias, elsewhere", "fault: the bias is added to a partial tensor",
+       [] { return at::addmm(Same({2}), None(), NoRows()); }},
+      {"a function of the product", "fault: a nonlinear operator", [] { return None().mm(NoRows()).sigmoid(); }},
+      {"of two owners", "fault: shards of dim 1 that hold different elements",
+       [] {
+         return All() + OneAxis::As(at::rand({2, 3}), TypeOfLayout(Layout::Owned(1, 1), {2, 0}, 3, 2, 0));
+       }},
+      {"along the dim, on the owner", "varying", [] { return All().softmax(1); }},
+      {"along the dim, elsewhere", "varying", [] { return None().softmax(1); }},
+      {"a product of that, on the owner", "varying", [] { return All().softmax(1).mm(AllRows()); }},
+      {"a product of that, elsewhere", "partial", [] { return None().softmax(1).mm(NoRows()); }},
+      {"a function of this product, elsewhere", "fault: a nonlinear operator",
+       [] { return None().softmax(1).mm(NoRows()).sigmoid(); }},
+      {"beside a whole value, elsewhere", "fault: a partial tensor is added to a replicated tensor",
+       [] {
+         return None().softmax(1).mm(NoRows()) + Same({2, 2});
+       }},
+      {"beside terms, on the owner", "partial",
+       [] {
+         return All().softmax(1).mm(AllRows()) + Terms({2, 2});
+       }},
+      {"times terms, on the owner", "fault: two partial tensors are multiplied",
+       [] {
+         return All().softmax(1).mm(AllRows()) * Terms({2, 2});
+       }},
+      {"numbers of nothing", "unproven: aten::mean.dim: the ranks without elements", [] { return None().mean(1); }},
+      {"a mean on the owner", "varying", [] { return All().mean(1); }},
+  });
+}
+
 }  // namespace
 }  // namespace moonshard::test
