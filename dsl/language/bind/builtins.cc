@@ -472,6 +472,14 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .minimum = 1,
      .maximum = int64_t{1} << 30},
     {.table = "ddp",
+     .key = "buffers",
+     .type = "\"first\"|\"mean\"|\"refuse\"",
+     .fallback = "\"first\"",
+     .example = "\"mean\"",
+     .doc =
+         "the value that checkpoints have of a buffer that the ranks computed apart, such as a running statistic: that "
+         "of the first rank, the mean of the ranks, or an error"},
+    {.table = "ddp",
      .key = "gradients",
      .type = "\"mean\"|\"sum\"",
      .fallback = "\"mean\"",
@@ -540,6 +548,14 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .example = "\"shards\"",
      .doc = "how gradients are accumulated over micro-batches; full: full gradients, without communication before the "
             "last micro-batch; shards: shards of the gradients, with a reduce-scatter in each micro-batch"},
+    {.table = "fsdp",
+     .key = "buffers",
+     .type = "\"first\"|\"mean\"|\"refuse\"",
+     .fallback = "\"first\"",
+     .example = "\"mean\"",
+     .doc =
+         "the value that checkpoints have of a buffer that the ranks computed apart, such as a running statistic: that "
+         "of the first rank, the mean of the ranks, or an error"},
     {.table = "fsdp",
      .key = "gradients",
      .type = "\"mean\"|\"sum\"",

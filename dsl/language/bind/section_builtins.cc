@@ -49,6 +49,11 @@ void ReadPatterns(lua_State* L, KeyReader& keys, const char* key, std::vector<Mo
   lua_settop(L, value - 1);
 }
 
+DataParallel::Buffers RuleForBuffers(std::string_view rule) {
+  if (rule == "mean") return DataParallel::Buffers::kMean;
+  return rule == "refuse" ? DataParallel::Buffers::kRefuse : DataParallel::Buffers::kFirst;
+}
+
 // Reads one `fsdp { ... }` or `ddp { ... }` table (argument 1); reports what does not fit.
 class SectionReader {
  public:
@@ -60,6 +65,7 @@ class SectionReader {
   bool Read() {
     if (!keys_.good()) return false;
     if (const std::optional<std::string> how = keys_.Text("gradients")) section_.mean = how == "mean";
+    if (const std::optional<std::string> rule = keys_.Text("buffers")) section_.buffers = RuleForBuffers(*rule);
     if (section_.shards) {
       ReadPatterns(lua_, keys_, "wrap", section_.wrap);
       ReadPatterns(lua_, keys_, "ignore", section_.ignored);
@@ -107,6 +113,7 @@ class SectionReader {
     DataParallel ddp;
     ddp.shards = false;
     ddp.mean = section_.mean;
+    ddp.buffers = section_.buffers;
     ddp.source = section_.source;
     return ddp;
   }

@@ -5,6 +5,10 @@
 //
 //   template <class A> void Members(A& archive, T& value);    // calls archive("name", value.name) for each member
 //
+// Every member is required, except one that is passed to archive.Optional: it is written only if its value is not T(),
+// and has the value T() if it is missing. Members that a later version of the format adds are optional, so that texts
+// of earlier versions stay readable and texts that do not use the member stay the same.
+//
 // Enumerations are written as numbers; LastOf<E>() returns the largest valid number.
 #pragma once
 
@@ -67,6 +71,10 @@ class JsonWriter {
   void operator()(const char* name, T& value) {
     object_.emplace(name, Json(value));
   }
+  template <class T>
+  void Optional(const char* name, T& value) {
+    if (value != T()) (*this)(name, value);
+  }
 
   template <class T>
   static JsonValue Json(T& value) {
@@ -124,6 +132,11 @@ class JsonReader {
     JsonReader reader(*member);
     reader.Read(value);
     if (!reader.wrong_.empty()) Wrong(std::string(name) + ": " + reader.wrong_);
+  }
+  template <class T>
+  void Optional(const char* name, T& value) {
+    value = T();
+    if (json_.Find(name) != nullptr) (*this)(name, value);
   }
 
   template <class T>

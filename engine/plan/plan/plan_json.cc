@@ -17,6 +17,7 @@ constexpr int64_t LastOf() {
   if constexpr (std::same_as<T, Lookup>) return static_cast<int64_t>(Lookup::kMasked);
   if constexpr (std::same_as<T, PatternSyntax>) return static_cast<int64_t>(PatternSyntax::kNumbered);
   if constexpr (std::same_as<T, DataParallel::Reshard>) return static_cast<int64_t>(DataParallel::Reshard::kSome);
+  if constexpr (std::same_as<T, DataParallel::Buffers>) return static_cast<int64_t>(DataParallel::Buffers::kRefuse);
   if constexpr (std::same_as<T, Recomputed::Matmuls>) return static_cast<int64_t>(Recomputed::Matmuls::kAll);
 }
 
@@ -185,7 +186,7 @@ void Members(A& archive, ModulePattern& module) {
 template <class A>
 void Members(A& archive, DataParallel& section) {
   auto& [shards, wrap, reshard, reshard_ranks, prefetch_forward, prefetch_backward, accumulate_shards, offload, ignored,
-         mean, bucket_bytes, source] = section;
+         mean, bucket_bytes, buffers, source] = section;
   archive("shards", shards);
   archive("wrap", wrap);
   archive("reshard", reshard);
@@ -197,6 +198,7 @@ void Members(A& archive, DataParallel& section) {
   archive("ignored", ignored);
   archive("mean", mean);
   archive("bucket_bytes", bucket_bytes);
+  archive.Optional("buffers", buffers);
   archive("source", source);
   Require(archive, bucket_bytes >= 0, "the size of ddp's buckets is negative");
   Require(archive, prefetch_forward >= 0 && prefetch_backward >= 0, "a number of units to prefetch is negative");

@@ -44,6 +44,10 @@ std::string ToText(const DataParallel& section) {
   if (!section.shards && section.bucket_bytes != usual.bucket_bytes) {
     out += " bucket=" + std::to_string(section.bucket_bytes);
   }
+  if (section.buffers != usual.buffers) {
+    const char* const rules[] = {"first", "mean", "refuse"};
+    out += std::string(" buffers=") + rules[static_cast<size_t>(section.buffers)];
+  }
   return out + " gradients=" + (section.mean ? "mean" : "sum");
 }
 

@@ -59,6 +59,11 @@ struct DataParallel {
   // a bucket starts when the backward has computed all gradients of the bucket. 0: no limit, so there is one bucket for
   // each dtype, and another one for the gradients of the dtype that are summed over tp first.
   int64_t bucket_bytes = kBucketBytes;
+  // Which value full states and checkpoints have of a buffer (a running statistic) whose values differ between ranks.
+  // kFirst: that of the first rank. kMean: the mean of the ranks. kRefuse: none, which is an error.
+  // runtime/sharded_model/buffers.h has the details.
+  enum class Buffers : uint8_t { kFirst, kMean, kRefuse };
+  Buffers buffers = Buffers::kFirst;
   SourceSpan source;
 
   const char* name() const { return shards ? "fsdp" : "ddp"; }

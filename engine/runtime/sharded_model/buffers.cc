@@ -1,6 +1,8 @@
 #include "engine/runtime/sharded_model/buffers.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -42,13 +44,63 @@ std::vector<size_t> BuffersApart(const AppliedPlan& model) {
   return out;
 }
 
+Diagnostics RefusalsOf(const AppliedPlan& model, const std::vector<size_t>& apart) {
+  Diagnostics out;
+  for (size_t i : apart) {
+    Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree, "ranks computed different values of a buffer",
+                                  model.plan().plan->data_parallel->source);
+    d.path = model.parameters()[i].path;
+    d.declared = "buffers = \"refuse\"";
+    d.required = "the same values on every rank that holds the buffer";
+    d.help =
+        "BroadcastReplicas writes the values of the first rank into the model; buffers = \"first\" or \"mean\" gives "
+        "checkpoints one value and leaves the model as it is";
+    out.push_back(std::move(d));
+  }
+  return out;
+}
+
+// Sums along one axis after the other, in float64: of a buffer that tp shards and dp replicates only over dp.
+void Average(const AppliedPlan& model, std::map<size_t, at::Tensor>& values) {
+  static const CollectiveLabel label("the mean of buffers");
+  std::map<size_t, at::Tensor> means;
+  for (const auto& [i, value] : values) {
+    if (at::isFloatingType(value.scalar_type()) && value.numel() > 0) means[i] = value.reshape({-1}).to(at::kDouble);
+  }
+  for (MeshAxis axis : GroupedAxes(model)) {
+    std::vector<at::Tensor> flat;
+    for (const auto& [i, mean] : means) {
+      if (IsReplica(model.parameters()[i], axis)) flat.push_back(mean);
+    }
+    if (flat.empty()) continue;
+    at::Tensor all = at::cat(flat).to(model.mesh().device());
+    const int64_t count = all.numel();
+    const CollectiveUse use = {Direction::kForward, &label, {&count, 1}, count * 8, -1};
+    all = model.group(axis).AllReduce(std::move(all), use).cpu() / static_cast<double>(model.group(axis).size());
+    int64_t begin = 0;
+    for (auto& [i, mean] : means) {
+      if (!IsReplica(model.parameters()[i], axis)) continue;
+      mean = all.narrow(0, begin, mean.numel());
+      begin += mean.numel();
+    }
+  }
+  for (const auto& [i, mean] : means) values[i].copy_(mean.view(values[i].sizes()));
+}
+
 }  // namespace
 
+// The last step copies bytes also after "mean": a sum over more than two ranks may be rounded in another order in
+// another group.
 std::map<size_t, at::Tensor> SettledBuffers(const AppliedPlan& model) {
   static const CollectiveLabel label("the broadcast of buffers");
   const c10::NoGradGuard no_grad;
+  const std::vector<size_t> apart = BuffersApart(model);
+  const std::optional<DataParallel>& section = model.plan().plan->data_parallel;
+  const DataParallel::Buffers rule = section ? section->buffers : DataParallel::Buffers::kFirst;
+  if (rule == DataParallel::Buffers::kRefuse && !apart.empty()) throw PlanError(RefusalsOf(model, apart));
   std::map<size_t, at::Tensor> values;
-  for (size_t i : BuffersApart(model)) values[i] = model.parameters()[i].tensor.detach().cpu().clone();
+  for (size_t i : apart) values[i] = model.parameters()[i].tensor.detach().cpu().clone();
+  if (rule == DataParallel::Buffers::kMean) Average(model, values);
   CopyFirstReplica(model, values, label);
   return values;
 }

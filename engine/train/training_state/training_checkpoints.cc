@@ -26,6 +26,7 @@
 #include "engine/io/checkpoint/model_form.h"
 #include "engine/io/storage/storage.h"
 #include "engine/runtime/collective/store_group.h"
+#include "engine/runtime/sharded_model/buffers.h"
 #include "engine/train/training_state/saved_state.h"
 #include "engine/train/training_state/step_reader.h"
 #include "engine/train/training_state/step_writer.h"
@@ -160,7 +161,10 @@ struct TrainingCheckpoints::Impl {
                  StepJob& job) {
     const c10::AutoGradMode no_grad(false);
     const AppliedPlan& model = *state.model;
+    // Collective, so before anything that could fail on this rank alone.
+    const std::map<size_t, at::Tensor> buffers = SettledBuffers(model);
     SavedState::Tensors tensors = saved.TensorsOf(settled);
+    for (const auto& [i, value] : buffers) tensors.shards[i] = value;
     job.laid_out = LayOut(tensors.placed, model.plan().mesh, Replicas::kFirst).ValueOrThrow();
     Manifest& manifest = job.laid_out.manifest;
     manifest.plan = model.plan().plan->name;

@@ -20,9 +20,11 @@
 //
 // `moonshard merge run/step_00000100 OUT` writes the weights as a model directory.
 //
-// A run that is loaded on a mesh with the same axes resumes with bit-identical results. Replicas are saved once, with
-// the values of the first rank that holds them: buffers that differ between data-parallel ranks, such as running
-// statistics, have the values of the first rank after a load. Gradients are not saved: save between steps.
+// A run that is loaded on a mesh with the same axes resumes with bit-identical results, but for buffers that ranks
+// compute apart. Replicas are saved once, parameters with the values of the first rank that holds them, buffers with
+// those of FullState: where they differ between ranks, as the running statistics of a BatchNorm do under data
+// parallelism, the plan's rule for buffers applies (sharded_model/buffers.h), and after a load every rank has the saved
+// value. Gradients are not saved: save between steps.
 //
 // Only one run writes to a run directory. Claim or the first save locks the directory until the object is destroyed. A
 // step that another run wrote in the meantime is never replaced (kRunTaken).
@@ -114,7 +116,8 @@ class TrainingCheckpoints {
   // kWriteFailed; kRunTaken if another run has locked the directory, or has written a step of this number since Open or
   // Load; kNotSupported: an optimizer, or optimizer state, that cannot be saved, an optimizer parameter that is not a
   // parameter of the model, a call within a step (parameters are gathered); kBadInput: a text that is not UTF-8;
-  // kRanksDisagree: ranks that save different steps or whose optimizers have different state; kRankLost.
+  // kRanksDisagree: ranks that save different steps, whose optimizers have different state, or that have different
+  // values of a buffer which the plan refuses (buffers.h); kRankLost.
   Diagnostics Save(const TrainingState& state, int64_t step);
   // As Save, but returns when this rank's shards are copied to CPU memory; a thread writes the copies while training
   // continues. Only one background save runs at a time: the call waits for the previous save and throws its error, as

@@ -18,6 +18,7 @@ return plan {
   recompute { "model.layers.*", keep_modules = 7 },
   ddp { bucket = 0 },
   ddp { bucket = "large" },
+  ddp { buffers = "last" },
   operator_like("rotate", "aten::silu"),
   operator_like("mylib::rotate"),
 }

@@ -52,6 +52,7 @@ Plan FullPlan() {
   section.offload = true;
   section.ignored = {{"c", PatternSyntax::kGlob, Place(13)}};
   section.mean = false;
+  section.buffers = DataParallel::Buffers::kRefuse;
   section.source = Place(9);
   Plan plan;
   plan.name = "full";
@@ -101,6 +102,21 @@ TEST_CASE("a plan is the same after JSON") {
   REQUIRE(read.adapters.size() == 2);
   CHECK(read.adapters[0].alpha == 0.1);
   CHECK(read.adapters[0].source == plan.adapters[0].source);
+}
+
+TEST_CASE("a plan whose section has no rule for buffers is read with the default, and written without the rule") {
+  Plan plan = FullPlan();
+  CHECK(Read(Written(plan)).ValueOrThrow().data_parallel->buffers == DataParallel::Buffers::kRefuse);
+  std::string text = Written(plan);
+  const std::string member = R"("buffers":2,)";
+  REQUIRE(text.find(member) != std::string::npos);
+  text.erase(text.find(member), member.size());
+  CHECK(Read(text).ValueOrThrow().data_parallel->buffers == DataParallel::Buffers::kFirst);
+  plan.data_parallel->buffers = DataParallel::Buffers::kFirst;
+  CHECK(Written(plan) == text);
+  text = Written(FullPlan());
+  text.replace(text.find(member), member.size(), R"("buffers":3,)");
+  CHECK(Read(text).diagnostics().front().message == "not a plan: data_parallel: buffers: the number is out of range");
 }
 
 TEST_CASE("an adapter of a worker that the language cannot declare is refused") {

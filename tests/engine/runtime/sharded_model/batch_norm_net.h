@@ -44,7 +44,7 @@ inline BatchNormNet MakeBatchNormNet() {
   return net;
 }
 
-inline Plan BatchNormPlan(bool shards) {
+inline Plan BatchNormPlan(bool shards, DataParallel::Buffers rule = DataParallel::Buffers::kFirst) {
   Style norm;
   norm.name = "features";
   for (const char* name : {"weight", "bias", "running_mean", "running_var"}) norm.params[name] = Layout::Shard(0);
@@ -52,6 +52,9 @@ inline Plan BatchNormPlan(bool shards) {
   norm.outputs = {Redistribution{Layout::Shard(-1), Layout::Shard(-1)}};
   Plan plan = PlanOfRules("batch_norm", {{"up", ColwiseStyle()}, {"norm", norm}, {"down", RowwiseStyle()}});
   plan.data_parallel.emplace().shards = shards;
+  plan.data_parallel->buffers = rule;
+  plan.data_parallel->source.file = "plan.lua";
+  plan.data_parallel->source.line = 7;
   return plan;
 }
 
