@@ -1,5 +1,6 @@
 // authors PLAN.lua CHECKPOINT: the program of the page for authors of models (engine/runtime/nn/README.md), run. As
-// rank 0 it also proves the plan and counts what a step communicates; ends with 0 where all is as the page says.
+// rank 0 it also proves the plan and counts what a step communicates and takes; ends with 0 where all is as the page
+// says.
 #include <cstdio>
 
 #include "authors_page.h"  // made of the page by CMakeLists.txt
@@ -13,7 +14,12 @@ int main(int argc, char** argv) {
     std::printf("collectives of a step: %d\n", static_cast<int>(collectives));
     const double loss = TrainAStep(argv[1], argv[2]);
     std::printf("loss: %f\n", loss);
-    return proof.empty() && collectives > 0 && loss > 0 ? 0 : 1;
+    const std::string memory = MemoryOfAStep(argv[1]);
+    std::printf("memory: %s\n", memory.c_str());
+    const std::string difference = FirstDifference(argv[1]);
+    std::printf("first difference: %s\n", difference.empty() ? "none" : difference.c_str());
+    const bool right = proof.empty() && collectives > 0 && loss > 0 && difference.empty();
+    return right && memory.find("attention.qkv") != std::string::npos ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "authors: %s\n", error.what());
     return 1;

@@ -183,6 +183,20 @@ bool SizesFit(const TensorType& types, const std::vector<int64_t>& local, const 
   return true;
 }
 
+bool IsEmpty(const std::vector<int64_t>& sizes) { return std::ranges::count(sizes, 0) > 0; }
+
+// Whether the result of aten::mm has no elements and fits transposed. Which of the two products makes the gradient of a
+// weight depends on whether the weight is stored by columns (mm_mat2_backward in FunctionsManual.cpp of PyTorch), and a
+// weight without elements is not.
+bool FitsTransposed(const SizedOperator& here, const SizedOperator& full, size_t i) {
+  std::vector<int64_t> local = here.sizes[i];
+  if (here.name != "aten::mm" || local.size() != 2 || !IsEmpty(local)) return false;
+  std::swap(local[0], local[1]);
+  TensorType types = here.types[i];
+  for (AxisType& type : types) type.dim = 1 - type.dim;
+  return SizesFit(types, local, full.sizes[i], /*backward=*/true);
+}
+
 // Whether a constant has other sizes along dims of equal elements alone. As long as these have a meaning for the step
 // only with a shard, it is right; a reduction of it may be wrong.
 bool AreOfConstant(const TensorType& types, const std::vector<int64_t>& local, const std::vector<int64_t>& full) {
@@ -412,6 +426,10 @@ class Pairing {
   bool Differs(const SizedOperator& here, const SizedOperator& full, bool reliable) {
     for (size_t i = 0; i < std::min(here.sizes.size(), full.sizes.size()); ++i) {
       if (SizesFit(here.types[i], here.sizes[i], full.sizes[i], place_.backward)) continue;
+      if (place_.backward && FitsTransposed(here, full, i)) continue;
+      // The gradient of a sum over a dim that another rank owns, expanded to no elements.
+      if (place_.backward && IsEmpty(here.sizes[i]) && std::ranges::any_of(here.types[i], &AxisType::is_partial))
+        continue;
       if (AnyOf(here.types[i], &AxisType::by_value)) {
         ++out_.by_value;
         continue;
@@ -447,6 +465,12 @@ class Pairing {
       return true;
     }
     if (here.numbers.size() != full.numbers.size()) return false;
+    // Nothing is computed on a rank without elements of a dim that another rank owns.
+    const bool elsewhere =
+        !here.sizes.empty() && IsEmpty(here.sizes[0]) && std::ranges::any_of(here.types[0], [&](const AxisType& type) {
+          return (TakesPlaces(here.name) && type.owner >= 0) || (place_.backward && type.is_partial());
+        });
+    if (elsewhere) return false;
     const bool in_shard =
         TakesPlaces(here.name) && !here.numbers.empty() &&
         IsShardOf(here.types[0],

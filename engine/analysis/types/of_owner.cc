@@ -49,6 +49,23 @@ void TakeAsTerms(c10::ArrayRef<Operand> operands, int64_t rank, std::span<AxisTy
   }
 }
 
+bool AsOfOwner(const Operands& o, std::span<AxisType> types) {
+  const bool alone = OneOwner({types.data(), types.size()}) >= 0;
+  int64_t owner = -1;
+  for (const AxisType& type : types) {
+    if (owner < 0 && type.is_owned()) owner = OwnerOf(type);
+    if (type.is_owned() && OwnerOf(type) != owner) return false;
+  }
+  if (owner < 0) return false;
+  bool empty = o.products() > 0 && o.rank() != owner;
+  for (size_t i = 0; i < o.products(); ++i) empty = empty && IsEmpty(o.made(i));
+  if (!alone && !empty) return false;
+  for (AxisType& type : types) {
+    if (type.is_owned() || (!alone && !type.is_replicate())) type = AxisType::OfOwner(owner);
+  }
+  return true;
+}
+
 AxisTypes OfOwner(Operands& o, const std::string& why) {
   std::vector<AxisType> types;
   for (size_t i = 0; i < o.size(); ++i) types.push_back(o.type(i));

@@ -29,6 +29,12 @@ int64_t OneOwner(c10::ArrayRef<AxisType> types);
 // rank.
 void TakeAsTerms(c10::ArrayRef<Operand> operands, int64_t rank, std::span<AxisType> types);
 
+// Makes shards with an owner AxisType::owner in the types of an operator's operands, for a second judgement by OfOwner:
+// if all that is not replicated has one owner, or if another rank than the owner makes no elements of such shards,
+// whatever the other operands are. What the operator does with elements shows on the owner. Returns whether a type has
+// changed.
+bool AsOfOwner(const Operands& o, std::span<AxisType> types);
+
 // Returns the types of what an operator makes of tensors of one owner and of replicated tensors. Reports `why` as
 // unproven, if the other ranks make elements of theirs that are not known to be zeros.
 AxisTypes OfOwner(Operands& o, const std::string& why);

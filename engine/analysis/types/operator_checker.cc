@@ -789,11 +789,8 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   }
   // Along the dim of a shard with an owner, the owner computes as one rank does.
   const bool refused = !judged->fault().empty() || !judged->unproven().empty();
-  if (refused && judged->suggested_fix() != SuggestedFix::kAddBiasAfter && OneOwner(types) >= 0) {
-    for (AxisType& type : types) {
-      if (type.is_owned()) type = AxisType::OfOwner(OwnerOf(type));
-    }
-    made = apply();
+  if (refused && judged->suggested_fix() != SuggestedFix::kAddBiasAfter) {
+    if (AsOfOwner(*judged, types)) made = apply();
   }
   Operands& operands = *judged;
   std::string fault = operands.fault();

@@ -11,6 +11,7 @@
 // the shard has: its sum is partial, its mean and its maximum are those of the full tensor, and a norm is not.
 #include <algorithm>
 
+#include "engine/analysis/types/of_owner.h"
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -70,7 +71,8 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
         !goes(other.dim)) {
       return o.Unproven("the sharded dim of shards of one element is ambiguous");
     }
-    if (kind == Kind::kSum || kind == Kind::kCount) return AxisType::Partial();
+    const bool on_owner = type.is_owned() && OwnerOf(type) == o.rank();
+    if (kind == Kind::kSum || kind == Kind::kCount) return on_owner ? AxisType::OfOwner(o.rank()) : AxisType::Partial();
     if (kind == Kind::kMean) return MeanOfShards(o, type);
     return o.Fault(
         Quoted(o.name(), Phrase(" over dim ", type.dim, " covers only the local shard; all-gather the dim first")));

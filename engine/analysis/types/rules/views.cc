@@ -484,6 +484,7 @@ AxisType Cut(Operands& o, const AxisType& type, int64_t dim, int64_t size, int64
 
 // The same of features of the last dim that are full in front and shared behind: what is taken of them is one or both.
 AxisType CutFeatures(Operands& o, int64_t dim, int64_t size, int64_t begin, int64_t length) {
+  if (o.type(0).is_owned() && o.type(0).dim == dim) return o.Unproven("a part of a dim that one rank owns");
   AxisType type = Cut(o, o.type(0), dim, size, begin, length);
   if (dim + 1 == o.dims(0))
     type.zeros_behind = std::clamp<int64_t>(type.zeros_behind - (size - begin - length), 0, length);

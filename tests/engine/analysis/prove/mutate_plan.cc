@@ -7,8 +7,6 @@
 namespace moonshard::test {
 namespace {
 
-Layout& TpOf(Placement& placement) { return placement[MeshAxis::kTp]; }
-
 // As a rule of a plan that extends this one: it wins over all others.
 void PutFirst(Plan& plan, Rule rule) {
   for (Rule& other : plan.rules) ++other.level;
@@ -41,7 +39,9 @@ Layout PlanMutator::AnyLayout() {
 // Near to what it was: another number, an order, one word.
 bool PlanMutator::Change(Layout& layout) {
   const Layout before = layout;
-  if (layout.is_shard() && Below(3) > 0) {
+  if (layout.is_shard() && axis_ == MeshAxis::kCp && Below(4) == 0) {
+    layout.zigzag = !layout.zigzag;
+  } else if (layout.is_shard() && Below(3) > 0) {
     switch (Below(8)) {
       case 6:
         // Another border between two parts of the same dim.
@@ -85,20 +85,20 @@ std::string PlanMutator::ChangeRedistribution(std::vector<std::optional<Redistri
     case 1: std::swap(one->from, one->to); return what + " swapped: " + one->from.ToText() + " => " + one->to.ToText();
     case 2: one->to = one->from; return what + ": left as " + one->from.ToText();
     case 3: {
-      const Layout before = TpOf(one->from);
-      if (!Change(TpOf(one->from))) return "";
-      return what + " from: " + Arrow(before, TpOf(one->from));
+      const Layout before = On(one->from);
+      if (!Change(On(one->from))) return "";
+      return what + " from: " + Arrow(before, On(one->from));
     }
     case 4: {
-      const Layout before = TpOf(one->to);
-      if (!Change(TpOf(one->to))) return "";
-      return what + " to: " + Arrow(before, TpOf(one->to));
+      const Layout before = On(one->to);
+      if (!Change(On(one->to))) return "";
+      return what + " to: " + Arrow(before, On(one->to));
     }
     default: {
-      const Layout before = TpOf(one->to);
-      if (!Change(TpOf(one->to))) return "";
-      TpOf(one->from) = TpOf(one->to);
-      return what + " both: " + Arrow(before, TpOf(one->to));
+      const Layout before = On(one->to);
+      if (!Change(On(one->to))) return "";
+      On(one->from) = On(one->to);
+      return what + " both: " + Arrow(before, On(one->to));
     }
   }
 }
@@ -107,16 +107,16 @@ std::string PlanMutator::ChangeOneOf(std::map<std::string, Placement>& placement
   if (placements.empty()) return "";
   auto at = placements.begin();
   std::advance(at, static_cast<std::ptrdiff_t>(Below(placements.size())));
-  const Layout before = TpOf(at->second);
-  if (!Change(TpOf(at->second))) return "";
-  return what + at->first + ": " + Arrow(before, TpOf(at->second));
+  const Layout before = On(at->second);
+  if (!Change(On(at->second))) return "";
+  return what + at->first + ": " + Arrow(before, On(at->second));
 }
 
 std::string PlanMutator::ChangeLayout(Rule& rule) {
   Style& style = rule.style;
   if (rule.parameter) {
-    const Layout before = TpOf(*rule.parameter);
-    return Change(TpOf(*rule.parameter)) ? "parameter: " + Arrow(before, TpOf(*rule.parameter)) : "";
+    const Layout before = On(*rule.parameter);
+    return Change(On(*rule.parameter)) ? "parameter: " + Arrow(before, On(*rule.parameter)) : "";
   }
   switch (Below(11)) {
     case 0:
@@ -143,15 +143,15 @@ std::string PlanMutator::ChangeLayout(Rule& rule) {
       // A weight and what leaves it, changed alike: what types are most easily fooled by.
       const auto weight = style.params.find("weight");
       if (weight == style.params.end() || style.outputs.empty() || !style.outputs[0]) return "";
-      const Layout before = TpOf(weight->second);
-      if (!Change(TpOf(weight->second)) || !TpOf(weight->second).is_shard()) return "";
+      const Layout before = On(weight->second);
+      if (!Change(On(weight->second)) || !On(weight->second).is_shard()) return "";
       const auto bias = style.params.find("bias");
-      if (bias != style.params.end() && TpOf(bias->second).is_shard()) TpOf(bias->second) = TpOf(weight->second);
-      Layout out = TpOf(weight->second);
+      if (bias != style.params.end() && On(bias->second).is_shard()) On(bias->second) = On(weight->second);
+      Layout out = On(weight->second);
       out.dim = -1;
-      TpOf(style.outputs[0]->from) = out;
-      TpOf(style.outputs[0]->to) = out;
-      return "weight and output: " + Arrow(before, TpOf(weight->second));
+      On(style.outputs[0]->from) = out;
+      On(style.outputs[0]->to) = out;
+      return "weight and output: " + Arrow(before, On(weight->second));
     }
   }
 }
@@ -199,8 +199,8 @@ std::string PlanMutator::ChangeRule(Plan& plan, size_t at) {
       one.syntax = rule.syntax;
       one.source = rule.source;
       one.parameter = style.params.begin()->second;
-      if (!Change(TpOf(*one.parameter))) return "";
-      std::string what = name + " by its path: " + Arrow(TpOf(style.params.begin()->second), TpOf(*one.parameter));
+      if (!Change(On(*one.parameter))) return "";
+      std::string what = name + " by its path: " + Arrow(On(style.params.begin()->second), On(*one.parameter));
       PutFirst(plan, std::move(one));
       return what;
     }

@@ -27,8 +27,10 @@ const char* ToString(Mutation mutation);
 // The same generator gives the same changes on every machine: it is used by its raw numbers alone.
 class PlanMutator {
  public:
-  // `other`: the plan under other options; may be null. It outlives the mutator.
-  explicit PlanMutator(uint64_t seed, const Plan* other = nullptr) : random_(seed), other_(other) {}
+  // `other`: the plan under other options; may be null. It outlives the mutator. `axis`: the mesh axis of the layouts
+  // that change.
+  explicit PlanMutator(uint64_t seed, const Plan* other = nullptr, MeshAxis axis = MeshAxis::kTp)
+      : random_(seed), other_(other), axis_(axis) {}
 
   // What was changed, for people: "rule 3 (model.layers.*.mlp.down_proj): params.weight: shard(1) -> packed(1,2)". "":
   // no change of this kind was found.
@@ -36,6 +38,7 @@ class PlanMutator {
   size_t Below(size_t end) { return static_cast<size_t>(random_() % end); }
 
  private:
+  Layout& On(Placement& placement) const { return placement[axis_]; }
   Layout AnyLayout();
   bool Change(Layout& layout);
   std::string ChangeOneOf(std::map<std::string, Placement>& placements, const std::string& what);
@@ -48,6 +51,7 @@ class PlanMutator {
 
   std::mt19937_64 random_;
   const Plan* other_;
+  MeshAxis axis_;
 };
 
 }  // namespace moonshard::test

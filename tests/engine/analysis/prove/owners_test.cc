@@ -200,6 +200,13 @@ TEST_CASE("what one rank owns is proven where its numbers are those of one rank"
        {},
        true},
       {"a residual around the sum", true, true,
+       [](OwnedBlockImpl& m, const at::Tensor& x) { return x + m.down(Gated(m, x)); },
+       [](BlockStyles& styles) {
+         styles["block"].inputs = {Redistribution{Layout::Replicate(), Layout::Replicate()}};
+         for (const char* name : {"block.up", "block.gate"})
+           styles[name].inputs = {Redistribution{Layout::Replicate(), Layout::Shared()}};
+       }},
+      {"a residual whose gradient is not summed", false, false,
        [](OwnedBlockImpl& m, const at::Tensor& x) { return x + m.down(Gated(m, x)); }},
       {"two mlps of two owners, summed together", true, true,
        [](OwnedBlockImpl& m, const at::Tensor& x) { return m.down(Gated(m, x)) + m.other_down(m.other(x).exp()); },
@@ -216,7 +223,7 @@ TEST_CASE("what one rank owns is proven where its numbers are those of one rank"
        [](BlockStyles& styles) {
          styles["block"].outputs = {Redistribution{Layout::Partial(), Layout::Replicate()}};
        }},
-      {"parts of what is owned, in another order", true, true,
+      {"parts of what is owned, in another order", true, false,
        [](OwnedBlockImpl& m, const at::Tensor& x) {
          const std::vector<at::Tensor> parts = Gated(m, x).chunk(2, -1);
          return m.down(at::cat({parts[1] * 2, parts[0]}, -1));
@@ -262,12 +269,6 @@ TEST_CASE("what one rank owns is proven where its numbers are those of one rank"
          return at::cat({m.down(m.up(x).softmax(-1)), x}, 1);
        },
        TermsOfBlock},
-      {"terms that nothing sums", false, false,
-       [](OwnedBlockImpl& m, const at::Tensor& x) { return m.down(Gated(m, x)); },
-       [](BlockStyles& styles) {
-         styles["block.down"].after.clear();
-         styles["block.down"].outputs = {Redistribution{Layout::Partial(), Layout::Partial()}};
-       }},
       {"terms that are declared replicated", false, false,
        [](OwnedBlockImpl& m, const at::Tensor& x) { return m.down(m.up(x).softmax(-1)); },
        [](BlockStyles& styles) {

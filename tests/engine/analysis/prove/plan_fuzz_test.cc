@@ -28,7 +28,12 @@ struct Place {
   std::filesystem::path folder;
   int64_t heads = 0;
   std::vector<std::string> options;
+  bool context = false;
 };
+
+// On a mesh with cp: a number that cp=2,tp=2 divides, also in zigzag. A rank without peers cannot ask how long other
+// shards of the tokens are.
+constexpr int64_t kTokensOnCp = 12;
 
 // Every recorded checkpoint and every program with a plan.
 std::vector<Place> Places() {
@@ -46,7 +51,7 @@ std::vector<Place> Places() {
     std::vector<std::string> options = BooleanOptions(folder);
     // A program computes its own loss, of whole logits.
     if (std::filesystem::exists(folder / "program.pt2")) std::erase(options, "loss_parallel");
-    out.push_back({folder, heads == nullptr ? 2 : heads->AsInt(), options});
+    out.push_back({folder, heads == nullptr ? 2 : heads->AsInt(), options, HasContext(folder)});
   }
   return out;
 }
@@ -58,6 +63,15 @@ std::string MeshFor(PlanMutator& random, int64_t heads) {
   }
   if (random.Below(16) == 0) return "dp_replicate=2,tp=2";
   return meshes[random.Below(meshes.size())];
+}
+
+// Puts the model, one time in four, on a mesh with cp.
+void MaybeOnCp(PlanMutator& random, const Place& place, PlannedModel& model) {
+  if (!place.context || random.Below(4) > 0) return;
+  constexpr std::array kContexts = {"ulysses", "ring", "plain_ring"};
+  model.mesh = random.Below(2) == 0 ? "cp=2" : "cp=2,tp=2";
+  model.context = kContexts[random.Below(kContexts.size())];
+  model.tokens = kTokensOnCp;
 }
 
 // Who found what, of the plans that are wrong, and of those that are right.
@@ -118,10 +132,13 @@ TEST_CASE("changed plans are not proven unless they are right") {
     PlannedModel model;
     model.folder = place.folder;
     model.mesh = MeshFor(random, place.heads);
+    MaybeOnCp(random, place, model);
     PlannedModel under_other = model;
     for (const std::string& option : place.options) {
-      model.options[option] = random.Below(3) == 0;
-      under_other.options[option] = random.Below(2) == 0;
+      // The loss of whole logits, and attention that a context replaces.
+      const bool refused = !model.context.empty() && (option == "loss_parallel" || option == "stable");
+      model.options[option] = random.Below(3) == 0 && !refused;
+      under_other.options[option] = random.Below(2) == 0 && !refused;
     }
     under_other.options["loss_parallel"] = false;
     if (!model.options.contains("loss_parallel")) under_other.options.erase("loss_parallel");
@@ -132,13 +149,14 @@ TEST_CASE("changed plans are not proven unless they are right") {
     } catch (const PlanError&) {
     }
     const uint64_t own = random.Below(1U << 30);
+    const MeshAxis axis = model.context.empty() || random.Below(2) == 0 ? MeshAxis::kTp : MeshAxis::kCp;
     const size_t one = random.Below(kMutations);
     const size_t two = random.Below(2) == 0 ? kMutations : random.Below(kMutations);
     std::string changed;
     std::string kind = ToString(static_cast<Mutation>(one));
     if (two < kMutations && two != one) kind += std::string(" and ") + ToString(static_cast<Mutation>(two));
     model.change = [&](Plan& plan) {
-      PlanMutator here(own, &other);
+      PlanMutator here(own, &other, axis);
       changed = here.Mutate(plan, static_cast<Mutation>(one));
       if (two < kMutations && two != one) changed += "; " + here.Mutate(plan, static_cast<Mutation>(two));
     };

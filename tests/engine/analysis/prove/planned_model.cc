@@ -46,6 +46,7 @@ Plan PlanFor(const PlannedModel& model, const MeshShape& mesh, const ModuleTree*
   inputs.model = tree;
   inputs.record = record;
   for (const auto& [name, value] : model.options) inputs.options[name] = value;
+  if (!model.context.empty()) inputs.options["context"] = model.context;
   std::string base = "plan";
   if (std::filesystem::exists(model.folder / "plan.lua")) {
     inputs.search_path = {model.folder.string()};
@@ -84,7 +85,7 @@ LoadedModel LoadModel(const PlannedModel& model, const DeviceMesh& mesh, std::op
     const std::lock_guard lock(mutex);
     model.change(plan);
   }
-  if (mesh.shape().size(MeshAxis::kDpShard) * mesh.shape().size(MeshAxis::kDpReplicate) > 1 && !plan.data_parallel) {
+  if (mesh.shape().world_size() > mesh.shape().size(MeshAxis::kTp) && !plan.data_parallel) {
     plan.data_parallel.emplace().shards = false;
   }
   CompiledPlan compiled =
@@ -121,12 +122,14 @@ NamedTensors Copies(const NamedTensors& inputs) {
   return out;
 }
 
-// The first `length` tokens of each row.
+// The first `length` tokens of each row; 0: all.
 NamedTensors Cut(const NamedTensors& inputs, int64_t length) {
   NamedTensors out;
-  for (const auto& [name, tensor] : inputs) out[name] = tensor.narrow(1, 0, length).clone();
+  for (const auto& [name, tensor] : inputs) out[name] = (length > 0 ? tensor.narrow(1, 0, length) : tensor).clone();
   return out;
 }
+
+NamedTensors InputsFor(const PlannedModel& model) { return Cut(ReadTensors(InputsOf(model)), model.tokens); }
 
 // The step within a scope; `numbers` are filled where they are asked for, `options` say who looks on.
 Proof Prove(const LoadedModel& loaded, const NamedTensors& inputs, const TypeOptions& options, StepNumbers* numbers) {
@@ -179,8 +182,8 @@ struct Unsharded {
 };
 
 const Unsharded& UnshardedOf(const PlannedModel& model) {
-  static std::map<std::filesystem::path, Unsharded> known;
-  const auto [at, fresh] = known.try_emplace(model.folder);
+  static std::map<std::pair<std::filesystem::path, int64_t>, Unsharded> known;
+  const auto [at, fresh] = known.try_emplace({model.folder, model.tokens});
   if (fresh) {
     PlannedModel plain;
     plain.folder = model.folder;
@@ -188,7 +191,7 @@ const Unsharded& UnshardedOf(const PlannedModel& model) {
     options.observer = at->second.trace.Recorder();
     const LoadedModel loaded =
         LoadModel(plain, DeviceMesh::Recording(MeshShape(), 0, c10::kCPU, /*as_if_tp=*/true), at::kDouble);
-    Prove(loaded, ReadTensors(InputsOf(model)), options, &at->second.numbers);
+    Prove(loaded, InputsFor(model), options, &at->second.numbers);
   }
   return at->second;
 }
@@ -196,7 +199,7 @@ const Unsharded& UnshardedOf(const PlannedModel& model) {
 void JudgeNumbers(const PlannedModel& model, Verdict& verdict) {
   const MeshShape shape = MeshShape::Parse(model.mesh).ValueOrThrow();
   const bool only_tp = shape.size(MeshAxis::kTp) == shape.world_size();
-  const NamedTensors inputs = ReadTensors(InputsOf(model));
+  const NamedTensors inputs = InputsFor(model);
   const Unsharded& want = UnshardedOf(model);
   std::mutex mutex;
   double largest = 0;
@@ -238,6 +241,27 @@ void JudgeNumbers(const PlannedModel& model, Verdict& verdict) {
   if (!failures.empty()) verdict.ops_agree.reset();
 }
 
+Plan PlanOf(const PlannedModel& model, EvaluationRecord& record) {
+  std::shared_ptr<torch::nn::Module> root;
+  if (IsProgram(model)) {
+    root = Program::Open(model.folder / "program.pt2");
+  } else {
+    const nn::DeferInit defer;
+    root = MakeCausalLm(ReadConfig(model.folder)).ValueOrThrow().module;
+  }
+  const LiveTree live = ReadLiveTree(*root).ValueOrThrow();
+  return PlanFor(model, MeshShape::Parse(model.mesh).ValueOrThrow(), live.tree.get(), &record);
+}
+
+// The record of the evaluation of the model's plan.
+EvaluationRecord OptionsOf(const std::filesystem::path& folder) {
+  PlannedModel model;
+  model.folder = folder;
+  EvaluationRecord record;
+  PlanOf(model, record);
+  return record;
+}
+
 }  // namespace
 
 std::filesystem::path RecordedModel(const std::string& name) {
@@ -258,47 +282,30 @@ std::vector<std::filesystem::path> PlannedPrograms() {
 
 std::string PlannedModel::Name() const {
   std::string out = folder.filename().string() + " " + mesh;
+  if (!context.empty()) out += " " + context;
   for (const auto& [name, value] : options) out += (value ? " " : " no ") + name;
   return out;
 }
 
 Plan PlanOf(const PlannedModel& model) {
   EvaluationRecord record;
-  std::shared_ptr<torch::nn::Module> root;
-  if (IsProgram(model)) {
-    root = Program::Open(model.folder / "program.pt2");
-  } else {
-    const nn::DeferInit defer;
-    root = MakeCausalLm(ReadConfig(model.folder)).ValueOrThrow().module;
-  }
-  const LiveTree live = ReadLiveTree(*root).ValueOrThrow();
-  return PlanFor(model, MeshShape::Parse(model.mesh).ValueOrThrow(), live.tree.get(), &record);
+  return PlanOf(model, record);
 }
 
 std::vector<std::string> BooleanOptions(const std::filesystem::path& folder) {
-  PlannedModel model;
-  model.folder = folder;
-  EvaluationRecord record;
-  std::shared_ptr<torch::nn::Module> root;
-  if (IsProgram(model)) {
-    root = Program::Open(folder / "program.pt2");
-  } else {
-    const nn::DeferInit defer;
-    root = MakeCausalLm(ReadConfig(folder)).ValueOrThrow().module;
-  }
-  const LiveTree live = ReadLiveTree(*root).ValueOrThrow();
-  PlanFor(model, MeshShape::Parse(model.mesh).ValueOrThrow(), live.tree.get(), &record);
   std::vector<std::string> out;
-  for (const auto& [name, option] : record.options) {
+  for (const auto& [name, option] : OptionsOf(folder).options) {
     if (option.fallback.is_bool()) out.push_back(name);
   }
   return out;
 }
 
+bool HasContext(const std::filesystem::path& folder) { return OptionsOf(folder).options.contains("context"); }
+
 Verdict Judge(const PlannedModel& model) {
   Verdict verdict;
   const MeshShape shape = MeshShape::Parse(model.mesh).ValueOrThrow();
-  const NamedTensors inputs = ReadTensors(InputsOf(model));
+  const NamedTensors inputs = InputsFor(model);
   try {
     std::set<std::string> warnings;
     // A rank without peers cannot ask them how long their shards are when it recomputes. As the plan is on this mesh:

@@ -22,6 +22,8 @@ struct PlannedModel {
   std::filesystem::path folder;
   std::string mesh = "tp=2";
   std::map<std::string, bool> options = {};  // of the plan
+  std::string context = {};                  // the plan's option of this name, on a mesh with cp
+  int64_t tokens = 0;                        // of each row, the first ones; 0: all
   std::string prelude = {};                  // Lua, in front of the plan
   std::string rules = {};                    // Lua, comma-separated: in front of the plan's own rules
   std::function<void(Plan&)> change = {};    // after that; called on every rank, one at a time
@@ -34,6 +36,8 @@ std::filesystem::path RecordedModel(const std::string& name);
 std::vector<std::filesystem::path> PlannedPrograms();
 // Names of the true-or-false options that the model's plan declares, sorted.
 std::vector<std::string> BooleanOptions(const std::filesystem::path& folder);
+// Whether the model's plan declares the option `context`.
+bool HasContext(const std::filesystem::path& folder);
 // The plan alone, as Load makes it before `change`. Throws PlanError.
 Plan PlanOf(const PlannedModel& model);
 
