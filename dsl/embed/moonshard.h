@@ -45,6 +45,7 @@
 #include "engine/runtime/dtype/scalar_type.h"
 #include "engine/runtime/intercept/region.h"
 #include "engine/runtime/mesh/device_mesh.h"
+#include "engine/runtime/mesh/rank_watch.h"
 #include "engine/runtime/nn/autocast.h"
 #include "engine/runtime/nn/conv.h"
 #include "engine/runtime/nn/defer_init.h"

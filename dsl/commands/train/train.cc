@@ -20,6 +20,7 @@
 #include "dsl/commands/train/batches.h"
 #include "dsl/commands/train/loss.h"
 #include "dsl/commands/train/report.h"
+#include "dsl/commands/train/run_watch.h"
 #include "dsl/commands/train/saves.h"
 #include "dsl/commands/train/setup.h"
 #include "dsl/commands/train/stop.h"
@@ -47,15 +48,17 @@ class TrainingRun {
   // takes memory and time. Parameters get storage only as shards. Agree compares the options and the data on all ranks
   // before the first step: a rank with another batch size would enter collectives of another number or shape, and wait
   // for the others without a message.
-  explicit TrainingRun(const TrainVerb& verb)
+  TrainingRun(const TrainVerb& verb, const RunWatch& watch)
       : verb_(verb),
-        mesh_(OpenMesh(verb_)),
+        watch_(watch),
+        mesh_(Join()),
         world_(mesh_),
         groups_(GroupsOf(mesh_)),
-        kind_(ResolveData(verb_, mesh_)),
-        folder_(OpenFolder(verb_)),
-        data_(OpenData(kind_, verb_.data, verb_, mesh_, folder_, verb_.micro_batches)),
-        lm_(MakeModel(kind_, verb_, folder_, mesh_)),
+        kind_(watch_.In("opening the data", [&] { return ResolveData(verb_, mesh_); })),
+        folder_(watch_.In("opening the model", [&] { return OpenFolder(verb_); })),
+        data_(watch_.In("opening the data",
+                        [&] { return OpenData(kind_, verb_.data, verb_, mesh_, folder_, verb_.micro_batches); })),
+        lm_(watch_.In("sharding the model", [&] { return MakeModel(kind_, verb_, folder_, mesh_); })),
         model_(*lm_.model),
         loss_(MakeLoss(kind_, verb_, lm_.net, model_)),
         optimizer_(MakeOptimizer(verb_, model_)),
@@ -75,6 +78,7 @@ class TrainingRun {
           Describe(verb_) + "\n" + data_.Position() + "\n" + (held_out_ ? held_out_->Position() : "") + "\n--ahead " +
               std::to_string(ahead_));
     at::manual_seed(verb_.seed + static_cast<uint64_t>(DrawPlace()));
+    watch_.Enter("loading the weights");
     if (const std::optional<int64_t> resumed = saves_.Resume()) {
       step_ = *resumed;
     } else {
@@ -92,6 +96,7 @@ class TrainingRun {
     report_.Begin();
     StopRequest::Begin();
     while (step_ < verb_.steps && stopped_ == 0) {
+      watch_.Enter("step " + std::to_string(step_ + 1), /*reported=*/false);
       Step();
       const bool evaluates = verb_.eval_every > 0 && step_ % verb_.eval_every == 0;
       const bool saves = verb_.save_every > 0 && step_ % verb_.save_every == 0;
@@ -105,15 +110,23 @@ class TrainingRun {
     }
     StopRequest::Heard();
     SettleAllBut(0);
+    watch_.Enter("saving after step " + std::to_string(step_), /*reported=*/false);
     saves_.End(step_);
     if (evaluated_ != step_ && stopped_ == 0) Evaluate();
     report_.End(model_, step_, stopped_);
+    watch_.Done();
     mesh_.Close();
     if (stopped_ != 0) return kExitAsked + stopped_;
     return report_.log_lost() ? kExitFailed : kExitSuccess;
   }
 
  private:
+  DeviceMesh Join() const {
+    DeviceMesh mesh = watch_.In("joining the other ranks", [&] { return OpenMesh(verb_); });
+    watch_.Attach(mesh);
+    return mesh;
+  }
+
   // The gradients of every micro-batch, their norm, the update. The loss of each micro-batch is a mean over its counted
   // labels. Weighted by its fraction of the mean number of labels of a rank, and averaged over the ranks, it adds up to
   // the mean over the labels of the batch, for any division of the batch. Only the last backward reduces over the
@@ -364,6 +377,7 @@ class TrainingRun {
   void Evaluate() {
     evaluated_ = step_;
     if (!held_out_) return;
+    watch_.Enter("evaluating after step " + std::to_string(step_), /*reported=*/false);
     const at::NoGradGuard no_grad;
     const nn::Autocast autocast(mesh_.device().type(), compute_type_);
     lm_.net.module->eval();
@@ -421,6 +435,7 @@ class TrainingRun {
   }
 
   TrainVerb verb_;  // with what the data decides (ResolveData)
+  const RunWatch& watch_;
   const StopRequest stop_{std::chrono::seconds(verb_.grace)};
   DeviceMesh mesh_;
   World world_;
@@ -450,6 +465,13 @@ class TrainingRun {
 
 }  // namespace
 
-int RunTrain(const TrainVerb& verb) { return TrainingRun(verb).Go(); }
+// What a step throws becomes known to the other ranks before the run is destroyed, which may wait for a save.
+int RunTrain(const TrainVerb& verb) {
+  const RunWatch watch(verb);
+  return watch.Guard([&] {
+    TrainingRun run(verb, watch);
+    return watch.Guard([&] { return run.Go(); });
+  });
+}
 
 }  // namespace moonshard

@@ -162,7 +162,8 @@ Failure RunDirectory::Lock(Storage& storage) {
     if (name.extension() == ".partial" && StepOfDirectoryName(name.stem().string())) {
       left.push_back((at->path().parent_path() / name.stem()).string());
     } else if (name.string().starts_with(std::string(kLatest) + ".tmp-") ||
-               name.string().starts_with(std::string(kRunLockFile) + ".tmp-")) {
+               name.string().starts_with(std::string(kRunLockFile) + ".tmp-") ||
+               name.string().starts_with(kProbePrefix)) {
       temporary.push_back(at->path().string());
     }
   }

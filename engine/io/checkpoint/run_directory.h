@@ -23,6 +23,9 @@
 
 namespace moonshard {
 
+// A file with such a name exists while ranks check that they see the same directory.
+inline constexpr const char* kProbePrefix = "run.probe-";
+
 // Returns "step_00000100" for step 100.
 std::string StepDirectoryName(int64_t step);
 // Returns the step of a name that StepDirectoryName returns; nullopt for any other name.

@@ -23,6 +23,7 @@
 #include "engine/core/base/text.h"
 #include "engine/runtime/mesh/mesh_group.h"
 #include "engine/runtime/mesh/peer_watch.h"
+#include "engine/runtime/mesh/waits.h"
 
 namespace moonshard {
 namespace {
@@ -101,6 +102,7 @@ void AxisGroup::Guard(const CollectiveLabel& label, Call&& call) {
   const auto lost = [&] { return group_->watch ? group_->watch->lost() : ""; };
   if (broken_.empty()) broken_ = lost();
   if (!broken_.empty()) throw PlanError({RankLost(name_, label.text(), broken_)});
+  const Waits::Scope wait(group_->waits.get(), label.text(), name_, group_->ranks);
   try {
     call();
   } catch (const std::exception& error) {

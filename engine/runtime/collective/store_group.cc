@@ -26,6 +26,8 @@
 #include "engine/core/base/hash.h"
 #include "engine/core/base/text.h"
 #include "engine/core/findings/forms.h"
+#include "engine/runtime/mesh/mesh_group.h"
+#include "engine/runtime/mesh/waits.h"
 
 namespace moonshard {
 namespace {
@@ -122,6 +124,7 @@ StoreGroup::StoreGroup(const DeviceMesh& mesh, std::string_view name, std::chron
   if (world_size_ == 1) return;
   store_ = mesh.store();
   Check(store_ != nullptr, "ranks without a store");
+  waits_ = mesh.Group(MeshAxis::kTp)->waits;
   // Groups of one name are numbered. Every rank counts its own, because ranks make them in one order at different
   // times.
   const std::string base = "exchange/" + std::string(name) + "/";
@@ -192,6 +195,9 @@ void StoreGroup::Finish() {
 
 JsonValue StoreGroup::GatherAndBroadcast(const std::string& what, const JsonValue& mine, const Combine& combine) {
   if (!lost_.empty()) throw PlanError(lost_);
+  static const std::string kAllRanks;
+  static const std::vector<int64_t> kAll;
+  const Waits::Scope wait(waits_ && waits_->IsOwnThread() ? waits_.get() : nullptr, what, kAllRanks, kAll);
   ++exchange_;
   JsonValue::Object answer;
   try {

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,8 @@
 #include "engine/runtime/mesh/device_mesh.h"
 
 namespace moonshard {
+
+class Waits;  // mesh/waits.h
 
 // Every function is collective: each rank calls the same functions in the same order, on one thread at a time. `what`
 // names the exchange in errors, as an infinitive: "save step 3". If a rank does not join within `timeout`, the other
@@ -64,6 +67,7 @@ class StoreGroup {
   void Finish();
 
   c10::intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<Waits> waits_;  // null on one rank
   int64_t rank_;
   int64_t world_size_;
   std::string prefix_;

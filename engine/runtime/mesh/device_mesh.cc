@@ -43,6 +43,7 @@
 #include "engine/runtime/mesh/peer_watch.h"
 #include "engine/runtime/mesh/recording_backend.h"
 #include "engine/runtime/mesh/route.h"
+#include "engine/runtime/mesh/waits.h"
 
 namespace moonshard {
 namespace {
@@ -312,6 +313,7 @@ struct DeviceMesh::State {
   // By axes and size; the full axis is the group of its size.
   std::map<std::pair<AxisSet, int64_t>, std::shared_ptr<const MeshGroup>> groups;
   std::shared_ptr<PeerWatch> watch;  // null without NCCL
+  std::shared_ptr<Waits> waits = std::make_shared<Waits>();
 
   std::shared_ptr<const MeshGroup> Make(AxisSet axes, int64_t k);
   // Shuts the NCCL groups down that this mesh has made, in the order of axes and sizes; or aborts them.
@@ -365,6 +367,7 @@ std::shared_ptr<const MeshGroup> DeviceMesh::State::Make(AxisSet axes, int64_t k
   group->name = GroupName(axes, group->ranks);
   group->device = device.device;
   group->recording = log != nullptr;
+  if (!log) group->waits = waits;
   if (k == 1) return group;
   const int my_rank = static_cast<int>(group->rank);
   const int size = static_cast<int>(k);
@@ -518,6 +521,7 @@ DeviceMesh DeviceMesh::FromGroups(const Groups& groups, const MeshOptions& optio
     group->device = device.device;
     group->backend = one.backend;
     group->given = true;
+    group->waits = state->waits;
     state->groups[{one.axis, group->size()}] = group;
     taken.push_back(std::move(group));
   }

@@ -17,6 +17,7 @@
 namespace moonshard {
 
 class PeerWatch;  // peer_watch.h
+class Waits;      // waits.h
 
 struct MeshGroup {
   AxisSet axes = MeshAxis::kTp;
@@ -29,6 +30,7 @@ struct MeshGroup {
   c10::intrusive_ptr<c10d::Backend> backend;    // null in a group of one rank
   std::shared_ptr<RankExchange> exchange;       // null in a group of one rank, and if `recording`
   std::shared_ptr<PeerWatch> watch;             // of the mesh; null if no rank waits for a GPU in a collective
+  std::shared_ptr<Waits> waits;                 // of the mesh; null if `recording`
   bool recording = false;                       // no peers exist: nothing is exchanged
   bool given = false;                           // `backend` belongs to the embedder (DeviceMesh::FromGroups)
 

@@ -12,9 +12,11 @@
 // from the second on, so a step that does not fit any rank changes none.
 #include "engine/train/training_state/training_checkpoints.h"
 
+#include <chrono>
 #include <exception>
 #include <filesystem>
 #include <limits>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,8 +24,10 @@
 #include <c10/core/GradMode.h>
 
 #include "engine/core/base/check.h"
+#include "engine/core/base/hash.h"
 #include "engine/core/findings/forms.h"
 #include "engine/io/checkpoint/model_form.h"
+#include "engine/io/storage/staging.h"
 #include "engine/io/storage/storage.h"
 #include "engine/runtime/collective/store_group.h"
 #include "engine/runtime/sharded_model/buffers.h"
@@ -67,6 +71,31 @@ Diagnostics CheckTexts(const std::map<std::string, std::string>& host) {
         MakeDiagnostic(Finding::kBadInput, "text " + JsonQuoted(name) + " of TrainingState::host is not UTF-8"));
   }
   return errors;
+}
+
+// The longest wait for a file that another machine has written to a shared directory.
+constexpr std::chrono::seconds kFileAppears{3};
+
+std::string NewProbeName() {
+  std::random_device random;
+  return kProbePrefix + HashToText(uint64_t{random()} << 32 | random());
+}
+
+Diagnostics FindProbe(const std::string& folder, const std::string& name) {
+  const auto until = std::chrono::steady_clock::now() + kFileAppears;
+  std::error_code ignored;
+  while (!std::filesystem::exists(folder + "/" + name, ignored)) {
+    if (std::chrono::steady_clock::now() > until) {
+      Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree,
+                                    "the run directory is not the same as on rank 0, or does not exist here");
+      d.path = folder;
+      d.required = "one directory that the machines of all ranks share, under the path that each rank was given";
+      d.help = "mount the shared file system on every machine, or save to another directory";
+      return {d};
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return {};
 }
 
 Result<OptimizerOf> FindOptimizer(const TrainingState& state) {
@@ -345,10 +374,26 @@ Diagnostics TrainingCheckpoints::Wait() { return impl_->Wait(); }
 
 void TrainingCheckpoints::Claim() {
   KeepWarnings();
-  impl_->claim.GatherAndBroadcast("claim the run directory", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
-    if (Failure failed = impl_->run.Lock(impl_->storage())) throw PlanError(impl_->ByFirst({*failed}));
-    return nullptr;
-  });
+  StoreGroup& claim = impl_->claim;
+  const JsonValue probe =
+      claim.GatherAndBroadcast("claim the run directory", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
+        if (Failure failed = impl_->run.Lock(impl_->storage())) throw PlanError(impl_->ByFirst({*failed}));
+        if (claim.world_size() == 1) return nullptr;
+        const std::string name = NewProbeName();
+        if (Failure failed = ReplaceFile(impl_->storage(), folder() + "/" + name, name)) {
+          throw PlanError(impl_->ByFirst({*failed}));
+        }
+        return name;
+      });
+  if (claim.world_size() == 1) return;
+  // On rank 0, which then answers.
+  const auto remove = [&](Diagnostics&) { (void)impl_->storage().RemoveAll(folder() + "/" + probe.AsString()); };
+  const auto combine = [&](const std::vector<JsonValue>&) {
+    Diagnostics none;
+    remove(none);
+    return JsonValue();
+  };
+  claim.GatherOrFail("find the run directory", FindProbe(folder(), probe.AsString()), nullptr, combine, remove);
 }
 
 std::vector<int64_t> TrainingCheckpoints::Steps() {

@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -150,6 +152,81 @@ TEST_CASE("a model trains on two hosts as on one") {
   CHECK(RunTraining(words("one.jsonl")).code == 0);
   CHECK(Losses(folder / "two.jsonl") == Losses(folder / "one.jsonl"));
   CHECK(Losses(folder / "two.jsonl").size() == 6);
+}
+
+// A run of two hosts that has taken steps and would take many more.
+struct HostsRun {
+  HostsRun(const Hosts& hosts, const ScratchFolder& folder, const Words& variables = {}) {
+    const std::string port = FreePort();
+    const std::string log = folder / "log.jsonl";
+    const Words words = TrainWords(folder, {"--mesh", "tp=2", "--steps", "100000", "--log", log});
+    zero = hosts.Start("a", 0, "10.83.0.1", port, words, variables);
+    one = hosts.Start("b", 1, "10.83.0.1", port, words, variables);
+    for (int tries = 0; tries < 600 && (!std::filesystem::exists(log) || LogLines(log).size() < 3); ++tries) {
+      usleep(100'000);
+    }
+    REQUIRE(std::filesystem::exists(log));
+    sleep(2);  // what a rank knows of another one is up to two seconds old
+  }
+  std::unique_ptr<Process> zero;
+  std::unique_ptr<Process> one;
+};
+
+// How a rank ends that is not the cause: within `seconds` from now.
+void ExpectEnds(const std::unique_ptr<Process>& rank, double seconds, int code, const Words& parts) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome done = rank->Wait(60);
+  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  INFO(done.ToText());
+  INFO("ended after " << took << " s");
+  CHECK(took < seconds);
+  CHECK(done.code == code);
+  for (const std::string& part : parts) CHECK_THAT(done.err, Contains(part));
+}
+
+TEST_CASE("a rank that is killed in a step ends the other host, which names its host and stage") {
+  const auto hosts = TwoHosts();
+  if (!hosts) return;
+  const ScratchFolder folder;
+  const HostsRun run(*hosts, folder);
+  SECTION("a rank of another host") {
+    kill(run.one->pid(), SIGKILL);
+    ExpectEnds(run.zero, 20, 1, {"MS0503", "rank 1 on ", "(10.83.0.2), in 'step ", "failed first", "no sign of life"});
+  }
+  SECTION("the rank that serves the store") {
+    kill(run.zero->pid(), SIGKILL);
+    ExpectEnds(run.one, 20, 1,
+               {"MS0503", "rank 0 on ", "(10.83.0.1), in 'step ", "failed first", "the connection to its store"});
+  }
+}
+
+TEST_CASE("a cable that is pulled for longer than MOONSHARD_SILENCE ends both hosts") {
+  const auto hosts = TwoHosts();
+  if (!hosts) return;
+  const ScratchFolder folder;
+  const HostsRun run(*hosts, folder, {"MOONSHARD_SILENCE=3"});
+  REQUIRE(hosts->Ip({"-n", hosts->Name("b"), "link", "set", "cable", "down"}));
+  ExpectEnds(run.zero, 12, 1, {"rank 1 on ", "(10.83.0.2), in 'step ", "no sign of life for "});
+  ExpectEnds(run.one, 12, 1, {"rank 0 on ", "(10.83.0.1), in 'step ", "its store has not responded for "});
+}
+
+TEST_CASE("what a rank fails at alone is the error of the other host") {
+  const auto hosts = TwoHosts();
+  if (!hosts) return;
+  const ScratchFolder folder;
+  const std::string model = folder.CopyOf(kModel, "model");
+  REQUIRE(std::filesystem::remove(model + "/model-00003-of-00006.safetensors"));
+  const std::string port = FreePort();
+  const Words more = {"--mesh", "tp=2", "--steps", "5"};
+  const Words here = TrainWords(folder, more);
+  const Words there = TrainWords(folder, more, model);
+  const auto zero = hosts->Start("a", 0, "10.83.0.1", port, here);
+  const auto one = hosts->Start("b", 1, "10.83.0.1", port, there);
+  const Outcome cause = one->Wait(60);
+  INFO(cause.ToText());
+  CHECK(cause.code > 0);
+  CHECK_THAT(cause.err, Contains(model));
+  ExpectEnds(zero, 5, cause.code, {"rank 1 on ", "(10.83.0.2), in 'opening the model', failed first", model});
 }
 
 }  // namespace

@@ -395,6 +395,25 @@ TEST_CASE("one run saves to a directory at a time") {
   });
 }
 
+TEST_CASE("a rank that has another run directory than rank 0 is named before the first step") {
+  const ScratchFolder scratch;
+  RunRanks("dp=2", [&](DeviceMesh& mesh) {
+    const std::string folder = scratch / ("of_rank_" + std::to_string(mesh.rank()));
+    TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(folder, mesh);
+    const std::string error = ErrorOf([&] { checkpoints.Claim(); });
+    Expect(error.find("rank 1: the run directory is not the same as on rank 0") != std::string::npos, error);
+    Expect(error.find("of_rank_1") != std::string::npos, error);
+    TrainingCheckpoints shared = TrainingCheckpoints::Open(scratch / "shared", mesh);
+    shared.Claim();
+    Expect(shared.Steps().empty(), "all ranks are here");
+    for (const char* of : {"of_rank_0", "shared"}) {
+      for (const auto& entry : std::filesystem::directory_iterator(scratch / of)) {
+        Expect(!entry.path().filename().string().starts_with(kProbePrefix), "left: " + entry.path().string());
+      }
+    }
+  });
+}
+
 TEST_CASE("the last steps are kept, and those of a run that was gone back from left alone") {
   const ScratchFolder scratch;
   const auto expect_steps = [&](const std::vector<int64_t>& want) {

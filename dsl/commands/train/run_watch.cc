@@ -1,0 +1,107 @@
+#include "dsl/commands/train/run_watch.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+
+#include <c10/util/Exception.h>
+
+#include "dsl/commands/cli/findings_output.h"
+#include "dsl/commands/cli/verbs.h"
+
+namespace moonshard {
+namespace {
+
+constexpr double kMostSeconds = 1e6;
+
+// The seconds in a variable of the environment; `otherwise` if it is not set or is not a number from 0.
+std::chrono::milliseconds SecondsIn(const char* variable, std::chrono::milliseconds otherwise) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr || *text == '\0') return otherwise;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (*end != '\0' || !(seconds >= 0)) return otherwise;
+  return std::chrono::milliseconds(static_cast<int64_t>(std::min(seconds, kMostSeconds) * 1000));
+}
+
+// A progress line may be on the terminal.
+void ClearTerminalLine() {
+  if (isatty(STDERR_FILENO) == 1) std::fputs("\r\033[K", stderr);
+}
+
+[[noreturn]] void EndWith(const FailedRank& failure, const TrainVerb& verb) {
+  ClearTerminalLine();
+  PrintFindings({failure.ToDiagnostic()}, verb.findings_output);
+  _exit(failure.exit_code);
+}
+
+// The first error in one line.
+std::string LineOf(const Diagnostics& found) {
+  const auto error = std::ranges::find(found, Severity::kError, &Diagnostic::severity);
+  if (error == found.end()) return "";
+  std::string line = error->ToText();
+  std::ranges::replace(line, '\n', ' ');
+  return line;
+}
+
+}  // namespace
+
+RunWatch::RunWatch(const TrainVerb& verb) : verb_(verb) {
+  const Result<MeshShape> shape = MeshShape::Parse(verb.model.mesh);
+  if (!shape.ok()) return;
+  RankWatchOptions options;
+  options.patience = std::max(SecondsIn("MOONSHARD_PATIENCE", options.patience), std::chrono::milliseconds(1000));
+  options.silence = SecondsIn("MOONSHARD_SILENCE", options.silence);
+  options.join = std::min(options.join, std::chrono::milliseconds(static_cast<int64_t>(verb.run.timeout_s * 1000)));
+  options.on_wait = [](const LongWait& wait) {
+    ClearTerminalLine();
+    std::fprintf(stderr, "moonshard: %s\n", Visible(wait.ToText()).c_str());
+  };
+  options.on_failure = [&verb](const FailedRank& failure) { EndWith(failure, verb); };
+  watch_ = RankWatch::FromEnvironment(shape.value(), std::move(options));
+}
+
+void RunWatch::Enter(std::string stage, bool reported) const {
+  if (watch_) watch_->Enter(std::move(stage), reported);
+}
+
+void RunWatch::Attach(const DeviceMesh& mesh) const {
+  if (watch_) watch_->Attach(mesh);
+}
+
+void RunWatch::Done() const {
+  if (watch_) watch_->Done();
+}
+
+void RunWatch::Fail(const std::string& message, int exit_code, bool consequence) const {
+  if (!watch_ || failed_) return;
+  failed_ = true;
+  const std::optional<FailedRank> first = watch_->Fail(message, exit_code, consequence);
+  if (first && consequence) EndWith(*first, verb_);
+}
+
+int RunWatch::Guard(const std::function<int()>& body) const {
+  try {
+    return body();
+  } catch (const PlanError& error) {
+    const Diagnostics& found = error.diagnostics();
+    Fail(LineOf(found), ExitCodeOf(found), std::ranges::count(found, Finding::kRankLost, &Diagnostic::finding) > 0);
+    throw;
+  } catch (const InternalError& error) {
+    Fail(std::string("defect: ") + error.what(), kExitDefect, /*consequence=*/false);
+    throw;
+  } catch (const c10::DistError& error) {
+    Fail(ErrorText(error), kExitFailed, /*consequence=*/true);
+    throw;
+  } catch (const std::exception& error) {
+    Fail(ErrorText(error), kExitFailed, /*consequence=*/false);
+    throw;
+  }
+}
+
+}  // namespace moonshard

@@ -1,0 +1,44 @@
+// RunWatch: what the command does with the reports of RankWatch: prints long waits, and ends this rank when another one
+// has failed.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "dsl/commands/cli/options.h"
+#include "dsl/embed/moonshard.h"
+
+namespace moonshard {
+
+class RunWatch {
+ public:
+  // Reads MOONSHARD_PATIENCE and MOONSHARD_SILENCE (README.md). `verb` must outlive the object. The object does nothing
+  // in a run of one rank.
+  explicit RunWatch(const TrainVerb& verb);
+
+  // As RankWatch. `make` runs in the stage `stage`, and its result is returned.
+  void Enter(std::string stage, bool reported = true) const;
+  void Attach(const DeviceMesh& mesh) const;
+  void Done() const;
+  template <class Make>
+  auto In(std::string stage, const Make& make) const {
+    Enter(std::move(stage));
+    return make();
+  }
+
+  // Runs `body` and returns what it returns. An exception of it becomes known to all ranks, and is thrown; if it is the
+  // consequence of the failure of another rank, that failure is printed and the process ends with its exit code. The
+  // process then ends without destructors: a save in the background would wait for the rank that was lost.
+  int Guard(const std::function<int()>& body) const;
+
+ private:
+  void Fail(const std::string& message, int exit_code, bool consequence) const;
+
+  const TrainVerb& verb_;
+  std::unique_ptr<RankWatch> watch_;  // null in a run of one rank
+  mutable bool failed_ = false;
+};
+
+}  // namespace moonshard
