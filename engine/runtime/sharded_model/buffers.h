@@ -20,15 +20,15 @@ namespace moonshard {
 // Returns a value, by index into AppliedPlan::parameters(), for each buffer whose bytes differ between ranks along an
 // axis that does not shard it: this rank's shard, a copy on the CPU with the dtype of the buffer, the same on all ranks
 // that hold this shard. The same buffers on every rank; empty if none differs. The model is not changed. FullState has
-// these values, and so have checkpoints. Throws PlanError with one kRanksDisagree for each buffer that differs, on every
-// rank, under kRefuse.
+// these values, and so have checkpoints. Under kRefuse throws PlanError with one kRanksDisagree for each buffer that
+// differs, on every rank.
 //
 // Collective over the axes that the plan uses: for a model with buffers, one all-gather of a hash per buffer and one
 // all-reduce of a number per buffer along each axis; more only if a buffer differs.
 std::map<size_t, at::Tensor> SettledBuffers(const AppliedPlan& model);
 
-// Writes the values of SettledBuffers, whose errors it has, into the buffers of the model, as for an evaluation that all
-// ranks share. Call it between steps. Collective, as SettledBuffers.
+// Writes the values of SettledBuffers, whose errors it has, into the buffers of the model, as for an evaluation that
+// all ranks share. Call it between steps. Collective, as SettledBuffers.
 void SyncBuffers(AppliedPlan& model);
 
 }  // namespace moonshard
