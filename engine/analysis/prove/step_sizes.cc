@@ -222,8 +222,11 @@ bool AnyOf(const TensorType& types, bool AxisType::*member) {
   return std::ranges::any_of(types, [&](const AxisType& type) { return type.*member; });
 }
 
-bool IsShardOf(const TensorType& types, int dim) {
-  return std::ranges::any_of(types, [&](const AxisType& type) { return type.is_shard() && type.dim == dim; });
+// Whether the elements along `dim` are those of a shard, or all equal, so that places along it say nothing.
+bool HasOwnPlaces(const TensorType& types, int dim) {
+  return std::ranges::any_of(types, [&](const AxisType& type) {
+    return type.is_shard() ? type.dim == dim : type.is_replicate() && type.uniform_along(dim);
+  });
 }
 
 // Whether a shard of one element, as the one head of a rank, is in another dim than its type says, which went with one
@@ -473,9 +476,9 @@ class Pairing {
     if (elsewhere) return false;
     const bool in_shard =
         TakesPlaces(here.name) && !here.numbers.empty() &&
-        IsShardOf(here.types[0],
-                  static_cast<int>(here.numbers[0] < 0 ? here.numbers[0] + static_cast<double>(here.sizes[0].size())
-                                                       : here.numbers[0]));
+        HasOwnPlaces(here.types[0],
+                     static_cast<int>(here.numbers[0] < 0 ? here.numbers[0] + static_cast<double>(here.sizes[0].size())
+                                                          : here.numbers[0]));
     // Outside of all modules gradients are flattened into one buffer, whose slices begin where shards end.
     const bool in_buffer = TakesPlaces(here.name) && place_.path.empty() && !in_shard;
     for (size_t i = 0; i < here.numbers.size() && !in_shard; ++i) {
@@ -487,11 +490,18 @@ class Pairing {
       const std::string got = NumberText(here.numbers[i]);
       const std::string want = NumberText(full.numbers[i]);
       const bool of_value = here.after_value || full.after_value;
+      const auto unknown = [](const TensorType& types) {
+        return std::ranges::any_of(types, [](const AxisType& type) { return type.is(TypeKind::kUnproven); });
+      };
       if (IsHash(here.numbers[i]) && IsHash(full.numbers[i])) {
         out_.others.push_back("the numbers in " + Where() + ": " + here.name +
                               " receives a constant from outside of the step, "
                               "and the values of the constant differ" +
                               at_);
+      } else if (place_.backward && std::ranges::any_of(here.types, unknown)) {
+        // The forward decides, whose numbers fit: the gradient of a mean is divided by the local length.
+        out_.others.push_back("the numbers in " + Where() + ": " + here.name + " receives " + got + ", and " + want +
+                              at_ + ", but the layout of its result is not known");
       } else if (of_value || loops_ || !reliable) {
         out_.others.push_back("the numbers in " + Where() + ": " + here.name + " receives " + got + ", and " + want +
                               at_ + ", but " +

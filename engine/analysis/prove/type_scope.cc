@@ -33,6 +33,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <typeinfo>
 #include <utility>
 
 #include "engine/core/base/text.h"
@@ -40,7 +41,9 @@
 #include "engine/plan/compile/data_parallel.h"
 #include "engine/plan/compile/local_shape.h"
 #include "engine/runtime/intercept/operator_scope.h"
+#include "engine/runtime/nn/boundary.h"
 #include "engine/runtime/nn/conv.h"
+#include "engine/runtime/nn/linear.h"
 #include "engine/runtime/redistribute/recorded_sequence.h"
 
 namespace moonshard {
@@ -356,24 +359,27 @@ struct TypeScope::State final : CallObserver {
   }
 
   // A parameter that is left out of the forward and added to its result is right where the forward adds it last and
-  // along the dim that the boundary takes, which these classes do. Of others nothing is known: a router may
-  // choose by what its bias makes, and it is left out at tp=1 as well, where sizes are taken from.
+  // along the dim that the boundary takes. It is left out at tp=1 as well, where sizes are taken from, so that no step
+  // shows what else the forward does with it: a router may choose by what its bias makes. This project's classes are
+  // known, and these two of exported programs, whose graphs are checked for it (graph/local_sizes.h). A class of the
+  // host's is not, whatever its name is.
   void AddLeftOut(UnprovenOperators& unproven) const {
     constexpr std::array kProducts = {"Linear", "Conv1D"};
     const CompiledPlan& plan = applied.plan();
-    std::set<size_t> convolutions;
+    std::set<size_t> known;
     for (const LiveParameter& parameter : applied.parameters()) {
       const torch::nn::Module& module = applied.ModuleOf(parameter);
-      if (dynamic_cast<const nn::Conv1d::Impl*>(&module) != nullptr ||
-          dynamic_cast<const nn::Conv2d::Impl*>(&module) != nullptr ||
-          dynamic_cast<const nn::Conv3d::Impl*>(&module) != nullptr) {
-        convolutions.insert(parameter.ref.module);
+      const std::type_info& type = typeid(module);
+      const auto* hook = dynamic_cast<const Hookable*>(&module);
+      const bool exported = hook != nullptr && std::ranges::find(kProducts, hook->Kind()) != kProducts.end();
+      if (exported || type == typeid(nn::Linear::Impl) || type == typeid(nn::Conv1d::Impl) ||
+          type == typeid(nn::Conv2d::Impl) || type == typeid(nn::Conv3d::Impl)) {
+        known.insert(parameter.ref.module);
       }
     }
     for (size_t m = 0; m < plan.layouts_of.size() && plan.mesh.size(MeshAxis::kTp) > 1; ++m) {
       const std::string& kind = plan.tree->modules()[m].kind;
-      if (plan.LayoutsOf(m).after.empty() || std::ranges::find(kProducts, kind) != kProducts.end()) continue;
-      if (convolutions.contains(m)) continue;
+      if (plan.LayoutsOf(m).after.empty() || known.contains(m)) continue;
       Unproven& entry =
           unproven["a parameter of a '" + kind +
                    "' is added after the forward, and the forward may also use the parameter in another way"];

@@ -34,6 +34,7 @@ struct Operand {
   const void* tensor = nullptr;  // identity
   std::optional<double> number;  // identifies the value (CheckedOperator::numbers)
   int64_t version = 0;
+  int64_t split = 0;  // SplitOf
   at::ScalarType dtype = at::ScalarType::Undefined;
 
   bool is_mask() const { return dtype == at::kBool || dtype == at::kByte; }
@@ -63,6 +64,7 @@ class Operands {
   int64_t dims(size_t i) const { return static_cast<int64_t>(tensors_[i].sizes.size()); }
   at::ScalarType dtype(size_t i) const { return tensors_[i].dtype; }
   bool is_mask(size_t i) const { return tensors_[i].is_mask(); }
+  bool needs_gradient(size_t i) const { return tensors_[i].needs_gradient; }
   // The index of tensor `i` in its argument, which is a list: of x[:, ids], the index list [None, ids] has ids at 1.
   int64_t place(size_t i) const { return tensors_[i].place; }
   // The sizes and the number of dims of result `i`.

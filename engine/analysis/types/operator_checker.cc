@@ -44,6 +44,7 @@
 #include <c10/core/DynamicCast.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "engine/analysis/types/local_indices.h"
@@ -140,16 +141,40 @@ bool HasOrigin(const AxisType& type) {
 }
 
 // The dims of a tensor of sizes `own` that are shards of those with one rank; 0 if a dim has another size that is not
-// that of a shard. Shards of other lengths are not told from one element more or less than a shard has.
-uint64_t LocalDims(at::IntArrayRef own, at::IntArrayRef full, int64_t ranks) {
+// that of a shard. Shards of other lengths are not told from one element more or less than a shard has, so that they
+// count only for `rank` >= 0, which has that of torch.chunk.
+uint64_t LocalDims(at::IntArrayRef own, at::IntArrayRef full, int64_t ranks, int64_t rank = -1) {
   if (own.size() != full.size()) return 0;
   uint64_t local = 0;
   for (size_t d = 0; d < std::min<size_t>(full.size(), 64); ++d) {
     if (own[d] == full[d]) continue;
-    if (own[d] * ranks != full[d]) return 0;
+    const int64_t chunk = (full[d] + ranks - 1) / ranks;
+    const bool is_chunk = rank >= 0 && own[d] == std::clamp<int64_t>(full[d] - rank * chunk, 0, chunk);
+    if (own[d] * ranks != full[d] && !is_chunk) return 0;
     local |= uint64_t{1} << d;
   }
   return local;
+}
+
+// Takes operands of equal elements that are as long as a shard for that shard, of whichever indices: all of them have
+// the same elements. Returns whether there are any. Of a shard of one element the dim would be ambiguous.
+bool TakeAsShards(c10::ArrayRef<Operand> operands, std::span<AxisType> types) {
+  bool any = false;
+  for (size_t i = 0; i < types.size(); ++i) {
+    AxisType& type = types[i];
+    if (!type.is_replicate() || type.zero || std::popcount(type.local) != 1) continue;
+    const int dim = std::countr_zero(type.local);
+    const int64_t size = operands[i].sizes[static_cast<size_t>(dim)];
+    if (size <= 1) continue;
+    AxisType shard = AxisType::Shard(dim, size);
+    shard.copies = type.uniform & ~type.local;
+    shard.of_gradient = true;
+    shard.by_value = type.by_value;
+    shard.since = type.since;
+    type = std::move(shard);
+    any = true;
+  }
+  return any;
 }
 
 // The first operand with an origin that is as `type` is, or at all where `type` is null.
@@ -225,7 +250,7 @@ void OperatorChecker::CompareMade(MeshAxis axis, MadeAlone made) {
 }
 
 bool OperatorChecker::TakesSizes(std::string_view base) {
-  constexpr std::array<std::string_view, 20> kNames = {"ones",
+  constexpr std::array<std::string_view, 22> kNames = {"ones",
                                                        "zeros",
                                                        "full",
                                                        "empty",
@@ -244,7 +269,9 @@ bool OperatorChecker::TakesSizes(std::string_view base) {
                                                        "_reshape_alias",
                                                        "split",
                                                        "split_with_sizes",
-                                                       "repeat"};
+                                                       "repeat",
+                                                       "select_backward",
+                                                       "slice_backward"};
   return std::ranges::find(kNames, base) != kNames.end();
 }
 
@@ -265,7 +292,7 @@ void OperatorChecker::SetLeaf(const at::Tensor& tensor, TensorType type) {
 
 TensorType OperatorChecker::Get(const at::Tensor& tensor) const {
   if (const auto leaf = leaves_.find(tensor.unsafeGetTensorImpl()); leaf != leaves_.end()) return leaf->second;
-  const TensorType* type = TypeOf(tensor);
+  const TensorType* type = WrittenApart(tensor) ? nullptr : TypeOf(tensor);
   return type != nullptr && type->size() == axes_.size() ? *type : TensorType(axes_.size());
 }
 
@@ -377,6 +404,9 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
   entry.strided = is("as_strided");
   entry.random = op.hasTag(at::Tag::nondeterministic_seeded);
   entry.collective = name.starts_with("c10d::");
+  entry.of_gradients = entry.base.find("_backward") != std::string::npos || is("_trilinear");
+  entry.splits_apart = is("unsafe_split") || is("unsafe_split_with_sizes");
+  entry.puts_back = is("select_backward") || is("slice_backward");
   entry.takes_sizes = TakesSizes(entry.base);
   entry.reads_sizes = !entry.writes && (entry.base.ends_with("_like") || entry.base.starts_with("new_"));
   entry.unwritten = entry.base.find("empty") != std::string::npos;
@@ -411,9 +441,10 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
     ForEachTensor(value, [&](const at::Tensor& tensor, int place) {
       Operand& operand = call.operands.emplace_back();
       bool assumed = false;
+      operand.split = SplitOf(tensor);
       if (const auto leaf = leaves_.find(tensor.unsafeGetTensorImpl()); leaf != leaves_.end()) {
         operand.type = &leaf->second;
-      } else {
+      } else if (!WrittenApart(tensor)) {
         operand.type = TypeOf(tensor);
         if (operand.type == nullptr && tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr) {
           RenewView(tensor);
@@ -468,7 +499,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
 std::optional<OperatorChecker::Base> OperatorChecker::BaseOf(const at::Tensor& view) const {
   if (view.is_inference() || !view.is_view()) return std::nullopt;
   const at::Tensor tensor(view._base());
-  const TensorType* type = TypeOf(tensor);
+  const TensorType* type = WrittenApart(tensor) ? nullptr : TypeOf(tensor);
   if (type == nullptr || type->size() != axes_.size() || leaves_.contains(tensor.unsafeGetTensorImpl())) {
     return std::nullopt;
   }
@@ -497,6 +528,35 @@ void OperatorChecker::RenewView(const at::Tensor& view) const {
   SetType(view, std::move(type));
 }
 
+// Chunks of unsafe_split are no views of what was split, and autograd leaves it to the program not to use that again.
+// Noted is, of each such memory, which tensors were written into since: the one that was split, with its views, or the
+// chunks of a call, of which each counts its own writes and none has elements of another.
+void OperatorChecker::NoteSplits(const Entry& entry, const Call& call) {
+  if (entry.splits_apart && !call.operands.empty() && !call.outputs.empty() && call.outputs[0].has_storage()) {
+    const auto [at, fresh] =
+        split_.try_emplace(call.operands[0].storage, SplitMemory{call.outputs[0].storage().getWeakStorageImpl(), {}});
+    // An address is not used again while it is known here.
+    if (fresh && split_.size() > split_pruned_at_) {
+      std::erase_if(split_, [](const auto& one) { return one.second.storage.expired(); });
+      split_pruned_at_ = std::max<size_t>(64, 2 * split_.size());
+    }
+  }
+  if (!entry.writes || split_.empty()) return;
+  for (const Operand& operand : call.operands) {
+    if (operand.argument != 0) break;
+    const auto found = split_.find(operand.storage);
+    if (found != split_.end()) found->second.written.insert(operand.split);
+  }
+}
+
+bool OperatorChecker::WrittenApart(const at::Tensor& tensor) const {
+  if (split_.empty()) return false;
+  const auto found = split_.find(StorageOf(tensor));
+  if (found == split_.end()) return false;
+  const int64_t own = SplitOf(tensor);
+  return std::ranges::any_of(found->second.written, [&](int64_t split) { return split != own; });
+}
+
 // The version under which a result gets its type. Handlers run below the key that keeps versions, so at this point a
 // write in place has not been counted yet and a new view does not yet share the counter of what it is a view of. Both
 // will be so when the operator returns. A result in an operand's storage therefore takes the operand's version from
@@ -508,6 +568,7 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
   if (entry.takes_sizes && made_alone_) call.alone = made_alone_(call.place.path, call.place.backward, entry.name);
   for (size_t axis = 0; axis < axes_.size(); ++axis) JudgeAxis(entry, call, axis);
   bool computes = !entry.copies;
+  splits_ += entry.splits_apart ? 1 : 0;
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     const at::Tensor& output = call.outputs[i];
     int64_t version = -1;
@@ -526,7 +587,9 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
     }
     if (leaves_.contains(output.unsafeGetTensorImpl())) continue;
     SetType(output, call.types[i], version, rises);
+    if (of != nullptr || entry.splits_apart) SetSplit(output, entry.splits_apart ? splits_ : of->split);
   }
+  NoteSplits(entry, call);
   if (!observer_) return;
   observer_({call.place.path, call.place.backward, entry.name, computes,
              entry.counts || entry.base == "_local_scalar_dense", call.outputs, call.types,
@@ -650,7 +713,7 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
   }
   if (operands.size() > 0 && !entry.random && operands.All(TypeKind::kReplicate)) {
     for (size_t i = 0; i < operands.size(); ++i) {
-      if (operands.type(i).local != 0) return {operands.Unproven("no rule for a constant that is as long as a shard")};
+      if (operands.type(i).local != 0) return {operands.Unproven(std::string(RuleTable::kNoRuleForLocal))};
     }
     return {AxisType::Replicate()};
   }
@@ -671,28 +734,70 @@ void OperatorChecker::SetLocal(const Entry& entry, const Call& call, size_t axis
   if (type.uniform == 0 || !type.is_replicate() || call.alone == nullptr || static_cast<int>(axis) != made_axis_)
     return;
   if (i >= call.alone->size() || (*call.alone)[i].size() != call.products[i].sizes.size()) return;
-  const uint64_t local = LocalDims(call.products[i].sizes, (*call.alone)[i], axes_[axis].ranks);
+  // The gradient of a sum is as long as what was summed.
+  const int64_t rank = entry.base == "expand" && call.place.backward ? axes_[axis].rank : -1;
+  const uint64_t local = LocalDims(call.products[i].sizes, (*call.alone)[i], axes_[axis].ranks, rank);
   if (entry.views && local == 0) return;
   type.local = local & type.uniform;
 }
 
-// Whether an expand of the forward repeats a tensor as often as a shard is long: a sum over the new dim
-// would have fewer terms. In a backward the gradients tell.
+// The gradient of values that are as long as a shard and equal along it (a parameter times ones_like of the shard),
+// where the forward has taken one number of them and no sum: that of a mean, which is divided by the local length, or
+// that of one element, with zeros around it on each rank. Its sum over the dim is the gradient of the number on each
+// rank, and no term of it.
+bool OperatorChecker::IsOfOneRank(const Entry& entry, const Call& call, size_t axis, size_t i,
+                                  const AxisType& type) const {
+  if (!call.place.backward || !type.is_replicate() || type.zero || static_cast<int>(axis) != made_axis_) return false;
+  if (entry.base == "expand" && type.local != 0) {
+    const std::shared_ptr<torch::autograd::Node> node = torch::autograd::get_current_node();
+    return node != nullptr && node->name().starts_with("MeanBackward");
+  }
+  if (!entry.puts_back || call.alone == nullptr || i >= call.alone->size()) return false;
+  return (LocalDims(call.products[i].sizes, (*call.alone)[i], axes_[axis].ranks) & ~type.uniform) != 0;
+}
+
+// Gradients are often equal along a dim: a sum over it gives each element the same one. The rules of elementwise
+// operators, products and views follow such elements, those of the backwards of one operator do not, and need not:
+// equal elements that are as many as a shard has are that shard.
+std::optional<AxisTypes> OperatorChecker::WithShards(const Call& call, std::span<AxisType> types,
+                                                     const std::function<AxisTypes()>& apply,
+                                                     const std::optional<Operands>& judged, AxisTypes made) {
+  const auto lost = [](const AxisType& type) { return type.is_replicate() && type.local == 0 && !type.zero; };
+  const bool refused = !judged->fault().empty();
+  const bool lacks = judged->unproven() == RuleTable::kNoRuleForLocal;
+  const bool local = std::ranges::any_of(types, [](const AxisType& type) { return type.local != 0; });
+  if (!local || (!judged->unproven().empty() && !lacks)) return made;
+  if (!refused && !lacks && std::ranges::none_of(made, lost)) return made;
+  const c10::SmallVector<AxisType, 6> given(types.begin(), types.end());
+  if (!TakeAsShards(call.operands, types)) return made;
+  AxisTypes of_shards = apply();
+  if (judged->fault().empty() && judged->unproven().empty()) return of_shards;
+  std::ranges::copy(given, types.begin());
+  made = apply();
+  if (refused || lacks) return made;
+  return std::nullopt;
+}
+
+// Whether an expand of the forward repeats a tensor as often as a shard is long, or a replicated one in another number
+// that follows the ranks: a sum over the new dim would have fewer terms. In a backward the gradients tell.
 bool OperatorChecker::IsRepeatedLocally(const Entry& entry, const Call& call, size_t axis, size_t i,
                                         const AxisType& type) const {
   if (entry.base != "expand" || call.place.backward || call.alone == nullptr || static_cast<int>(axis) != made_axis_)
     return false;
   // Heads that several ranks hold are repeated for the queries of each rank.
   const bool held_by_several = type.is_shard() && type.map != nullptr && type.map->shared();
-  if (!(type.is_shard() || type.is_partial()) || held_by_several || i >= call.alone->size()) return false;
+  if (!(type.is_shard() || type.is_partial() || type.is_replicate()) || held_by_several || i >= call.alone->size())
+    return false;
   const std::vector<int64_t>& full = (*call.alone)[i];
   const auto& sizes = call.products[i].sizes;
   const auto& from = call.operands[0].sizes;
   if (full.size() != sizes.size() || from.size() > sizes.size()) return false;
   const size_t added = sizes.size() - from.size();
   for (size_t d = 0; d < full.size(); ++d) {
-    const bool repeats = sizes[d] > 1 && (d < added || from[d - added] == 1);
-    if (repeats && sizes[d] * axes_[axis].ranks == full[d]) return true;
+    if (sizes[d] <= 1 || (d >= added && from[d - added] != 1)) continue;
+    const bool follows = type.is_replicate() ? sizes[d] != full[d] && !type.local_along(static_cast<int64_t>(d))
+                                             : sizes[d] * axes_[axis].ranks == full[d];
+    if (follows && !(type.is_replicate() && (type.zero || type.by_value))) return true;
   }
   return false;
 }
@@ -755,6 +860,14 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     return Apply(entry, call, axis, *judged);
   };
   AxisTypes made = apply();
+  if (entry.of_gradients && call.place.backward) {
+    std::optional<AxisTypes> of_shards = WithShards(call, types, apply, judged, std::move(made));
+    if (!of_shards) {
+      NoteUnproven(entry.name + ": no rule for a gradient of equal elements that is as long as a shard");
+      return fill(TypeKind::kUnproven);
+    }
+    made = *std::move(of_shards);
+  }
   // A shard of one element between two dims that were joined around it can belong to either, and so can a row of one
   // shard:
   // a view cannot tell, the operator that uses it can. The fault is that of the first guess where no guess fits.
@@ -844,6 +957,10 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     // A sum over both would be one of as many terms as the square of the ranks.
     if (std::popcount(type.local) > 1) {
       NoteUnproven(entry.name + ": a constant is as long as a shard along two dims");
+      return fill(TypeKind::kUnproven);
+    }
+    if (IsOfOneRank(entry, call, axis, i, type)) {
+      NoteUnproven(entry.name + ": the gradient of a mean or an element of a constant that is as long as a shard");
       return fill(TypeKind::kUnproven);
     }
     if (IsRepeatedLocally(entry, call, axis, i, type)) {

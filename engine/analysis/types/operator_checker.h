@@ -17,11 +17,16 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include "engine/analysis/types/module_path.h"
 #include "engine/analysis/types/rule_table.h"
@@ -183,14 +188,23 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
     bool counts = false;       // the sizes of the results depend on values
     bool into_places = false;  // the result has the sizes of the first argument
     bool collective = false;
-    bool takes_sizes = false;  // TakesSizes
-    bool reads_sizes = false;  // reads the sizes of a tensor operand, and none of its elements
-    bool views = false;        // the result is a view of the first argument
-    bool unwritten = false;    // returns memory that it does not write to
+    bool of_gradients = false;  // computes gradients: the backward of one operator
+    bool splits_apart = false;  // the results are chunks that count their own writes
+    bool puts_back = false;     // the gradient of some elements along a dim, with zeros around
+    bool takes_sizes = false;   // TakesSizes
+    bool reads_sizes = false;   // reads the sizes of a tensor operand, and none of its elements
+    bool views = false;         // the result is a view of the first argument
+    bool unwritten = false;     // returns memory that it does not write to
     size_t returns = 0;
   };
   struct Call;  // one call of an operator
   struct Base;  // the base of the view that an operator writes into
+  // Memory that unsafe_split has taken apart. `written`: the numbers of the splits (SplitOf) whose tensors operators
+  // have written into since; 0: of the tensor that was split.
+  struct SplitMemory {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::set<int64_t> written;
+  };
 
   const Entry& EntryOf(const c10::OperatorHandle& op);
   int AxisIndex(MeshAxis axis) const;
@@ -216,7 +230,17 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   void JudgeBase(const Base& base, const Call& call) const;
   // Sets the type of a view from the type of its base, after a write into the base made the type of the view void.
   void RenewView(const at::Tensor& view) const;
+  // Notes the memory that an operator takes apart, and writes into memory that was taken apart.
+  void NoteSplits(const Entry& entry, const Call& call);
+  // Whether the memory of `tensor` was written to through a tensor that counts its writes apart.
+  bool WrittenApart(const at::Tensor& tensor) const;
   void JudgeAxis(const Entry& entry, Call& call, size_t axis);
+  // Returns the types of the results of an operator of gradients, `made` by its rule, with operands of equal elements
+  // that are as long as a shard taken for that shard, if the rule has not said along which dims the results are as long
+  // as one. `apply` applies the rule to `types` and sets `judged`. Returns nullopt if they are not known.
+  static std::optional<AxisTypes> WithShards(const Call& call, std::span<AxisType> types,
+                                             const std::function<AxisTypes()>& apply,
+                                             const std::optional<Operands>& judged, AxisTypes made);
   // Returns the type of what an operator makes of routed tensors, on the axis of the experts.
   static AxisType OfRouted(const Entry& entry, Operands& operands);
   AxisTypes Apply(const Entry& entry, const Call& call, size_t axis, Operands& operands) const;
@@ -225,6 +249,8 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Sets the dims of result `i` that are as long as a shard.
   bool IsRepeatedLocally(const Entry& entry, const Call& call, size_t axis, size_t i, const AxisType& type) const;
   void SetLocal(const Entry& entry, const Call& call, size_t axis, size_t i, AxisType& type) const;
+  // Whether result `i`, the gradient of a constant that is as long as a shard, is no gradient of a shard.
+  bool IsOfOneRank(const Entry& entry, const Call& call, size_t axis, size_t i, const AxisType& type) const;
   // Returns a message if a replicated tensor that requires a gradient is combined with tensors that differ between
   // ranks, because nothing would reduce the gradient of the replicated tensor; else "".
   static std::string FullMisused(const Entry& entry, const Call& call, c10::ArrayRef<AxisType> types);
@@ -260,7 +286,10 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // By parameter: the type of its gradient between RegionGradientInput and RegionGradientOutput.
   std::unordered_map<const c10::TensorImpl*, TensorType> reduced_;
   std::vector<std::pair<const c10d::ProcessGroup*, MeshAxis>> groups_;
-  std::vector<at::Tensor> kept_leaves_;  // keeps the leaves alive, so that no address is used again
+  std::vector<at::Tensor> kept_leaves_;                 // keeps the leaves alive, so that no address is used again
+  std::unordered_map<const void*, SplitMemory> split_;  // by storage
+  int64_t splits_ = 0;
+  size_t split_pruned_at_ = 64;  // number of entries at which those of memory that is gone are left out
   std::function<void(const CheckedOperator&)> observer_;
   RegionObserver region_observer_;
   std::vector<TypeFault> faults_;

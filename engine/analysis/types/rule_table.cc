@@ -18,7 +18,7 @@ OperatorRule WithoutLocal(OperatorRule rule) {
     bool local = false;
     for (size_t i = 0; i < o.size(); ++i) local = local || is_local(o.type(i));
     if (!local || !o.fault().empty() || std::ranges::none_of(made, &AxisType::is_replicate)) return made;
-    return AxisTypes{o.Unproven("no rule for a constant that is as long as a shard")};
+    return AxisTypes{o.Unproven(std::string(RuleTable::kNoRuleForLocal))};
   };
 }
 

@@ -27,6 +27,9 @@ class RuleTable {
   const OperatorRule* Find(const std::string& name) const;
   // The rule for operators that have ATen's tag `pointwise` and no rule of their own.
   static const OperatorRule& AnyPointwise();
+  // The reason of an unproven operator whose rule does not follow operands that are as long as a shard
+  // (AxisType::local).
+  static constexpr std::string_view kNoRuleForLocal = "no rule for a constant that is as long as a shard";
 
  private:
   std::unordered_map<std::string, OperatorRule> rules_;

@@ -7,7 +7,8 @@
 // saved for a backward, and solves it with a version counter that all aliases share; the type notes the counter and
 // holds for that version alone. Tensors of inference mode have no counter: their types are not checked for staleness.
 // The results of unsafe_split and unsafe_chunk, which recurrent cells write into, share the memory of the operand and
-// get a counter of their own, from 0 on, after they got their types.
+// get a counter of their own, from 0 on, after they got their types. What the writes of one of them make void is found
+// by the number of the split (OperatorChecker::WrittenApart).
 #include "engine/analysis/types/typed_tensor.h"
 
 #include <typeinfo>
@@ -19,12 +20,19 @@ namespace moonshard {
 namespace {
 
 struct TypeMeta final : public c10::BackendMeta {
-  TypeMeta(TensorType&& t, int64_t v, bool r) : type(std::move(t)), version(v), rises(r) {}
+  TypeMeta(TensorType&& t, int64_t v, bool r, int64_t s) : type(std::move(t)), version(v), rises(r), split(s) {}
 
   TensorType type;
   int64_t version;
   bool rises;
+  int64_t split;
 };
+
+// The class is final, so that comparing it is enough; a dynamic_cast searches the bases.
+TypeMeta* MetaOf(const at::Tensor& tensor) {
+  c10::BackendMeta* const kept = tensor.unsafeGetTensorImpl()->get_backend_meta();
+  return kept == nullptr || typeid(*kept) != typeid(TypeMeta) ? nullptr : static_cast<TypeMeta*>(kept);
+}
 
 }  // namespace
 
@@ -33,15 +41,22 @@ int64_t VersionOf(const at::Tensor& tensor) {
 }
 
 void SetType(const at::Tensor& tensor, TensorType type, int64_t version, bool rises) {
-  tensor.unsafeGetTensorImpl()->set_backend_meta(
-      c10::make_intrusive<TypeMeta>(std::move(type), version < 0 ? VersionOf(tensor) : version, rises));
+  tensor.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<TypeMeta>(
+      std::move(type), version < 0 ? VersionOf(tensor) : version, rises, SplitOf(tensor)));
+}
+
+void SetSplit(const at::Tensor& tensor, int64_t split) {
+  if (TypeMeta* const meta = MetaOf(tensor)) meta->split = split;
+}
+
+int64_t SplitOf(const at::Tensor& tensor) {
+  const TypeMeta* const meta = MetaOf(tensor);
+  return meta == nullptr ? 0 : meta->split;
 }
 
 const TensorType* TypeOf(const at::Tensor& tensor) {
-  const c10::BackendMeta* const kept = tensor.unsafeGetTensorImpl()->get_backend_meta();
-  // The class is final, so that comparing it is enough; a dynamic_cast searches the bases.
-  if (kept == nullptr || typeid(*kept) != typeid(TypeMeta)) return nullptr;
-  const auto* meta = static_cast<const TypeMeta*>(kept);
+  const TypeMeta* const meta = MetaOf(tensor);
+  if (meta == nullptr) return nullptr;
   const int64_t version = VersionOf(tensor);
   const int64_t written = version - meta->version;
   const bool counts_anew = version == 0 && written < 0;

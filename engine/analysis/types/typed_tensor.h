@@ -19,6 +19,12 @@ void SetType(const at::Tensor& tensor, TensorType type, int64_t version = -1, bo
 // to after SetType.
 const TensorType* TypeOf(const at::Tensor& tensor);
 
+// Chunks of unsafe_split have the memory of the tensor that was split, and count their writes apart from it and from
+// each other. SplitOf returns the number that SetSplit has noted with the type of a chunk of one call of unsafe_split,
+// and 0 for any other tensor; SetType keeps it. Call SetSplit after SetType.
+void SetSplit(const at::Tensor& tensor, int64_t split);
+int64_t SplitOf(const at::Tensor& tensor);
+
 // The tensor's version counter; 0 for tensors of inference mode, which have no counter.
 int64_t VersionOf(const at::Tensor& tensor);
 

@@ -191,6 +191,8 @@ AxisTypes Trilinear(Operands& o) {
   c10::SmallVector<c10::SmallVector<int64_t, 5>, 3> sizes;
   for (size_t i = 0; i < 3; ++i) {
     if (o.type(i).floating) return {o.Unproven("the sharded dim of shards of one element is ambiguous")};
+    // In a backward they are taken for the shard (operator_checker.cc).
+    if (o.type(i).local != 0 && !o.backward()) return {o.Unproven("no rule for constants that are as long as a shard")};
     const std::vector<int64_t> added = o.Ints(kNewDims + i);
     const int64_t dims = o.dims(i) + static_cast<int64_t>(added.size());
     c10::SmallVector<int64_t, 8> to;

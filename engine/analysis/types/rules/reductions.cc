@@ -8,8 +8,12 @@
 // shard; the values would look normalized and be too large.
 //
 // A replicated tensor that is as long as a shard (`local`) has equal elements along that dim, as many on each rank as
-// the shard has: its sum is partial, its mean and its maximum are those of the full tensor, and a norm is not.
+// the shard has: its sum is partial, its mean and its maximum are those of the full tensor, and a norm is not. The
+// gradient of a mean or a maximum is divided by the number of the elements, which are those of one rank: its sum over
+// the dim is the gradient of one element on each rank, and no term, although it is as long as a shard.
 #include <algorithm>
+
+#include <c10/core/GradMode.h>
 
 #include "engine/analysis/types/of_owner.h"
 #include "engine/analysis/types/rule_table.h"
@@ -36,6 +40,10 @@ bool AreUniform(const AxisType& type, const std::vector<int64_t>& dims) {
 // Reduces a replicated tensor along dims of which at least one is in `local`. `result`: the type that the reduction of
 // a tensor of the full size has.
 AxisType ReduceLocal(Operands& o, const std::vector<int64_t>& over, const AxisType& result, Kind kind) {
+  const bool takes_one = kind == Kind::kMean || kind == Kind::kOneOf;
+  if (takes_one && o.needs_gradient(0) && c10::GradMode::is_enabled())
+    return o.Unproven(
+        Quoted(o.name(), " of values that are as long as a shard and have a gradient, which follows their number"));
   switch (kind) {
     case Kind::kSum:
     case Kind::kCount: return o.type(0).zero ? result : AxisType::Partial();

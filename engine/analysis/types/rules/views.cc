@@ -608,7 +608,9 @@ AxisTypes PutBack(Operands& o) {
   auto to = Identity(o.dims(0));
   for (int64_t& d : to) d += select && d >= dim ? 1 : 0;
   type = MapDims(type, to);
-  type.uniform = 0;
+  // Zeros are put along `dim`; along the others the elements are as equal as they were.
+  if (dim < 64) type.uniform &= ~(uint64_t{1} << dim);
+  type.local &= type.uniform;
   const bool in_a_row = select || o.Int(5, 1) == 1;
   if (!select && in_a_row && dim + 1 == dims) {
     const int64_t size = full[static_cast<size_t>(dim)];
@@ -645,7 +647,11 @@ AxisTypes Pad(Operands& o) {
   const int64_t dims = o.dims(0);
   const bool zeros = o.arguments() < 3 || (o.argument(2).isScalar() && o.argument(2).toScalar().equal(0));
   AxisType type = o.type(0);
-  type.uniform = 0;
+  for (size_t i = 0; i < pad.size(); ++i) {
+    const int64_t padded = dims - 1 - static_cast<int64_t>(i / 2);
+    if (pad[i] != 0 && padded < 64) type.uniform &= ~(uint64_t{1} << padded);
+  }
+  type.local &= type.uniform;
   if (type.is_partial() && !zeros) {
     return {
         o.Fault("a partial tensor is padded with a nonzero number, which would be counted once per rank; reduce the "

@@ -301,9 +301,7 @@ constexpr std::array kKnownHoles = {
     KnownHole{"a shard that a view has joined, declared packed", "boundary or gradient: declared packed", ""},
     KnownHole{"shards beside a dim of size 1", "aten::bmm", "einsum btd,btd->bt"},
     KnownHole{"shards beside a dim of size 1", "declared shard(0), got partial", "Bilinear"},
-    KnownHole{"the gradient of a sum over shards, equal along them", "declared shard(0), got shared", ""},
-    KnownHole{"the gradient of a sum over shards, equal along them", "the contracted dim is sharded in the right", ""},
-    KnownHole{"cells of recurrent layers", "reads a tensor whose layout is not known", "Gru"},
+    KnownHole{"the maximum of terms with themselves", "aten::maximum: a nonlinear operator", "maximum"},
 };
 
 // "" where the verdict is none of these. The length of uneven shards that are gathered is a guess of the rank without

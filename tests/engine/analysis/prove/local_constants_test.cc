@@ -465,6 +465,18 @@ const std::vector<std::pair<const char*, ConstantProgram>>& ProgramsBesideShards
        [=](const at::Tensor& h, int64_t d) -> ConstantResults {
          return {at::ones_like(h).split_with_sizes({1, length(h, d) - 1}, d)[1].sum(d)};
        }},
+      {"repeated once more",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         return {torch::ones({1}, h.options()).expand({length(h, d) + 1}).sum()};
+       }},
+      {"repeated at most five times",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         return {torch::ones({1}, h.options()).expand({std::min<int64_t>(length(h, d), 5)}).sum()};
+       }},
+      {"repeated as often as the shard is long",
+       [=](const at::Tensor& h, int64_t d) -> ConstantResults {
+         return {torch::ones({1}, h.options()).expand({length(h, d)}).sum()};
+       }},
       {"along two dims",
        [=](const at::Tensor& h, int64_t d) -> ConstantResults {
          return {torch::ones({length(h, d), length(h, d)}, h.options()).sum()};
@@ -665,6 +677,26 @@ TEST_CASE("steps with constants as large as a shard are proven where their numbe
       {"a mean squared error of a parameter times ones, its gradient summed", false, true, false,
        [](const at::Tensor& h, const at::Tensor& b) { return at::mse_loss(at::ones_like(h) * b, at::zeros_like(h)); },
        true},
+      {"the mean of a parameter times ones", false, false, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return (at::ones_like(h) * b).mean(-1); }, true},
+      {"the mean of a parameter times ones, its gradient summed", false, true, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return (at::ones_like(h) * b).mean(-1); }, true},
+      {"the mean of all of a parameter times ones", false, false, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return (at::ones_like(h) * b).mean(); }, true},
+      {"the maximum of a parameter times ones", false, false, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return (at::ones_like(h) * b).amax(-1); }, true},
+      {"the maximum of a parameter times ones, its gradient summed", false, true, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return (at::ones_like(h) * b).amax(-1); }, true},
+      {"one element of a parameter times ones", false, false, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return (at::ones_like(h) * b).select(-1, 0); }, true},
+      {"one element of a parameter times ones, its gradient summed", false, true, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return (at::ones_like(h) * b).select(-1, 0); }, true},
+      {"one row of a parameter times ones, summed over the shard", true, true, true,
+       [](const at::Tensor& h, const at::Tensor& b) { return (at::ones_like(h) * b).select(1, 0).sum(-1); }},
+      {"one row of a parameter times ones, its gradient not summed", true, false, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return (at::ones_like(h) * b).select(1, 0).sum(-1); }},
+      {"the mean of a shard by the sum of a parameter times ones", true, true, false,
+       [](const at::Tensor& h, const at::Tensor& b) { return h.sum(-1) / (at::ones_like(h) * b).sum(-1); }},
       {"a count that every rank takes for its own", false, true, false,
        [](const at::Tensor& h, const at::Tensor& b) {
          return torch::ones(h.sizes(), h.options()).sum(-1) * b + 0 * h.detach().sum();

@@ -4,9 +4,11 @@
 
 #include <cmath>
 #include <functional>
+#include <type_traits>
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 
 #include "engine/analysis/prove/type_scope.h"
 #include "engine/runtime/apply/parallelize.h"
@@ -356,6 +358,194 @@ TEST_CASE("a bias that is added along the channels after the reduction is proven
   CHECK(own.unproven.begin()->first.find("'OwnConvolution' is added after the forward") != std::string::npos);
 }
 
+namespace named_alike {
+
+// A layer of the user's with the name of moonshard's: without a plan it adds twice its bias.
+struct LinearImpl : torch::nn::LinearImpl {
+  using torch::nn::LinearImpl::LinearImpl;
+  at::Tensor forward(const at::Tensor& x) { return 2 * at::linear(x, weight, held ? at::Tensor() : bias); }
+  bool HoldBack(std::string_view) { return held = true; }
+  bool held = false;
+};
+MOONSHARD_MODULE(Linear);
+
+}  // namespace named_alike
+
+template <class Down>
+struct LateBiasImpl : torch::nn::Module {
+  LateBiasImpl() {
+    up = register_module("up", nn::Linear(torch::nn::LinearOptions(kWidth, kWidth)));
+    down = register_module("down", Down(torch::nn::LinearOptions(kWidth, kWidth)));
+  }
+  at::Tensor forward(const at::Tensor& x) { return down(at::gelu(up(x))); }
+  nn::Linear up = nullptr;
+  Down down = nullptr;
+};
+
+template <class Down>
+Proof ProveLateBias() {
+  return ProveAtTwoSizes(MeshShape::Parse("tp=2").ValueOrThrow(),
+                         [](const DeviceMesh& mesh, const TypeOptions& options) {
+                           auto net = std::make_shared<LateBiasImpl<Down>>();
+                           const Plan plan = PlanOfRules("late", {{"up", ColwiseStyle()}, {"down", RowwiseStyle()}});
+                           const auto applied = ParallelizeModule(*net, plan, mesh);
+                           TypeScope scope(*applied, options);
+                           const at::Tensor loss = net->forward(torch::ones({2, 5, kWidth})).square().mean();
+                           scope.Loss(loss);
+                           loss.backward();
+                           return scope.Finish();
+                         });
+}
+
+TEST_CASE("a bias that is added after the reduction is proven of moonshard's Linear, not of a class of that name") {
+  const Proof right = ProveLateBias<nn::Linear>();
+  INFO(ToText(right));
+  CHECK(right.holds());
+  const Proof own = ProveLateBias<named_alike::Linear>();
+  INFO(ToText(own));
+  CHECK(own.faults.empty());
+  CHECK_FALSE(own.holds());
+  REQUIRE(!own.unproven.empty());
+  CHECK(own.unproven.begin()->first.find("'Linear' is added after the forward") != std::string::npos);
+}
+
+MOONSHARD_MODULE_IMPL(Bilinear, torch::nn::BilinearImpl);
+MOONSHARD_MODULE_IMPL(Conv1d, torch::nn::Conv1dImpl);
+
+// What a module computes of the shards of a layer in it.
+using LayerBody = std::function<at::Tensor(const at::Tensor& x)>;
+
+struct SummedShardsImpl : torch::nn::Module {
+  SummedShardsImpl(const std::shared_ptr<torch::nn::Module>& layer, LayerBody f) : body(std::move(f)) {
+    register_module("layer", layer);
+  }
+  at::Tensor forward(const at::Tensor& x) { return body(x); }
+  LayerBody body;
+};
+MOONSHARD_MODULE(SummedShards);
+
+struct SummedCase {
+  const char* what;
+  std::vector<int64_t> input;
+  size_t inputs;  // of the layer
+  int channels;   // the dim of the layer's result that is sharded
+  std::function<std::pair<std::shared_ptr<torch::nn::Module>, LayerBody>()> make;
+};
+
+// `made`: what the module's result is declared to be.
+Proof ProveSummed(const SummedCase& one, const Layout& made) {
+  Style layer;
+  layer.name = "layer";
+  layer.params = {{"weight", Layout::Shard(0)}, {"bias", Layout::Shard(0)}};
+  layer.inputs.assign(one.inputs, Redistribution{Layout::Replicate(), Layout::Shared()});
+  layer.outputs = {Redistribution{Layout::Shard(one.channels), Layout::Shard(one.channels)}};
+  Style block;
+  block.name = "block";
+  block.outputs = {Redistribution{made, Layout::Replicate()}};
+  const Plan plan = PlanOfRules("summed", {{"block", block}, {"block.layer", layer}});
+  return ProveAtTwoSizes(MeshShape::Parse("tp=2").ValueOrThrow(),
+                         [&](const DeviceMesh& mesh, const TypeOptions& options) {
+                           const auto [module, body] = one.make();
+                           const auto net = std::make_shared<torch::nn::Module>();
+                           SummedShards summed(module, body);
+                           net->register_module("block", summed);
+                           const auto applied = ParallelizeModule(*net, plan, mesh);
+                           TypeScope scope(*applied, options);
+                           try {
+                             const at::Tensor loss = summed->forward(torch::ones(one.input)).square().mean();
+                             scope.Loss(loss);
+                             loss.backward();
+                           } catch (const std::exception& error) {
+                             scope.Stopped(error.what());
+                           }
+                           return scope.Finish();
+                         });
+}
+
+// A layer whose result goes through `sum`.
+template <class Layer, class Options>
+auto SumOf(const Options& options, at::Tensor (*sum)(const at::Tensor&)) {
+  return [options, sum]() -> std::pair<std::shared_ptr<torch::nn::Module>, LayerBody> {
+    Layer layer(options);
+    return {layer.ptr(), [layer, sum](const at::Tensor& x) mutable {
+              if constexpr (std::is_same_v<Layer, Bilinear>) {
+                return sum(layer->forward(x, x * 2));
+              } else {
+                return sum(layer->forward(x));
+              }
+            }};
+  };
+}
+
+std::vector<SummedCase> SummedCases() {
+  const torch::nn::LinearOptions linear(kWidth, 8);
+  const torch::nn::Conv1dOptions convolution(3, 8, 2);
+  const torch::nn::BilinearOptions bilinear(6, 6, 8);
+  return {
+      {"a row, summed",
+       {2, 5, kWidth},
+       1,
+       2,
+       SumOf<nn::Linear>(linear, [](const at::Tensor& h) { return h.select(1, 0).sum(-1); })},
+      {"rows, summed",
+       {2, 5, kWidth},
+       1,
+       2,
+       SumOf<nn::Linear>(linear, [](const at::Tensor& h) { return h.narrow(1, 1, 3).sum(-1); })},
+      {"padded rows, summed",
+       {2, 5, kWidth},
+       1,
+       2,
+       SumOf<nn::Linear>(linear,
+                         [](const at::Tensor& h) {
+                           return at::constant_pad_nd(h, {0, 0, 1, 0}).sum(-1);
+                         })},
+      {"a convolution, summed over its channels",
+       {2, 3, 7},
+       1,
+       1,
+       SumOf<Conv1d>(convolution, [](const at::Tensor& h) { return h.sum(1); })},
+      {"a convolution of shards of other lengths, summed over its channels",
+       {2, 3, 7},
+       1,
+       1,
+       SumOf<Conv1d>(torch::nn::Conv1dOptions(3, 7, 2), [](const at::Tensor& h) { return h.sum(1); })},
+      {"larger planes, summed over their channels",
+       {2, 3, 7},
+       1,
+       1,
+       SumOf<Conv1d>(convolution, [](const at::Tensor& h) { return at::upsample_nearest1d(h, {12}).sum(1); })},
+      {"a bilinear layer, summed",
+       {2, 5, 6},
+       2,
+       2,
+       SumOf<Bilinear>(bilinear, [](const at::Tensor& h) { return h.sum(-1); })},
+  };
+}
+
+TEST_CASE("the gradient of a sum over shards, which is the same for all of them, is that of a shard") {
+  for (const SummedCase& one : SummedCases()) {
+    const Proof right = ProveSummed(one, Layout::Partial());
+    INFO(one.what << "\n" << ToText(right));
+    CHECK(right.holds());
+    // Not reduced; and a mean, whose divisor is the number of this rank's channels.
+    const Proof forgotten = ProveSummed(one, Layout::Replicate());
+    INFO(ToText(forgotten));
+    CHECK_FALSE(forgotten.faults.empty());
+    SummedCase divided = one;
+    divided.make = [&one] {
+      const auto made = one.make();
+      const LayerBody mean = [layer = made.first, sum = made.second](const at::Tensor& x) {
+        return sum(x) / layer->named_parameters(/*recurse=*/false)["bias"].size(0);
+      };
+      return std::pair(made.first, mean);
+    };
+    const Proof mean = ProveSummed(divided, Layout::Partial());
+    INFO(ToText(mean));
+    CHECK_FALSE(mean.faults.empty());
+  }
+}
+
 // A forward between a colwise and a rowwise layer: h [2, 5, kWidth / tp] is this rank's shard of the features.
 using Body = std::function<at::Tensor(const at::Tensor& h)>;
 
@@ -479,6 +669,12 @@ TEST_CASE("wrong forwards on a shard are never proven, and named where their siz
   // What cannot be told from a right forward is not called proven.
   const std::vector<BodyCase> uncovered = {
       {"another path by the size", [](const at::Tensor& h) { return h.size(-1) == kWidth ? h : h.neg(); }},
+      {"a chunk of zeros that is written",
+       [](const at::Tensor& h) {
+         const at::Tensor zeros = at::zeros_like(h);
+         zeros.unsafe_chunk(2, 0).front().fill_(1);
+         return h * (1 + zeros.sum());
+       }},
       {"a list of local sizes",
        [](const at::Tensor& h) {
          return h * torch::tensor({Local(h), Local(h) + 1}).sum();

@@ -152,6 +152,57 @@ TEST_CASE("a chunk that is written with another chunk of its memory keeps its ty
   }) == "shared");
 }
 
+TEST_CASE("a write through a chunk, or through what was split, makes the types of the other void") {
+  OneAxis one;
+  const OperatorScope scope(one.checker);
+  const auto type_of = [&](const at::Tensor& tensor) { return one.checker.Get(tensor)[0].ToString(); };
+  const at::Tensor y = Same({4, 6}) * 1;
+  const at::Tensor view = y.t();
+  const std::vector<at::Tensor> chunks = y.unsafe_chunk(2, 0);
+  CHECK(type_of(y) == "shared");
+  chunks[0].copy_(Terms({2, 6}));
+  CHECK(type_of(chunks[0]) == "partial");
+  CHECK(type_of(chunks[0].t()) == "partial");
+  CHECK(type_of(chunks[1]) == "shared");
+  CHECK(type_of(y) == "unproven");
+  CHECK(one.checker.unproven().empty());
+  CHECK(type_of(view * 1) == "unproven");
+  REQUIRE(one.checker.unproven().size() == 1);
+  CHECK(one.checker.unproven().begin()->first.ends_with("reads a tensor whose layout is not known"));
+  const at::Tensor z = Same({4, 6}) * 1;
+  const std::vector<at::Tensor> of_z = z.unsafe_chunk(2, 0);
+  z.copy_(Terms({4, 6}));
+  CHECK(type_of(z) == "partial");
+  CHECK(type_of(of_z[0]) == "unproven");
+}
+
+// Equal elements that are as long as a shard are that shard, for a rule that does not follow equal elements.
+TEST_CASE("the gradients of an operator from a gradient of equal elements") {
+  const auto gradients = [](const at::Tensor& gradient) {
+    OneAxis one;
+    const at::Tensor x = OneAxis::Same({2, 3, 5}).requires_grad_();
+    const at::Tensor w = at::rand({4, 3, 1}).requires_grad_();
+    one.checker.SetLeaf(w, TensorType(1, TypeOfLayout(Layout::Shard(0), w.sizes(), -1, 2, 0)));
+    const OperatorScope scope(one.checker);
+    const auto made = torch::autograd::grad({at::conv1d(x, w)}, {x, w}, {gradient});
+    if (!one.checker.faults().empty()) return "fault: " + one.checker.faults().front().message;
+    return one.checker.Get(made[0])[0].ToString() + ", " + one.checker.Get(made[1])[0].ToString();
+  };
+  const auto equal = [](uint64_t dims, uint64_t local) {
+    AxisType type = AxisType::Replicate();
+    type.uniform = dims;
+    type.local = local;
+    return OneAxis::As(at::ones({2, 4, 5}), type);
+  };
+  CHECK(gradients(OneAxis::Piece(1, {2, 4, 5})) == "partial, shard(0)");
+  CHECK(gradients(equal(2, 2)) == "partial, shard(0)");
+  CHECK(gradients(equal(7, 2)) == "partial, shard(0)");
+  // As many elements on every number of ranks, as long as another dim of a shard, and others.
+  for (const at::Tensor& other : {equal(7, 0), equal(7, 1), equal(7, 4), equal(0, 0)}) {
+    CHECK(gradients(other).starts_with("fault: the gradient and the weight are not sharded in the same way"));
+  }
+}
+
 TEST_CASE("an operator without a rule is unproven by name, unless all is the same on every rank") {
   OneAxis one;
   {

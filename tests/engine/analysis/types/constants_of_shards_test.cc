@@ -47,6 +47,42 @@ TEST_CASE("reductions of constants that are as long as a shard") {
   });
 }
 
+TEST_CASE("one number of values that are as long as a shard, with a gradient") {
+  const auto values = [] { return at::ones_like(Piece(1, {2, 4})) * OneAxis::Same({1}).requires_grad_(); };
+  Run({
+      {"sum", "partial", [&] { return values().sum(1); }},
+      {"mean", "unproven: aten::mean", [&] { return values().mean(1); }},
+      {"mean of all", "unproven: aten::mean", [&] { return values().mean(); }},
+      {"maximum", "unproven: aten::amax", [&] { return values().amax(1); }},
+      {"mean over another dim", "shared", [&] { return values().mean(0); }},
+      {"mean without a gradient", "shared", [&] { return values().detach().mean(1); }},
+      {"mean where none is computed", "shared",
+       [&] {
+         const at::NoGradGuard guard;
+         return values().mean(1);
+       }},
+  });
+}
+
+TEST_CASE("operators without a rule for constants that are as long as a shard") {
+  const auto ones = [] { return at::ones_like(Piece(1, {2, 4, 3})); };
+  Run({
+      {"a convolution over channels", "unproven: aten::convolution",
+       [&] {
+         return at::conv1d(ones(), at::ones_like(Piece(1, {6, 4, 1})));
+       }},
+      {"a bag of as many ids", "unproven: aten::_embedding_bag",
+       [] {
+         const at::Tensor ids = at::ones_like(Piece(0, {4})).to(at::kLong);
+         return std::get<0>(at::embedding_bag(Same({3, 2}), ids, Places({1})));
+       }},
+      {"a bilinear product", "unproven: aten::_trilinear",
+       [&] {
+         return at::bilinear(ones().transpose(1, 2), ones().transpose(1, 2), at::ones({5, 4, 4}));
+       }},
+  });
+}
+
 TEST_CASE("which dim of a constant is as long as a shard is followed") {
   const auto ones = [] { return at::ones_like(Piece(1, {2, 4, 3})); };
   Run({
