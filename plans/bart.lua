@@ -1,6 +1,6 @@
 -- bart.lua: stacks of layers as in BART: an encoder and a decoder (BART, mBART, Pegasus, Marian, Blenderbot, M2M-100,
--- Whisper), or a decoder alone (OPT, XGLM, BioGPT). Position tables, and modules that compute the hidden states from
--- other inputs (Whisper's convolutions), are replicated.
+-- Whisper), or a decoder alone (OPT, XGLM, BioGPT). The features of position tables and the output channels of
+-- Whisper's convolutions are sharded, and their outputs gathered.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
 local residual <const> = stream.residual
@@ -23,7 +23,8 @@ end
 local function rules(stack)
   local layer <const> = stack.layers .. ".*"
   return {
-    transformer.beside(string.gsub(stack.layers, "%.layers$", ""), { "embed_tokens", "shared" }),
+    transformer.beside(string.gsub(stack.layers, "%.layers$", ""), { "embed_tokens", "shared", "conv1", "conv2" },
+                       { "embed_positions" }),
     transformer.stack(stack.layers, stream),
     at(layer .. ".{self_attn,final,encoder_attn}_layer_norm", norm_on(residual), { optional = true }),
     transformer.attention(layer .. ".self_attn", stream, { heads = stack.heads, out = "out_proj" }),
@@ -51,6 +52,7 @@ return plan {
   at("{model,biogpt}.{shared,embed_tokens}", vocab_rowwise {}, { optional = true }),
   at("model.{encoder,decoder}.embed_tokens", vocab_rowwise {}, { optional = true }),
   blocks,
+  at("model.encoder.{conv1,conv2}", transformer.channels(1), { optional = true }),
   at("{lm_head,proj_out,output_projection}", colwise { output = logits }, { optional = true }),
   fsdp { wrap = wrapped },
   default(replicated()),

@@ -1,6 +1,6 @@
 -- bert.lua: encoders (and decoders) with BERT's layers: BERT, RoBERTa, XLM-RoBERTa, ELECTRA, CamemBERT, ERNIE and
--- others, at any path. If a head is tied to the embeddings, the rows of both are sharded; the tables of positions and
--- types are replicated.
+-- others, at any path. If a head is tied to the embeddings, the rows of both are sharded. The features of the table of
+-- positions are sharded, and its output is gathered; the table of types is replicated.
 local transformer <const> = require "transformer"
 local stream <const> = transformer.stream(options { sequence_parallel = false, loss_parallel = false, stable = false })
 local residual <const> = stream.residual
@@ -30,7 +30,7 @@ end
 return plan {
   api = 1,
   at(base .. "embeddings.word_embeddings", vocab_rowwise {}),
-  transformer.beside(base .. "embeddings", { "word_embeddings" }),
+  transformer.beside(base .. "embeddings", { "word_embeddings" }, { "position_embeddings" }),
   transformer.stack(inside, stream),
   block("attention", residual),
   block("crossattention", replicate),

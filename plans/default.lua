@@ -51,13 +51,23 @@ local function attention()
   })
 end
 
+-- Whether the activation of a gate takes the mean and deviation over all of its features (Gemma 3n).
+local function sparse_gate()
+  local pattern <const> = text.config:get("activation_sparsity_pattern", false)
+  if type(pattern) == "number" then return pattern > 0 end
+  for _, share in ipairs(pattern or {}) do
+    if share > 0 then return true end
+  end
+  return false
+end
+
 local function mlp()
   local path <const> = layer .. ".mlp"
   local fused <const> = opt.fused ~= ""
   assert(not fused or model:has(path .. ".gate_up_proj"), "fused: the model has no " .. path .. ".gate_up_proj")
   local first <const> = model:find(path .. ".gate_up_proj")[1]
   local names <const> = fused and { "gate_up_proj", "down_proj" } or { "gate_proj", "up_proj", "down_proj" }
-  if not model:has(path .. ".down_proj") or not only(path, names) then return nil end
+  if not model:has(path .. ".down_proj") or not only(path, names) or sparse_gate() then return nil end
   return transformer.mlp(path, stream, {
     up = model:has(path .. ".gate_proj") and "{gate,up}_proj" or "up_proj",
     fused = fused and opt.fused,

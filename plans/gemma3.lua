@@ -21,5 +21,9 @@ return plan {
   }),
   transformer.mlp(layer .. "mlp", stream),
   tower and transformer.tower(tower .. ".*", stream, { heads = config.vision_config:get("num_attention_heads", 12) }),
+  tower and {
+    at(string.gsub(tower, "encoder%.layers$", "embeddings.patch_embedding"), transformer.channels(2), { optional = true }),
+    at(string.gsub(tower, "encoder%.layers$", "embeddings.position_embedding"), transformer.table(), { optional = true }),
+  },
   text.merged and default(replicated()),
 }

@@ -36,7 +36,7 @@ local all_heads <const> = kind == "bloom" or kind == "codegen" or config:get("al
 return plan {
   api = 1,
   at((prefix == "" and "" or prefix .. ".") .. embedding, vocab_rowwise {}),
-  transformer.beside(prefix, { embedding, head }),
+  transformer.beside(prefix, { embedding, head }, { "wpe" }),
   transformer.stack(layers, stream),
   at(layer .. "." .. first(one, { "ln_1", "input_layernorm", "ln_attn" }), norm_on(residual)),
   at(layer .. ".{ln_2,ln_mlp,post_attention_layernorm}", norm_on(residual), { optional = true }),

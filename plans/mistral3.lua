@@ -23,5 +23,9 @@ return plan {
     up = "{gate,up}_proj",
     down = "down_proj",
   }),
+  tower and {
+    at(string.gsub(tower, "transformer%.layers$", "patch_conv"), transformer.channels(2)),
+    transformer.beside(string.gsub(tower, "%.transformer%.layers$", ""), { "patch_conv" }),
+  },
   default(replicated()),
 }

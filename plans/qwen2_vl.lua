@@ -27,5 +27,6 @@ return plan {
     down = gated and "down_proj" or "fc2",
   }),
   transformer.mlp(visual .. ".merger.mlp", { residual = replicate, stable = stream.stable }, { up = "0", down = "2" }),
+  at(visual .. ".patch_embed.proj", transformer.channels(3)),
   default(replicated()),
 }

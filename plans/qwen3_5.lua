@@ -63,6 +63,7 @@ return plan {
     count = text.config.num_experts,
     expert_parallel = opt.expert_parallel,
   }),
+  at("model.visual.patch_embed.proj", transformer.channels(3), { optional = true }),
   model:has("model.visual.blocks.**") and transformer.tower("model.visual.blocks.*", stream, {
     heads = config.vision_config.num_heads,
     attention = "attn",

@@ -409,6 +409,29 @@ function transformer.embedding(stream, output)
   }
 end
 
+-- A table that is called (of positions, of token types): its features are sharded, and the output is gathered.
+---@return style
+function transformer.table()
+  return style {
+    name = "table",
+    params = { weight = shard(1) },
+    inputs = { { replicate, replicate } },
+    outputs = { { shard(-1), replicate } },
+  }
+end
+
+-- A convolution with one group: its output channels are sharded, and the output is gathered.
+---@param kernel_dims integer  2 for a weight [out, in, height, width]
+---@return style
+function transformer.channels(kernel_dims)
+  return style {
+    name = "channels",
+    params = { weight = shard(0), bias = shard(0) },
+    inputs = { { replicate, shared } },
+    outputs = { { shard(-1 - kernel_dims), replicate } },
+  }
+end
+
 ---@class ends_options
 ---@field prefix? string   path of the base model within the model: "model"
 ---@field embed?  string   name of the embedding: "embed_tokens"
@@ -474,18 +497,20 @@ function transformer.first(path, names)
   return nil
 end
 
--- Rules that replicate the other modules beside an embedding: the children of `path` that have parameters of their own
--- and whose name is not in `names`.
+-- Rules for the other modules beside an embedding: the children of `path` that have parameters of their own and whose
+-- name is not in `names`. Those in `tables` that own a `weight` alone are sharded as tables, all others are replicated.
 ---@param path string  "" is the model
 ---@param names string[]
+---@param tables? string[]
 ---@return rule[]
-function transformer.beside(path, names)
-  local known <const>, rules <const> = {}, {}
+function transformer.beside(path, names, tables)
+  local known <const>, called <const>, rules <const> = {}, {}, {}
   for _, name in ipairs(names) do known[name] = true end
+  for _, name in ipairs(tables or {}) do called[name] = true end
   for _, found in ipairs(model:find(path == "" and "*" or path .. ".*")) do
-    if #model:parameters(found) > 0 and not known[string.match(found, "[^.]+$")] then
-      table.insert(rules, at(found, replicated()))
-    end
+    local name <const>, owned <const> = string.match(found, "[^.]+$"), model:parameters(found)
+    local shards <const> = called[name] and #owned == 1 and owned[1] == "weight"
+    if #owned > 0 and not known[name] then table.insert(rules, at(found, shards and transformer.table() or replicated())) end
   end
   return rules
 end

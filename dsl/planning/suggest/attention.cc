@@ -246,6 +246,14 @@ class Attention {
       why += "; each query head is " + std::to_string(query_dim / head_dim) +
              " times as wide as a key head: assumed to include a gate";
     }
+    const ModelNumbers& numbers = layer_.numbers();
+    const int64_t said = !numbers.heads.known()     ? head_dim
+                         : numbers.head_dim.known() ? numbers.head_dim.value
+                                                    : numbers.hidden.value / numbers.heads.value;
+    if (numbers.borrowed && said != head_dim) {
+      block.sure = false;
+      why += "; the heads in config.json have " + std::to_string(said) + " features and may be those of another stack";
+    }
     const bool cross = IsCrossAttention(found_.folder);
     if (block.kv_heads == block.heads && !cross) {
       Add(block, Part::kColwise, {query, key, value}, block.heads);

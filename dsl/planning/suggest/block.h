@@ -26,9 +26,14 @@ enum class Part {
   kFromLatent,     // colwise, split between `heads`, from a latent
   kExperts,        // experts.block of the stdlib, with `extra` as its options
   kRows,           // linear modules whose use is unknown: colwise, with the output gathered on every rank
+  kTable,          // tables that are called: sharded along their features, with the output gathered
+  kChannels,       // convolutions with one group: sharded along their output channels, with the output gathered
   kFull,           // replicated
   kFullParameter,  // replicated parameters; their rules name the parameters
 };
+
+// Whether the output of the modules is gathered, so that any use of it is right.
+inline bool IsGathered(Part part) { return part == Part::kRows || part == Part::kTable || part == Part::kChannels; }
 
 struct Decision {
   Part part = Part::kFull;
@@ -38,6 +43,7 @@ struct Decision {
   std::vector<Number> part_heads;
   std::string extra;      // kExperts: options of the block, as Lua
   bool turned = false;    // the weight is stored as [in, out]
+  int kernel_dims = 0;    // kChannels: 2 for a weight [out, in, height, width]
   bool from_all = false;  // kColwise: the input is the output of another stack, not the residual stream
   bool operator==(const Decision&) const = default;
 };

@@ -24,9 +24,9 @@ bool SaysEmbedding(const std::string& path) {
 }
 
 bool SaysHead(const std::string& path) {
-  // BERT's is `cls.predictions.decoder`, which makes logits of the vocabulary.
-  return Says(path, {"head", "out", "unembed", "score", "classifier"}) || path == "decoder" ||
-         path.ends_with(".decoder");
+  // BERT's is `cls.predictions.decoder`, which makes logits of the vocabulary; XLM's `pred_layer.proj`.
+  return Says(path, {"head", "out", "unembed", "score", "classifier", "lm_loss"}) || path == "decoder" ||
+         path.ends_with(".decoder") || path.ends_with("pred_layer.proj");
 }
 
 std::optional<std::vector<int64_t>> WeightOf(const Item& item) {

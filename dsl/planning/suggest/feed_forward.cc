@@ -96,6 +96,28 @@ Block Read(Layer& layer, const FoundFeedForward& found) {
   return block;
 }
 
+// Whether the activation takes the mean and the deviation over all features of a gate.
+bool DependsOnAllFeatures(const Layer& layer, const FoundFeedForward& found) {
+  return layer.numbers().sparse_gate && (found.fused || found.up.size() == 2);
+}
+
+Block LeaveSparse(Layer& layer, const FoundFeedForward& found) {
+  Block block;
+  std::vector<std::string> names;
+  for (const LayerLinear& linear : found.up) {
+    names.push_back(layer.name(linear.item));
+    layer.Take(linear.item);
+  }
+  names.push_back(layer.name(found.down.item));
+  layer.Take(found.down.item);
+  block.decisions.push_back(Decide(Part::kFull, std::move(names)));
+  block.unknown = true;
+  block.why =
+      "not sharded by features: activation_sparsity_pattern in config.json is above 0 in some layers, whose activation "
+      "takes the mean and the deviation over all features of the gate; a pattern of zeros would decide otherwise";
+  return block;
+}
+
 }  // namespace
 
 // Starts from the projection back, of which a block has exactly one, and looks for the one or two projections to its
@@ -112,6 +134,8 @@ void ReadFeedForward(Layer& layer, std::vector<Block>& blocks) {
         blocks.push_back(layer.LeaveUnsharded(found->folder, found->folder + " is not sharded by features: how " +
                                                                  ShortName(layer.name(*left)) +
                                                                  " uses the features is unknown"));
+      } else if (DependsOnAllFeatures(layer, *found)) {
+        blocks.push_back(LeaveSparse(layer, *found));
       } else {
         blocks.push_back(Read(layer, *found));
       }

@@ -1,7 +1,8 @@
 // Rows: shards linear layers whose use is not understood. Each rank owns a shard of the rows of the weight and computes
 // the output features of these rows, and the outputs are gathered. Every module that reads the output therefore gets
 // the full output, so the result is right for any use of the output. Compared with a replicated layer, this saves
-// memory and costs an all-gather.
+// memory and costs an all-gather. So are tables of positions and types, by their columns, and convolutions with one
+// group, by their output channels.
 // Stage before: layer.h, ends.h. Stage after: write.h.
 #pragma once
 
@@ -12,10 +13,10 @@
 
 namespace moonshard {
 
-// Whether the replicated modules of a stack include linear layers that can be sharded by rows.
+// Whether the replicated modules of a stack include some that can be sharded in this way.
 bool HasRows(const ModuleTree& tree, const Outline& outline, const ReadStack& read);
 
-// Shards the replicated linear layers of the draft by rows, except the layers in Draft::whole. Call it after the
+// Shards these modules of the draft, except those in Draft::whole. Call it after the
 // layouts of tied tensors are decided (suggest.cc).
 void ShardRows(const ModuleTree& tree, const Outline& outline, Draft& draft);
 

@@ -14,7 +14,9 @@
 //
 // The last two need layers that follow each other with nothing between them. That is so for all models that are known
 // but those that add features of images to the hidden states after some layers, which call it deepstack. Modules that
-// are not layers, such as the attention of all layers in a list of its own, have no residual stream in them.
+// are not layers, such as the attention of all layers in a list of its own, have no residual stream in them. Layers
+// that summarize the features of images (a perceiver, a Q-Former) take these, which are no shards, beside the hidden
+// states.
 #include "dsl/planning/suggest/sequence.h"
 
 #include <algorithm>
@@ -129,6 +131,11 @@ bool IsUnderstood(const Draft& draft) {
          std::ranges::none_of(draft.ends.last, &Block::unknown) && HasHead(draft);
 }
 
+bool Summarizes(const std::string& path) {
+  return std::ranges::any_of(std::array{"perceiver", "resampler", "qformer"},
+                             [&](const char* word) { return path.find(word) != std::string::npos; });
+}
+
 bool AddsBetweenLayers(const Outline& outline) {
   const auto says = [](const std::string& path) { return path.find("deepstack") != std::string::npos; };
   return std::ranges::any_of(outline.outside, says, &Item::name) ||
@@ -150,7 +157,7 @@ void OfferSequence(const Outline& outline, Draft& draft) {
   bool any = false;
   for (ReadStack& read : draft.stacks) {
     read.sequence = false;
-    if (IsOtherSense(read.stack->path)) continue;
+    if (IsOtherSense(read.stack->path) || Summarizes(read.stack->path)) continue;
     const std::string why = AddsBetweenLayers(outline) ? "image features are added between the layers"
                                                        : OfferWithin(read, draft.numbers.hidden.value);
     any |= read.sequence;

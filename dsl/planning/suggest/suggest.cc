@@ -3,7 +3,7 @@
 //   outline    groups modules into stacks, layers and kinds of layers (outline.h)
 //   readers    split one layer of each kind into blocks: attention, experts, feed-forward, norms (layer.h)
 //   ends       the embedding, the last norm and the head, outside of the stacks (ends.h)
-//   rows       shards the rows of linear layers whose use is not understood (rows.h)
+//   rows       shards linear layers whose use is not understood, tables, convolutions; gathers their outputs (rows.h)
 //   sequence   decides in which stacks the hidden states may be shards of the sequence (sequence.h)
 //   context    decides whether the sequence is sharded on cp, too, and by which attention (context.h)
 //   this file  decides what depends on several blocks: shared tensors, units of fsdp
@@ -297,7 +297,7 @@ bool LeaveRefused(const Diagnostics& errors, const WrittenPlan& written, const D
       if (!here && !all) continue;
       if (!lines.block->unknown) refused.emplace(lines.block, "if sharded, " + Reason(error));
       for (const Decision& decision : lines.block->decisions) {
-        if (decision.part != Part::kRows) continue;
+        if (!IsGathered(decision.part)) continue;
         for (const std::string& name : decision.names) fewer |= draft.whole.insert(PathIn(lines.stack, name)).second;
       }
     }
@@ -329,13 +329,22 @@ Suggestion SuggestPlan(const ModuleTree& tree, const ModelConfig& config, const 
   Draft draft;
   draft.only_sure = least == Certainty::kSure;
   draft.numbers = ReadNumbers(config);
+  draft.types = ReadTypes(config);
   draft.model = config.architecture().empty() ? "a model of unknown class" : config.architecture();
   const Outline outline = MakeOutline(tree, draft.numbers.experts.value);
   const int64_t hidden = HiddenOf(outline, draft.numbers);
+  // The heads of the config are the decoder's, and any of several stacks may be the decoder.
+  const bool several = std::ranges::count_if(outline.stacks, [&](const Stack& stack) {
+                         return !IsOtherSense(stack.path) && !ReadNumbersOfStack(config, stack.path);
+                       }) > 1;
   for (const Stack& stack : outline.stacks) {
     ReadStack read;
     if (!IsOtherSense(stack.path)) {
-      read = ReadLayers(stack, draft.numbers, hidden, outline.turned, tree.flow(), least);
+      const std::optional<ModelNumbers> own = ReadNumbersOfStack(config, stack.path);
+      ModelNumbers numbers = own ? *own : draft.numbers;
+      numbers.borrowed = !own && several;
+      const int64_t features = own && own->hidden.known() ? own->hidden.value : hidden;
+      read = ReadLayers(stack, numbers, features, outline.turned, tree.flow(), least);
     } else if (const std::optional<ModelNumbers> tower = ReadTowerNumbers(config, IsHearing(stack.path))) {
       read = ReadLayers(stack, *tower, tower->hidden.value, outline.turned, tree.flow(), least);
     }

@@ -67,11 +67,15 @@ class Writer {
                ? "-- \"sure\": all three agree. A block with another possible reading is replicated, or \"by rows\".\n"
                : "-- \"sure\": all three agree. \"guess\": another reading is possible, so compare results "
                  "with the unsharded model.\n";
-    if (HasRowsDecision()) {
+    if (HasPart(Part::kRows)) {
       out +=
           "-- \"by rows\": linear layers whose use is unknown are sharded along the rows of the weight; "
           "their outputs are gathered.\n";
     }
+    if (HasPart(Part::kTable))
+      out += "-- \"by columns\": the features of a table are sharded, and its output gathered.\n";
+    if (HasPart(Part::kChannels))
+      out += "-- \"by channels\": the output channels of a convolution are sharded, and its output gathered.\n";
     if (!draft_.no_sequence.empty()) {
       for (const std::string& line : Wrapped("No sequence parallelism: " + draft_.no_sequence, kCommentWidth)) {
         out += "-- " + line + "\n";
@@ -123,9 +127,9 @@ class Writer {
     return out + "\nreturn plan {\n  api = 1,\n";
   }
 
-  bool HasRowsDecision() const {
-    const auto has = [](const Block& block) {
-      return std::ranges::any_of(block.decisions, [](const Decision& d) { return d.part == Part::kRows; });
+  bool HasPart(Part part) const {
+    const auto has = [part](const Block& block) {
+      return std::ranges::any_of(block.decisions, [part](const Decision& d) { return d.part == part; });
     };
     return std::ranges::any_of(draft_.ends.first, has) || std::ranges::any_of(draft_.ends.last, has) ||
            std::ranges::any_of(draft_.stacks, [&](const ReadStack& read) {
@@ -170,9 +174,15 @@ class Writer {
   static int LinesOf(const std::string& text) { return static_cast<int>(std::ranges::count(text, '\n')); }
 
   static std::string HowLeft(const Block& block) {
-    const bool all = std::ranges::all_of(block.decisions, [](const Decision& d) { return d.part == Part::kRows; });
-    const bool any = std::ranges::any_of(block.decisions, [](const Decision& d) { return d.part == Part::kRows; });
-    return all ? "by rows: " : any ? "replicated or by rows: " : "replicated: ";
+    std::vector<std::string> how;
+    const auto add = [&](const char* text, auto&& of) {
+      if (std::ranges::any_of(block.decisions, of, &Decision::part)) how.emplace_back(text);
+    };
+    add("replicated", [](Part part) { return !IsGathered(part); });
+    add("by rows", [](Part part) { return part == Part::kRows; });
+    add("by columns", [](Part part) { return part == Part::kTable; });
+    add("by channels", [](Part part) { return part == Part::kChannels; });
+    return (how.empty() ? "replicated" : Join(how, " or ")) + ": ";
   }
 
   void AddBlock(const Block& block, const Stack* stack, const std::set<int64_t>& layers) {
@@ -182,10 +192,16 @@ class Writer {
       for (const std::string& line : Wrapped(how + block.why, kCommentWidth)) body_ += "  -- " + line + "\n";
     }
     said_ = block.why;
-    // The decoder's heads must fit the mesh. A tower is replicated where its heads do not.
-    const bool optional = block.heads.known() && !block.unknown && stack != nullptr && IsOtherSense(stack->path);
+    // The decoder's heads must fit the mesh. A tower, or another stack with a section of its own in the config, is
+    // replicated where its heads do not.
+    const bool own = std::ranges::count(block.heads.lua, '.') > 1;  // "config.perceiver_config.resampler_n_heads"
+    const bool optional =
+        block.heads.known() && !block.unknown && stack != nullptr && (own || IsOtherSense(stack->path));
     if (optional) {
-      AddLine(Text(block.heads) + " % mesh.tp == 0 and {");
+      const std::string kv = Text(block.kv_heads);
+      const bool grouped = own && block.kv_heads.known() && block.kv_heads != block.heads;
+      AddLine(Text(block.heads) + " % mesh.tp == 0 and " +
+              (grouped ? "(" + kv + " % mesh.tp == 0 or mesh.tp % " + kv + " == 0) and " : "") + "{");
       indent_ = "    ";
     }
     if (block.heads.known() && !optional) {
@@ -349,6 +365,10 @@ class Writer {
       case Part::kRows:
         uses_turned_up_ |= decision.turned;
         return decision.turned ? "turned_colwise(shard, replicate, replicate)" : "colwise { output = replicate }";
+      case Part::kTable: uses_transformer_ = true; return "transformer.table()";
+      case Part::kChannels:
+        uses_transformer_ = true;
+        return "transformer.channels(" + std::to_string(decision.kernel_dims) + ")";
       case Part::kFromLatent: return with("colwise", {"input = shared", heads});
       default: return "replicated()";
     }

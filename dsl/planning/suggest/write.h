@@ -38,6 +38,7 @@ struct Draft {
   std::string model;       // class of the model, for the title
   bool only_sure = false;  // guesses are left replicated
   ModelNumbers numbers;
+  std::set<std::string> types;  // the model types that the config and its sections name
   std::vector<ReadStack> stacks;
   Ends ends;
   bool sequence = false;  // whether the hidden states may be sharded along the sequence from the embedding to the head
@@ -46,7 +47,7 @@ struct Draft {
   std::string context_why;        // what it was chosen by
   std::string no_context;         // why the plan has no option `context`; "": it was not asked for
   std::vector<std::string> rest;  // modules without a rule, which the default replicates
-  std::set<std::string> whole;    // paths (PathIn) of modules that may not be sharded by rows
+  std::set<std::string> whole;    // paths (PathIn) of modules that may not be sharded by ShardRows
 };
 
 // The first and last line of a block (comment and rules) in the text, counted from 1.

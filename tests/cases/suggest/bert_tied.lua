@@ -1,6 +1,7 @@
 -- A first plan for BertLMHeadModel, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 -- "by rows": linear layers whose use is unknown are sharded along the rows of the weight; their outputs are gathered.
+-- "by columns": the features of a table are sharded, and its output gathered.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -12,7 +13,7 @@ return plan {
   -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("bert.embeddings.word_embeddings", vocab_rowwise {}),
   -- replicated: not recognized
-  at("bert.embeddings.{LayerNorm,position_embeddings,token_type_embeddings}", replicated()),
+  at("bert.embeddings.{LayerNorm,token_type_embeddings}", replicated()),
   at("cls.predictions.transform.LayerNorm", replicated()),
   -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("bert.encoder.layer", { residual = residual }),
@@ -29,6 +30,8 @@ return plan {
   -- sure: the head: logits over the 96 tokens of the vocabulary; cls.predictions.bias is the bias of the head
   at("cls.predictions.decoder", colwise { output = logits }),
   at("cls.predictions.bias", shard(0)),
+  -- by columns: a table of positions or types
+  at("bert.embeddings.position_embeddings", transformer.table()),
   -- by rows: not recognized
   at("cls.predictions.transform.dense", colwise { output = replicate }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.

@@ -1,5 +1,6 @@
 -- A first plan for GPT2LMHeadModel, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
+-- "by columns": the features of a table are sharded, and its output gathered.
 -- No context parallelism: not every block from the embedding to the head is understood
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
@@ -32,8 +33,6 @@ return plan {
   api = 1,
   -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("transformer.wte", vocab_rowwise {}),
-  -- replicated: not recognized
-  at("transformer.wpe", replicated()),
   -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("transformer.h", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
@@ -50,6 +49,8 @@ return plan {
   at("transformer.ln_f", replicated()),
   -- sure: the head: logits over the 96 tokens of the vocabulary
   at("lm_head", colwise { output = logits }),
+  -- by columns: a table of positions or types
+  at("transformer.wpe", transformer.table()),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "transformer.h.*" },
 }

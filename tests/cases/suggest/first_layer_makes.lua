@@ -6,6 +6,7 @@
 return plan {
   api = 1,
   -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
+  at("encoder.embed_tokens", vocab_rowwise {}),
   at("shared", vocab_rowwise {}),
   -- sure: norms over all 64 features of the hidden states
   at("encoder.block.*.layer.0.layer_norm", replicated()),

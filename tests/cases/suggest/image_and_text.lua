@@ -1,6 +1,7 @@
 -- A first plan for SomeForConditionalGeneration, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 -- "by rows": linear layers whose use is unknown are sharded along the rows of the weight; their outputs are gathered.
+-- "by channels": the output channels of a convolution are sharded, and its output gathered.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -46,8 +47,10 @@ return plan {
   at("language_model.lm_head", colwise { output = logits }),
   -- by rows: not recognized
   at("multi_modal_projector.linear_{1,2}", colwise { output = replicate }),
+  -- by channels: a convolution with one group
+  at("vision_tower.embeddings.patch_embedding", transformer.channels(2)),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = { "language_model.model.layers.*", "vision_tower.encoder.layers.*" } },
-  -- replicated: 3 modules without a rule; the first is vision_tower.embeddings.patch_embedding
+  -- replicated: 2 modules without a rule; the first is vision_tower.head.attention
   default(replicated()),
 }

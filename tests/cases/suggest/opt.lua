@@ -1,5 +1,6 @@
 -- A first plan for OPTForCausalLM, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
+-- "by columns": the features of a table are sharded, and its output gathered.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -10,8 +11,6 @@ return plan {
   api = 1,
   -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
   at("model.decoder.embed_tokens", vocab_rowwise {}),
-  -- replicated: not recognized
-  at("model.decoder.embed_positions", replicated()),
   -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("model.decoder.layers", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
@@ -27,6 +26,8 @@ return plan {
   at("model.decoder.final_layer_norm", replicated()),
   -- sure: the head: logits over the 96 tokens of the vocabulary
   at("lm_head", colwise { output = logits }),
+  -- by columns: a table of positions or types
+  at("model.decoder.embed_positions", transformer.table()),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "model.decoder.layers.*" },
 }

@@ -1,6 +1,7 @@
 -- A first plan for RobertaForMaskedLM, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
 -- "by rows": linear layers whose use is unknown are sharded along the rows of the weight; their outputs are gathered.
+-- "by columns": the features of a table are sharded, and its output gathered.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false, loss_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -13,7 +14,7 @@ return plan {
   at("roberta.embeddings.word_embeddings", vocab_rowwise {}),
   -- replicated: not recognized
   at("lm_head.layer_norm", replicated()),
-  at("roberta.embeddings.{LayerNorm,position_embeddings,token_type_embeddings}", replicated()),
+  at("roberta.embeddings.{LayerNorm,token_type_embeddings}", replicated()),
   -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("roberta.encoder.layer", { residual = residual }),
   -- sure: norms over all 64 features of the hidden states
@@ -31,6 +32,8 @@ return plan {
   at("lm_head.bias", shard(0)),
   -- by rows: not recognized
   at("lm_head.dense", colwise { output = replicate }),
+  -- by columns: a table of positions or types
+  at("roberta.embeddings.position_embeddings", transformer.table()),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "roberta.encoder.layer.*" },
 }

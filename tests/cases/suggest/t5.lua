@@ -9,6 +9,8 @@ local n_heads <const> = config.num_heads
 return plan {
   api = 1,
   -- sure: the embedding: its 96 rows are the vocabulary; ids whose row is on another rank give zeros
+  at("decoder.embed_tokens", vocab_rowwise {}),
+  at("encoder.embed_tokens", vocab_rowwise {}),
   at("shared", vocab_rowwise {}),
   -- Within these layers, the hidden states are sharded along the sequence.
   transformer.stack("decoder.block", { residual = residual }),

@@ -1,5 +1,6 @@
 -- A first plan for vit, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
+-- "by channels": the output channels of a convolution are sharded, and its output gathered.
 local transformer <const> = require "transformer"
 local opt <const> = options { sequence_parallel = false }
 local residual <const> = opt.sequence_parallel and shard(1) or replicate  -- the hidden states between blocks
@@ -25,8 +26,8 @@ return plan {
   at("norm", replicated()),
   -- sure: the head of a classifier with 10 classes
   at("head", colwise { output = replicate }),
+  -- by channels: a convolution with one group
+  at("patch_embed.proj", transformer.channels(2)),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = "blocks.*" },
-  -- replicated: 1 module without a rule; the first is patch_embed.proj
-  default(replicated()),
 }

@@ -199,5 +199,23 @@ TEST_CASE("the default plan cuts only blocks that it knows wholly") {
           "sequence_parallel: the default plan cannot determine how model.layers.0.mlp.down_proj uses the sequence"));
 }
 
+// An activation that takes the mean and deviation over the features of a gate needs all of them (Gemma 3n).
+TEST_CASE("no chosen plan shards the features of a gate whose activation depends on all of them") {
+  const ModuleTree tree = Decoder();
+  for (const std::string plan : {"default", ""}) {
+    for (const double share : {0.0, 0.95}) {
+      PlanInputs inputs = InputsFor(tree, "NewForCausalLM");
+      inputs.config.AsObject()["activation_sparsity_pattern"] = JsonValue::Array{share, 0.0};
+      const Result<Plan> chosen = ChoosePlan(plan, inputs);
+      INFO(plan << " " << share << "\n" << ToText(chosen.diagnostics()));
+      REQUIRE(chosen.ok());
+      const std::string text = chosen.value().ToText();
+      CHECK_THAT(text, Contains("self_attn.q_proj") && Contains("lm_head"));
+      INFO(text);
+      CHECK((text.find("mlp.down_proj\") rowwise") != std::string::npos) == (share == 0));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace moonshard

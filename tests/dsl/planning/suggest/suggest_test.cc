@@ -299,6 +299,63 @@ TEST_CASE("blocks whose rules have errors stay replicated, with the error as the
   CHECK_THAT(none.text, !Catch::Contains("colwise") && !Catch::Contains("rowwise"));
 }
 
+// Its features are no heads of the decoder, though these divide them.
+TEST_CASE("heads of a stack come from the section of the config that names it, or are a guess") {
+  test::ScratchFolder scratch;
+  const auto text = [&](const std::string& name) {
+    WriteModelFolder(scratch / name, ReadJsonFile(kCases + "/" + name + ".json").ValueOrThrow());
+    return Suggested(scratch / name).suggestion.text;
+  };
+  CHECK_THAT(text("idefics2"),
+             Catch::Contains("sure: 16 heads of 96 features, 2 heads for keys and values") &&
+                 Catch::Contains("colwise { heads = config.perceiver_config.resampler_n_heads }),") &&
+                 Catch::Contains("colwise { heads = config.perceiver_config.num_key_value_heads }),"));
+  CHECK_THAT(text("perceiver_unsaid"), Catch::Contains("guess: 4 heads of 384 features") &&
+                                           Catch::Contains("the heads in config.json have 16 features"));
+  const std::string bart = text("encoder_heads");
+  CHECK_THAT(bart, Catch::Contains("sure: 8 heads of 8 features") && Catch::Contains("sure: 4 heads of 16 features"));
+}
+
+TEST_CASE("convolutions are sharded where they can have one group alone, tables where they are called") {
+  const auto suggested = [](const std::vector<std::pair<std::string, std::vector<int64_t>>>& weights,
+                            const std::string& type) {
+    ModuleTree tree;
+    for (const auto& [path, shape] : weights) {
+      ModuleTree::Signature signature = {{"weight", shape, DType::kF32}};
+      if (shape.size() > 2) signature.push_back({"bias", {shape[0]}, DType::kF32});
+      tree.Add(path, "", std::move(signature));
+    }
+    JsonValue::Object config;
+    config["hidden_size"] = 64;
+    config["vision_config"] = JsonValue::Object{{"model_type", type}};
+    return SuggestPlan(tree, ModelConfig(std::move(config))).text;
+  };
+  const auto one = [&](const std::string& path, const std::vector<int64_t>& shape) {
+    return suggested({{path, shape}}, "siglip2_vision_model");
+  };
+  const auto channels = [](int dims) { return Catch::Contains("transformer.channels(" + std::to_string(dims) + ")"); };
+  CHECK_THAT(one("vision.patch_embedding", {64, 3, 8, 8}), channels(2));
+  CHECK_THAT(one("visual.patch_embed.proj", {64, 3, 2, 8, 8}), channels(3));
+  CHECK_THAT(one("model.encoder.conv2", {64, 64, 3}), channels(1));
+  for (const auto& [path, shape] : std::vector<std::pair<std::string, std::vector<int64_t>>>{
+           {"model.mixer.conv1d", {64, 1, 4}},            // a group for each channel
+           {"model.attn.conv_qk", {96, 16, 2}},           // groups of 16
+           {"model.audio.convtr", {512, 512, 4}},         // transposed
+           {"model.decoder.0.conv", {512, 512, 4}},       // of sound, so perhaps
+           {"model.experts.input_linear", {8, 64, 64}},   // matrices
+           {"vision.patch_embedding", {60, 3, 8, 8}}}) {  // too few rows for many ranks
+    INFO(path);
+    CHECK_THAT(one(path, shape), !Catch::Contains("channels"));
+  }
+
+  const std::string table = "transformer.table()";
+  CHECK_THAT(one("bert.embeddings.position_embeddings", {64, 64}), Catch::Contains(table));
+  CHECK_THAT(one("vision.position_embedding", {64, 64}), !Catch::Contains(table));  // is read as a tensor
+  CHECK_THAT(suggested({{"vision.position_embedding", {64, 64}}}, "siglip_vision_model"), Catch::Contains(table));
+  CHECK_THAT(suggested({{"audio_tower.embed_positions", {64, 64}}}, "qwen2_audio_encoder"), !Catch::Contains(table));
+  CHECK_THAT(suggested({{"decoder.position_embeddings", {64, 64}}}, "prophetnet"), !Catch::Contains(table));
+}
+
 // `check` would tell it, but on a mesh with dp alone.
 TEST_CASE("many modules of one directory are several patterns, each short enough to be read") {
   test::ScratchFolder scratch;

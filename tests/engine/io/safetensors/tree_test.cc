@@ -142,6 +142,79 @@ TEST_CASE("a head of which the bias alone is stored has the embedding as its wei
         "a ? bias:bfloat16[8]\nb ? bias:bfloat16[8]\nword_embeddings Embedding weight:bfloat16[8, 4]\n");
 }
 
+TEST_CASE("a table that an encoder and a decoder share is in the tree under all its names") {
+  const Tensors t5 = {{"shared.weight", "[8,4]"}, {"encoder.norm.weight", "[4]"}, {"decoder.norm.weight", "[4]"}};
+  const std::string body =
+      "decoder.embed_tokens Embedding weight:bfloat16[8, 4]\n"
+      "decoder.norm Norm weight:bfloat16[4]\n"
+      "encoder.embed_tokens Embedding weight:bfloat16[8, 4]\n"
+      "encoder.norm Norm weight:bfloat16[4]\n";
+  const std::string shared = "shared Embedding weight:bfloat16[8, 4]\n";
+  const std::string tied = "tied: shared.weight encoder.embed_tokens.weight decoder.embed_tokens.weight";
+  CHECK(TreeText(t5, R"({"tie_word_embeddings": true})") ==
+        body + "lm_head Linear weight:bfloat16[8, 4]\n" + shared + tied + " lm_head.weight\n");
+  CHECK(TreeText(t5, R"({"tie_word_embeddings": false})") == body + shared + tied + "\n");
+  // An encoder alone has no head.
+  CHECK(TreeText({{"shared.weight", "[8,4]"}, {"encoder.norm.weight", "[4]"}},
+                 R"({"architectures": ["T5EncoderModel"], "tie_word_embeddings": true})") ==
+        "encoder.embed_tokens Embedding weight:bfloat16[8, 4]\nencoder.norm Norm weight:bfloat16[4]\n" + shared +
+            "tied: shared.weight encoder.embed_tokens.weight\n");
+  // What is stored is no alias, and a shared expert no table.
+  Tensors stored = t5;
+  stored.emplace_back("encoder.embed_tokens.weight", "[8,4]");
+  CHECK(TreeText(stored, R"({"tie_word_embeddings": false})") ==
+        body + shared + "tied: shared.weight decoder.embed_tokens.weight\n");
+  CHECK(TreeText({{"mlp.shared.weight", "[8,4]"}}, "{}") == "mlp.shared Embedding weight:bfloat16[8, 4]\n");
+}
+
+TEST_CASE("a tied head has the name that its model type gives it") {
+  CHECK(TreeText({{"model.decoder.embed_tokens.weight", "[8,4]"}, {"model.encoder.embed_tokens.weight", "[8,4]"}},
+                 R"({"model_type": "t5gemma", "tie_word_embeddings": true})") ==
+        "lm_head.out_proj Linear weight:bfloat16[8, 4]\n"
+        "model.decoder.embed_tokens Embedding weight:bfloat16[8, 4]\n"
+        "model.encoder.embed_tokens Embedding weight:bfloat16[8, 4]\n"
+        "tied: model.decoder.embed_tokens.weight lm_head.out_proj.weight\n");
+  CHECK(TreeText({{"model.encoder.embed_tokens.weight", "[8,4]"}, {"model.decoder.norm.weight", "[4]"}},
+                 R"({"model_type": "t5gemma2", "tie_word_embeddings": true})") ==
+        "lm_head.out_proj Linear weight:bfloat16[8, 4]\n"
+        "model.decoder.embed_tokens Embedding weight:bfloat16[8, 4]\n"
+        "model.decoder.norm Norm weight:bfloat16[4]\n"
+        "model.encoder.embed_tokens Embedding weight:bfloat16[8, 4]\n"
+        "tied: model.encoder.embed_tokens.weight model.decoder.embed_tokens.weight "
+        "lm_head.out_proj.weight\n");
+  // BERT's, stored as the bias of the module around it.
+  CHECK(TreeText({{"bert.embeddings.word_embeddings.weight", "[8,4]"}, {"lm_head.bias", "[8]"}},
+                 R"({"model_type": "bert-generation"})") ==
+        "bert.embeddings.word_embeddings Embedding weight:bfloat16[8, 4]\n"
+        "lm_head ? bias:bfloat16[8]\n"
+        "lm_head.decoder Linear weight:bfloat16[8, 4] bias:bfloat16[8]\n"
+        "tied: bert.embeddings.word_embeddings.weight lm_head.decoder.weight\n"
+        "tied: lm_head.bias lm_head.decoder.bias\n");
+  // Of a decoder beside an encoder of any type.
+  const std::string config =
+      R"("tie_word_embeddings": false, "decoder": {"model_type": "trocr", "tie_word_embeddings": )";
+  const Tensors decoder = {{"decoder.model.embed_tokens.weight", "[8,4]"}};
+  const std::string body = "decoder.model.embed_tokens Embedding weight:bfloat16[8, 4]\n";
+  CHECK(TreeText(decoder, R"({"model_type": "vision-encoder-decoder", )" + config + "false}}") == body);
+  CHECK(TreeText(decoder, R"({"model_type": "vision-encoder-decoder", )" + config + "true}}") ==
+        body +
+            "decoder.output_projection Linear weight:bfloat16[8, 4]\n"
+            "tied: decoder.model.embed_tokens.weight decoder.output_projection.weight\n");
+}
+
+TEST_CASE("a head that is not stored is tied if the section about the text declares it") {
+  const auto text = [](const std::string& tie) {
+    return TreeText(kSmall, R"({"model_type": "blip-2", "text_config": {"tie_word_embeddings": )" + tie + "}}");
+  };
+  CHECK_THAT(text("true"), Catch::Contains("tied: model.embed_tokens.weight language_model.lm_head.weight"));
+  CHECK_THAT(text("false"), !Catch::Contains("lm_head"));
+}
+
+TEST_CASE("the decays of linear attention are buffers") {
+  CHECK(TreeText({{"attn.slope_rate", "[4,1,1]"}, {"attn.query_decay", "[4,8,1]"}}, "{}") ==
+        "attn ? query_decay(buffer):bfloat16[4, 8, 1] slope_rate(buffer):bfloat16[4, 1, 1]\n");
+}
+
 TEST_CASE("a config is an object, read as it stands") {
   TestFolder folder;
   CHECK(ModelConfig::Read(folder.path()).diagnostics().at(0).finding == Finding::kFileNotFound);
