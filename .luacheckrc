@@ -4,6 +4,9 @@ max_line_length = 160
 read_globals = {
   assert = {  },
   at = {  },
+  channels_in = {  },
+  channels_out = {  },
+  channelwise = {  },
   colwise = {  },
   config = { other_fields = true },
   ddp = {  },

@@ -24,7 +24,7 @@ function styles.colwise(o)
 end
 
 -- Input features are sharded: every rank computes a term of the sum. The bias is added once, after the sum. For an
--- embedding, the rows are sharded, as in vocab_rowwise.
+-- embedding or an embedding bag, the rows are sharded, as in vocab_rowwise.
 ---@param o? rowwise_keys
 ---@return style
 function styles.rowwise(o)
@@ -48,7 +48,7 @@ function styles.rowwise(o)
   }
 end
 
--- An embedding with sharded rows: ids whose row another rank owns give zeros.
+-- An embedding or an embedding bag with sharded rows: ids whose row another rank owns give zeros.
 ---@param o? vocab_rowwise_keys
 ---@return style
 function styles.vocab_rowwise(o)
@@ -130,6 +130,79 @@ end
 ---@return style
 function styles.prepare_output(redistributions)
   return style { name = "prepare_output", outputs = redistributions }
+end
+
+-- The styles of channels. Those of a convolution over n positions are dim -1 - n, so that an input without a batch fits
+-- too; of other modules they are dim 1. `make` gets the dim, and the dims of the output and the input channels in the
+-- weight, which is [out, in / groups, positions...], or of a transposed convolution [in, out / groups, positions...].
+---@param make fun(channels: integer, out: integer, inp: integer, kinds?: table<string, style>): style
+---@return style
+local function of_channels(make)
+  local kinds <const> = {}
+  for positions = 1, 3 do
+    kinds["Conv" .. positions .. "d"] = make(-1 - positions, 0, 1)
+    kinds["ConvTranspose" .. positions .. "d"] = make(-1 - positions, 1, 0)
+  end
+  return make(1, 0, 1, kinds)
+end
+
+-- A convolution whose output channels are sharded: colwise for convolutions. With groups: channelwise.
+---@param o? channels_out_keys
+---@return style
+function styles.channels_out(o)
+  o = takes("channels_out", o)
+  return of_channels(function(channels, out, _, kinds)
+    return style {
+      name = "channels_out",
+      params = { weight = shard(out), bias = shard(0) },
+      inputs = { { o.input or replicate, shared } },
+      outputs = { { shard(channels), o.output or shard(channels) } },
+      kinds = kinds,
+    }
+  end)
+end
+
+-- A convolution whose input channels are sharded: rowwise for convolutions. Every rank computes a term of the sum, and
+-- the bias is added once, after the sum. With groups: channelwise.
+---@param o? channels_in_keys
+---@return style
+function styles.channels_in(o)
+  o = takes("channels_in", o)
+  return of_channels(function(channels, _, inp, kinds)
+    return style {
+      name = "channels_in",
+      params = { weight = shard(inp) },
+      after = { "bias" },
+      inputs = { { o.input or shard(channels), shard(channels) } },
+      outputs = { { partial, o.output or replicate } },
+      kinds = kinds,
+    }
+  end)
+end
+
+-- A module that computes each channel, or each group of channels, by itself, on shards of the channels of its input and
+-- its output: a convolution with groups (depthwise), a group norm, a batch norm (in training too). tp divides the
+-- number of groups.
+---@param o? channelwise_keys
+---@return style
+function styles.channelwise(o)
+  o = takes("channelwise", o)
+  local statistics <const> = { ["*"] = shard(0), running_mean = shard(0), running_var = shard(0) }
+  local function on_channels(channels, params, kinds)
+    return style {
+      name = "channelwise",
+      params = params,
+      inputs = { { o.input or shard(channels), shard(channels) } },
+      outputs = { { shard(channels), o.output or shard(channels) } },
+      kinds = kinds,
+    }
+  end
+  return of_channels(function(channels, _, _, kinds)
+    for positions = 1, kinds and 3 or 0 do
+      kinds["BatchNorm" .. positions .. "d"] = on_channels(1, statistics)
+    end
+    return on_channels(channels, { weight = shard(0), bias = shard(0) }, kinds)
+  end)
 end
 
 return styles

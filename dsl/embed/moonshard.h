@@ -50,6 +50,8 @@
 #include "engine/runtime/nn/conv.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "engine/runtime/nn/embedding.h"
+#include "engine/runtime/nn/embedding_bag.h"
+#include "engine/runtime/nn/group_norm.h"
 #include "engine/runtime/nn/hook.h"
 #include "engine/runtime/nn/late_parameter.h"
 #include "engine/runtime/nn/linear.h"

@@ -64,16 +64,13 @@ bool ReadPattern(lua_State* L, int index, Rule& rule) {
     rule.syntax = pattern->syntax;
     return true;
   }
-  const std::optional<std::string> text = StringAt(L, index);
-  if (text && !text->empty()) {
+  if (const std::optional<std::string> text = StringAt(L, index)) {
     rule.pattern = *text;
     return true;
   }
-  std::string what = "the pattern must be a string, numbered\"...\" or re\"...\"";
+  const char* const what = "the pattern must be a string, numbered\"...\" or re\"...\"";
   std::string help = "the first argument is the pattern: at(\"lm_head\", " + WrittenStyle(L, index + 1) + ")";
-  if (text) {
-    what = "the pattern must not be empty";
-  } else if (const std::optional<std::string> second = StringAt(L, index + 1); second && !second->empty()) {
+  if (const std::optional<std::string> second = StringAt(L, index + 1); second && !second->empty()) {
     help = "the arguments are swapped: at(\"" + *second + "\", " + WrittenStyle(L, index) + ")";
   } else if (IsTable(L, index) && lua_gettop(L) == index) {
     lua_rawgeti(L, index, 1);

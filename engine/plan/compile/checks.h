@@ -36,10 +36,11 @@ void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics);
 // weight of a Linear is sharded along the output features, its output must have sharded features. If the weight is
 // sharded along the input features, the input must have sharded features and the output must be partial. If the weight
 // is replicated, the input must have full features. The input of a norm or scale whose weight is sharded must have
-// sharded features. Only Linear modules and modules that own only vectors are checked, and only declared inputs and
-// outputs. On a tree from headers, where kinds are guesses, modules with the usual names of a transposed weight
-// (c_attn, c_fc, c_proj, q_attn) and masked lookups are not checked. The finding is an error if shapes cannot fit, and
-// a warning if the module would run with wrong values or gradients, or if the plan is lenient.
+// sharded features. If the weight of a convolution is sharded along channels, those of its output or its input must be
+// sharded, and not its positions. Only Linear modules, convolutions and modules that own only vectors are checked, and
+// only declared inputs and outputs. On a tree from headers, where kinds are guesses, modules with the usual names of a
+// transposed weight (c_attn, c_fc, c_proj, q_attn) and masked lookups are not checked. The finding is an error if
+// shapes cannot fit, and a warning if the module would run with wrong values or gradients, or if the plan is lenient.
 void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagnostics);
 
 // Returns kMostlyReplicated with the largest replicated parameters if the plan shards less than half of the model's

@@ -168,6 +168,14 @@ class Compiler {
         }
         layouts.params[param] = said != nullptr ? *said : Placement();
       }
+      if (const Layout& on_tp = layouts.params[param][MeshAxis::kTp]; on_tp.is_shard()) {
+        if (std::optional<Diagnostic> refused =
+                RefuseRecurrence(landing, signature[param].name + " = " + on_tp.ToText())) {
+          diagnostics_.push_back(*std::move(refused));
+          layouts.params[param] = Placement();
+          continue;
+        }
+      }
       if (layouts.rule < 0) layouts.rule = number;
       if (layouts.style.empty()) layouts.style = rule.parameter ? "parameter" : rule.style.name;
       ResolvePlacement(signature[param], landing, out_.mesh, layouts.params[param], diagnostics_);

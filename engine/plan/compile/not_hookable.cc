@@ -10,7 +10,7 @@
 namespace moonshard {
 namespace {
 
-constexpr std::array<std::string_view, 3> kDropIns = {"Embedding", "LayerNorm", "Linear"};
+constexpr std::array<std::string_view, 5> kDropIns = {"Embedding", "EmbeddingBag", "GroupNorm", "LayerNorm", "Linear"};
 
 // Classes of LibTorch that compute with the sizes they were made with, or with layers that they make themselves: a hook
 // around their calls would not make them work on shards.

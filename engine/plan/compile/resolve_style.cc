@@ -141,9 +141,32 @@ void CheckLate(const Style& style, const Landing& landing, const MeshShape& mesh
   }
 }
 
+// An embedding bag multiplies its rows by the weights of the ids, its third input: on shards of the table the gradient
+// of the weights is a term of a sum, as that of the input of a projection is.
+void UseBagWeights(const Landing& landing, ModuleLayouts& layouts) {
+  if (landing.module->kind != "EmbeddingBag" || layouts.inputs.size() != 1) return;
+  const bool shards = std::ranges::any_of(
+      layouts.params, [](const Placement& placement) { return placement[MeshAxis::kTp].is_shard(); });
+  if (!shards) return;
+  layouts.inputs.resize(3);
+  layouts.inputs[2] = Redistribution{Layout::Replicate(), Layout::Shared()};
+}
+
+// A style that shards a parameter, whichever names the parameters of the module have.
+std::optional<Diagnostic> ShardsRecurrence(const Style& style, const Landing& landing) {
+  const auto shard = [](const auto& entry) { return entry.second[MeshAxis::kTp].is_shard(); };
+  for (const auto* params : {&style.params, &style.vectors}) {
+    const auto found = std::ranges::find_if(*params, shard);
+    if (found == params->end()) continue;
+    return RefuseRecurrence(landing, found->first + " = " + found->second[MeshAxis::kTp].ToText());
+  }
+  return std::nullopt;
+}
+
 void ResolveParams(const Style& style, const Landing& landing, const MeshShape& mesh, ModuleLayouts& layouts,
                    Diagnostics& diagnostics) {
-  const auto kind = style.kinds.find(landing.module->kind);
+  auto kind = style.kinds.find(landing.module->kind);
+  if (kind == style.kinds.end() && landing.module->kind == "EmbeddingBag") kind = style.kinds.find("Embedding");
   const std::map<std::string, Placement>& params = kind == style.kinds.end() ? style.params : kind->second;
   CheckNamesExist(params, style, landing, diagnostics);
   const bool shards = std::ranges::any_of(
@@ -504,14 +527,38 @@ void ResolvePlacement(const Parameter& parameter, const Landing& landing, const 
   }
 }
 
+// LibTorch's recurrent layers compute all steps in one operator. In it, the gates of a step take the whole hidden state
+// of the step before, so that ranks with some of the gates would have to gather it at each step; and the sizes of the
+// weights are checked against those that the layer was made with.
+std::optional<Diagnostic> RefuseRecurrence(const Landing& landing, const std::string& declared) {
+  constexpr std::array<std::string_view, 6> kRecurrent = {"GRU", "GRUCell", "LSTM", "LSTMCell", "RNN", "RNNCell"};
+  const bool recurs = std::ranges::find(kRecurrent, landing.module->kind) != kRecurrent.end() &&
+                      std::ranges::any_of(*landing.signature, [](const Parameter& parameter) {
+                        return parameter.name.starts_with("weight_ih");
+                      });
+  if (!recurs) return std::nullopt;
+  const std::string& path = landing.module->path;
+  Diagnostic d = At(landing, Finding::kStyleDoesNotFit,
+                    "'" + path +
+                        "' cannot be sharded: each step of its recurrence takes all features of the hidden "
+                        "state of the step before");
+  d.declared = declared + " on " + landing.module->kind;
+  d.required = "the full parameters on every rank";
+  d.help = "at(\"" + path +
+           "\", replicated()); or, in place of the layer, a class of your own with the gates as "
+           "moonshard::nn::Linear, which gathers the hidden state of each step";
+  return d;
+}
+
 void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleLayouts& layouts) {
-  layouts.looks_up = module.kind == "Embedding";
+  const bool looks_up = module.kind == "Embedding" || module.kind == "EmbeddingBag";
+  layouts.looks_up = looks_up;
   const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
   if (weight == signature.end()) return;
   if ((module.kind == "Linear" || module.kind == "NormHead") && weight->shape.size() == 2) {
     layouts.in_features = weight->shape[1];
     layouts.out_features = weight->shape[0];
-  } else if (module.kind == "Embedding" && weight->shape.size() == 2) {
+  } else if (looks_up && weight->shape.size() == 2) {
     layouts.out_features = weight->shape[1];
   } else if (weight->shape.size() == 1) {
     layouts.in_features = layouts.out_features = weight->shape[0];
@@ -532,7 +579,12 @@ void ResolveStyle(const Style& given, const Landing& landing, const MeshShape& m
   layouts.lookup = style.lookup;
   layouts.looks_up = layouts.looks_up || style.lookup == Lookup::kMasked;
   layouts.missing = style.missing;
+  if (std::optional<Diagnostic> refused = ShardsRecurrence(style, landing)) {
+    diagnostics.push_back(*std::move(refused));
+    return;
+  }
   ResolveParams(style, landing, mesh, layouts, diagnostics);
+  UseBagWeights(landing, layouts);
   for (size_t i = 0; i < layouts.inputs.size(); ++i) {
     const int64_t features = i == 0 ? layouts.in_features : -1;
     CheckZigzag(style, landing, "input", i, layouts.inputs[i], diagnostics);

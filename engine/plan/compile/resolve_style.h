@@ -30,6 +30,10 @@ void ResolveStyle(const Style& style, const Landing& landing, const MeshShape& m
 void ResolvePlacement(const Parameter& parameter, const Landing& landing, const MeshShape& mesh, Placement& placement,
                       Diagnostics& diagnostics);
 
+// Returns kStyleDoesNotFit if the module is a recurrent layer of LibTorch (LSTM, GRU, RNN and their cells), whose
+// parameters no rule can shard on tp; else nullopt. `declared`: the layout that a rule gives one of them.
+std::optional<Diagnostic> RefuseRecurrence(const Landing& landing, const std::string& declared);
+
 // Sets in_features and out_features of `layouts` as far as they follow from the module's kind and weight.
 void FillFeatures(const Module& module, const ModuleTree::Signature& signature, ModuleLayouts& layouts);
 

@@ -154,6 +154,23 @@ std::optional<Contradiction> OfVector(const Layout& cut, const ModuleLayouts& la
   return OfFull(cut, used);
 }
 
+// The channels of a convolution are not its last dim. `transposed`: the weight is [in, out, kernel...].
+std::optional<Contradiction> OfConvolution(const Layout& cut, const ModuleLayouts& layouts, bool transposed) {
+  if (!cut.is_shard() || cut.dim > 1) return std::nullopt;
+  const bool out = cut.dim == (transposed ? 1 : 0);
+  const Layout* side = out ? MadeAs(layouts) : UsedAs(layouts);
+  if (side == nullptr || !SurelyShardsFeatures(*side)) return std::nullopt;
+  const std::string weight = "weight = " + cut.ToString();
+  if (out) {
+    return Contradiction{weight + ", and an output that is computed as " + side->ToString() + ", its positions",
+                         "an output that is computed as shards of the channels",
+                         "use channels_out {} for a convolution, and channelwise {} for one with groups"};
+  }
+  return Contradiction{weight + ", and an input that is used as " + side->ToString() + ", its positions",
+                       "an input that is used as shards of the channels",
+                       "use channels_in {} for a convolution, and channelwise {} for one with groups"};
+}
+
 // The weight or else the bias, where a rule names it by its path: the layout of such a rule is not the one that the
 // style was made for.
 std::optional<size_t> NamedByPath(const ModuleLayouts& layouts, const ModuleTree::Signature& signature) {
@@ -193,6 +210,8 @@ void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagno
       } else {
         found = OfLinear(cut, layouts, LayoutOf(layouts, signature, "bias"));
       }
+    } else if (module.kind.starts_with("Conv") && weight->shape.size() > 2) {
+      found = OfConvolution(cut, layouts, module.kind.find("Transpose") != std::string::npos);
     } else if (std::ranges::all_of(signature, [](const Parameter& p) { return p.is_buffer || p.shape.size() == 1; })) {
       found = OfVector(cut, layouts);
     }

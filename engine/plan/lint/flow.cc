@@ -99,7 +99,9 @@ const Layout* LeavesAs(const ModuleLayouts& layouts) {
 }
 
 bool ModuleGroup::HasFeaturesIn(const Layout& layout) const {
-  return ShardsFeatures(layout) || (convolution && layout.is_shard() && layout.dim == 1);
+  if (!convolution || !layout.is_shard()) return ShardsFeatures(layout);
+  const auto weight = std::ranges::find(*signature, "weight", &Parameter::name);
+  return ShardsFeatures(layout) || layout.dim == 1 || layout.dim == 1 - static_cast<int>(weight->shape.size());
 }
 
 ModuleGroup Flow::MakeGroup(size_t module) const {
@@ -110,7 +112,7 @@ ModuleGroup Flow::MakeGroup(size_t module) const {
   group.layouts = &plan_.LayoutsOf(module);
   group.signature = &plan_.tree->parameters(first);
   group.matrix = first.adapts < 0 && std::ranges::any_of(*group.signature, IsMatrix);
-  group.embedding = first.kind == "Embedding";
+  group.embedding = first.kind == "Embedding" || first.kind == "EmbeddingBag";
   // Stacked experts have weights of three dims too.
   const size_t fewest = first.kind.find("Conv") != std::string::npos ? 3 : 4;
   group.convolution = std::ranges::any_of(*group.signature, [&](const Parameter& parameter) {

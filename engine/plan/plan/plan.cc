@@ -48,17 +48,20 @@ bool Style::operator==(const Style& other) const {
 }
 
 const Style& Style::For(const std::string& kind) const {
+  if (kinds.contains(kind)) return *this;
   for (const KindStyle& own : kind_styles) {
     if (own.kind == kind) return own.style;
   }
-  return *this;
+  // A bag adds up rows of a table: what fits a lookup fits it too.
+  return kind == "EmbeddingBag" ? For("Embedding") : *this;
 }
 
 const Placement* Style::PlacementOf(const std::string& module_kind, const std::string& parameter, size_t dims) const {
   if (dims == 1) {
     if (const Placement* placement = Named(vectors, parameter)) return placement;
   }
-  const auto kind = kinds.find(module_kind);
+  auto kind = kinds.find(module_kind);
+  if (kind == kinds.end() && module_kind == "EmbeddingBag") kind = kinds.find("Embedding");
   return Named(kind == kinds.end() ? params : kind->second, parameter);
 }
 

@@ -216,8 +216,11 @@ class Applier {
         undo_.emplace_back([hook, total] { hook->SetLocalRows(0, total, total); });
       } else {
         Refuse(m, "cannot look up ids in a table of which this rank holds only some rows",
-               "moonshard::nn::Embedding without max_norm and scale_grad_by_freq, or a class with "
-               "bool SetLocalRows(int64_t, int64_t, int64_t)");
+               ModuleAt(m).kind == "EmbeddingBag"
+                   ? "moonshard::nn::EmbeddingBag with mode kSum or kMean, without max_norm and scale_grad_by_freq; or "
+                     "colwise {}, which shards the columns"
+                   : "moonshard::nn::Embedding without max_norm and scale_grad_by_freq, or a class with "
+                     "bool SetLocalRows(int64_t, int64_t, int64_t)");
       }
     }
     RequestLowRank();

@@ -4,9 +4,15 @@
 #include "engine/runtime/apply/apply_checks.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/normalization.h>
 
 #include "engine/core/base/check.h"
 #include "engine/core/base/text.h"
@@ -14,6 +20,8 @@
 #include "engine/plan/compile/compiled_plan.h"
 #include "engine/plan/compile/context_parallel.h"
 #include "engine/runtime/nn/boundary.h"
+#include "engine/runtime/nn/conv.h"
+#include "engine/runtime/nn/group_norm.h"
 #include "engine/runtime/nn/own_inputs.h"
 
 namespace moonshard {
@@ -23,6 +31,44 @@ Diagnostic NotSupported(const std::string& message, const std::string& path, con
   Diagnostic d = MakeDiagnostic(Finding::kNotSupported, message, where);
   d.path = path;
   return d;
+}
+
+// What the options of a layer say of its channels. A class of LibTorch takes its groups from them, one of moonshard::nn
+// from its shard.
+struct Channels {
+  int64_t groups = 1;
+  bool transposed = false;
+  bool norm = false;
+  bool counts_local_groups = false;
+};
+
+template <class Torch, class Ours>
+bool FindChannels(const torch::nn::Module& module, Channels& out) {
+  const auto* conv = dynamic_cast<const Torch*>(&module);
+  if (conv == nullptr) return false;
+  out.groups = conv->options.groups();
+  out.transposed = conv->options.transposed();
+  out.counts_local_groups = dynamic_cast<const Ours*>(&module) != nullptr;
+  return true;
+}
+
+std::optional<Channels> ChannelsOf(const torch::nn::Module& module) {
+  Channels out;
+  if (const auto* norm = dynamic_cast<const torch::nn::GroupNormImpl*>(&module)) {
+    out.groups = norm->options.num_groups();
+    out.norm = true;
+    out.counts_local_groups = dynamic_cast<const nn::GroupNormImpl*>(&module) != nullptr;
+    return out;
+  }
+  if (FindChannels<torch::nn::Conv1dImpl, nn::Conv1dImpl>(module, out) ||
+      FindChannels<torch::nn::Conv2dImpl, nn::Conv2dImpl>(module, out) ||
+      FindChannels<torch::nn::Conv3dImpl, nn::Conv3dImpl>(module, out) ||
+      FindChannels<torch::nn::ConvTranspose1dImpl, nn::Conv1dImpl>(module, out) ||
+      FindChannels<torch::nn::ConvTranspose2dImpl, nn::Conv2dImpl>(module, out) ||
+      FindChannels<torch::nn::ConvTranspose3dImpl, nn::Conv3dImpl>(module, out)) {
+    return out;
+  }
+  return std::nullopt;
 }
 
 class Preflight {
@@ -38,6 +84,7 @@ class Preflight {
       CheckMissing(layouts, module);
       CheckUnhooked(layouts, module, m);
       CheckRing(layouts, module);
+      CheckChannels(layouts, module, m);
       if (live_.hooks[m] != nullptr && live_.hooks[m]->boundary() != nullptr) {
         out_.push_back(NotSupported("a plan has been applied to this model before", module.path));
         return out_;
@@ -86,6 +133,63 @@ class Preflight {
         "AttentionRing>), called "
         "through its holder";
     out_.push_back(std::move(d));
+  }
+
+  // Shards of channels: without groups an output channel takes all input channels, and with groups those of its own.
+  // The tree does not show the groups, and a forward with those of all ranks may run on a shard, with other numbers.
+  void CheckChannels(const ModuleLayouts& layouts, const Module& module, size_t m) {
+    const int64_t ranks = plan_.mesh.size(MeshAxis::kTp);
+    const ModuleTree::Signature& signature = plan_.tree->parameters(module);
+    const auto weight = std::ranges::find(signature, "weight", &Parameter::name);
+    if (ranks == 1 || weight == signature.end()) return;
+    const Layout& cut = layouts.params[static_cast<size_t>(weight - signature.begin())][MeshAxis::kTp];
+    // A class that is derived from one of LibTorch may compute anything with its groups.
+    constexpr std::array<std::string_view, 7> kKinds = {
+        "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "GroupNorm"};
+    const bool known = std::ranges::find(kKinds, module.kind) != kKinds.end();
+    if (!known || !cut.is_shard() || cut.owner >= 0 || cut.dim > 1) return;
+    const std::optional<Channels> channels = ChannelsOf(*live_.modules[m]);
+    if (!channels) return;
+    const bool declared = !layouts.inputs.empty() && layouts.inputs[0];
+    const Layout used = declared ? layouts.inputs[0]->to[MeshAxis::kTp] : Layout();
+    const auto dims = static_cast<int>(weight->shape.size());
+    const bool by_channels = used.is_shard() && (used.dim == 1 || used.dim == 1 - dims);
+    const std::string ours = "moonshard::nn::" + module.kind;
+    const auto refuse = [&](const std::string& message, const std::string& required) {
+      Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + module.path + "' " + message,
+                                    SourceOf(plan_, layouts, static_cast<size_t>(weight - signature.begin())));
+      d.path = module.path;
+      d.declared = std::to_string(channels->groups) + " groups, weight = " + cut.ToText() +
+                   (declared ? ", and an input that is used as " + used.ToText() : "");
+      d.required = required;
+      out_.push_back(std::move(d));
+    };
+    if (!channels->norm && channels->groups == 1) {
+      const bool makes = !layouts.outputs.empty() && layouts.outputs[0];
+      const bool of_output = cut.dim == (channels->transposed ? 1 : 0);
+      const bool wrong =
+          of_output ? by_channels : makes && layouts.outputs[0]->from[MeshAxis::kTp].kind != LayoutKind::kPartial;
+      if (wrong) {
+        refuse("combines all input channels in each output channel",
+               "channels_out {} for shards of the output channels, or channels_in {} for shards of the input channels");
+      }
+      return;
+    }
+    if (channels->transposed) {
+      return refuse("has groups, which a transposed convolution cannot take from a shard",
+                    "a full weight, as with replicated {}; or groups = 1");
+    }
+    if (cut.dim != 0 || (declared && !channels->norm && !by_channels)) {
+      return refuse("computes groups of channels, each from the input channels of the group",
+                    "channelwise {}: the weight is shard(0), and the input is used as shards of the channels");
+    }
+    if (channels->groups % ranks != 0) {
+      return refuse("has a number of groups that tp does not divide",
+                    "a number of groups that " + std::to_string(ranks) + " divides, so that no group is on two ranks");
+    }
+    if (!channels->counts_local_groups) {
+      refuse("is a class that computes with the groups of all ranks", ours + ", which counts those of its shard");
+    }
   }
 
   // A class that can attend on a ring computes attention, so that its projections may not all keep the rank's tokens.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <torch/nn/functional/conv.h>
+#include <torch/nn/functional/padding.h>
 
 #include "engine/runtime/nn/deferred_parameters.h"
 
@@ -16,6 +17,13 @@ template <class Options>
 Options ConvBaseOptions(Options options) {
   if (DeferInit::active()) options.in_channels(1).out_channels(1).groups(1);
   return options;
+}
+
+template <class Mode>
+torch::nn::functional::PadFuncOptions::mode_t PadMode(const Mode& mode) {
+  if (std::holds_alternative<torch::enumtype::kReflect>(mode)) return torch::kReflect;
+  if (std::holds_alternative<torch::enumtype::kReplicate>(mode)) return torch::kReplicate;
+  return torch::kCircular;
 }
 
 }  // namespace
@@ -39,20 +47,39 @@ ConvolutionImpl<Torch, Positions>::ConvolutionImpl(const Options& options) : Tor
 
 template <class Torch, size_t Positions>
 at::Tensor ConvolutionImpl<Torch, Positions>::forward(const at::Tensor& input) {
-  if (!holds_back_bias_) [[likely]]
+  const auto& o = this->options;
+  const int64_t groups = LocalGroups();
+  if (!holds_back_bias_ && groups == o.groups()) [[likely]]
     return Torch::forward(input);
   namespace functional = torch::nn::functional::detail;
-  const auto& o = this->options;
+  const at::Tensor bias = holds_back_bias_ ? at::Tensor() : this->bias;
+  at::Tensor padded = input;
+  auto padding = o.padding();
+  if (!std::holds_alternative<torch::enumtype::kZeros>(o.padding_mode())) {
+    padded = functional::pad(input, this->_reversed_padding_repeated_twice, PadMode(o.padding_mode()), 0);
+    padding = torch::ExpandingArray<Positions>(0);
+  }
   if constexpr (Positions == 1) {
-    return functional::conv1d(input, this->weight, {}, o.stride(), o.padding(), o.dilation(), o.groups());
+    return functional::conv1d(padded, this->weight, bias, o.stride(), padding, o.dilation(), groups);
   } else if constexpr (Positions == 2) {
-    return functional::conv2d(input, this->weight, {}, o.stride(), o.padding(), o.dilation(), o.groups());
+    return functional::conv2d(padded, this->weight, bias, o.stride(), padding, o.dilation(), groups);
   } else {
-    return functional::conv3d(input, this->weight, {}, o.stride(), o.padding(), o.dilation(), o.groups());
+    return functional::conv3d(padded, this->weight, bias, o.stride(), padding, o.dilation(), groups);
   }
 }
 
-// With another padding_mode the base class pads the input itself, by members of its own.
+// From the weight and not from the input, so that an input with the channels of all groups is an error. Output channels
+// that begin or end within a group would combine the channels of another one.
+template <class Torch, size_t Positions>
+int64_t ConvolutionImpl<Torch, Positions>::LocalGroups() const {
+  const int64_t groups = this->options.groups();
+  const int64_t out = this->options.out_channels();
+  if (groups == 1 || this->weight.size(0) == out) return groups;
+  TORCH_CHECK(groups * this->weight.size(0) % out == 0, "a convolution with ", groups, " groups has ",
+              this->weight.size(0), " of ", out, " output channels, which are not those of a number of groups");
+  return groups * this->weight.size(0) / out;
+}
+
 template <class Torch, size_t Positions>
 bool ConvolutionImpl<Torch, Positions>::HoldBack(std::string_view parameter) {
   if (parameter != "bias" || !this->bias.defined()) return false;

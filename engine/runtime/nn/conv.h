@@ -6,7 +6,8 @@
 //
 // A shard of `weight` along out makes those channels of the output; one along in, on the same shard of the input's
 // channels, makes a term of a sum over the ranks (groups = 1). The bias is then added after the sum (HoldBack), along
-// the channels.
+// the channels. With groups, a shard of `weight` along out, between groups, computes these groups, on the shard of the
+// input that has their channels; a depthwise convolution has one group for each channel.
 #pragma once
 
 #include <cstddef>
@@ -47,6 +48,7 @@ class ConvolutionImpl : public Torch, public AddsAlong {
   void CopyParameters(const std::optional<torch::Device>& device);
 
  private:
+  int64_t LocalGroups() const;
   bool holds_back_bias_ = false;
 };
 

@@ -6,8 +6,12 @@
 //   in channels sharded     x in channels sharded             partial
 //   channels sharded        x out channels sharded, groups    channels sharded: each group by itself
 //
-// A position needs its neighbours, which another rank may hold: shards along positions are unproven, because kernel,
-// stride and padding decide whether they are sufficient. So are transposed convolutions on shards.
+// A rank may hold one group, whose convolution has no groups: its input has as many channels as its weight. Without
+// groups in the full convolution, shards of the input channels would be fewer than those of the weight.
+//
+// The weight of a transposed convolution is [in channels, out channels / groups, kernel...]; with groups, its shards
+// are unproven. A position needs its neighbours, which another rank may hold: shards along positions are unproven,
+// because kernel, stride and padding decide whether they are sufficient.
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/rules/combine.h"
 
@@ -47,6 +51,18 @@ AxisType At(AxisType shard, int dim) {
   return shard;
 }
 
+// The type of a weight with its first two dims exchanged.
+AxisType Transposed(AxisType weight) {
+  if (weight.is_shard() && weight.dim <= kInChannels) weight.dim = 1 - weight.dim;
+  weight.uniform = 0;
+  return weight;
+}
+
+// Whether input and weight are sharded as groups are.
+bool ShardsGroups(const AxisType& x, const AxisType& weight) {
+  return x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kOutChannels;
+}
+
 // Sharded channels, each group by itself. A group is `from` channels of the input and `to` of the output: each rank
 // must hold the same groups of both.
 AxisType Grouped(Operands& o, const AxisType& x, const AxisType& weight) {
@@ -70,9 +86,7 @@ AxisType Forward(Operands& o, const AxisType& x, const AxisType& weight, bool gr
   if (done) return common;
   if (x.is_shard() && x.dim == kBatch && weight.is_replicate()) return At(x, kBatch);
   if (groups) {
-    if (x.is_shard() && weight.is_shard() && x.dim == kChannels && weight.dim == kOutChannels) {
-      return Grouped(o, x, weight);
-    }
+    if (ShardsGroups(x, weight)) return Grouped(o, x, weight);
     return o.Fault("the channel groups are not sharded in the same way in the input and the weight");
   }
   if (x.is_replicate() && weight.dim == kOutChannels) return At(weight, kChannels);
@@ -93,11 +107,12 @@ AxisType Forward(Operands& o, const AxisType& x, const AxisType& weight, bool gr
 // (input, weight, bias?, stride, padding, dilation, transposed, output padding, groups).
 AxisTypes Convolution(Operands& o) {
   const AxisType& x = o.type(0);
-  const AxisType& weight = o.type(1);
-  if (o.Flag(6) && !(x.is_replicate() && weight.is_replicate())) {
-    return {o.Unproven("no rule for a transposed convolution whose input or weight is not replicated")};
+  const bool transposed = o.Flag(6);
+  const AxisType weight = transposed ? Transposed(o.type(1)) : o.type(1);
+  if (transposed && o.Int(8, 1) > 1 && !(x.is_replicate() && weight.is_replicate())) {
+    return {o.Unproven("no rule for a transposed convolution with groups whose input or weight is not replicated")};
   }
-  AxisType product = Forward(o, x, weight, o.Int(8, 1) > 1);
+  AxisType product = Forward(o, x, weight, o.Int(8, 1) > 1 || (!transposed && ShardsGroups(x, weight)));
   const int bias = o.TensorOf(2);
   if (bias < 0 || !product.is_known() || product.is(TypeKind::kVarying)) return {product};
   const AxisType& added = o.type(static_cast<size_t>(bias));
@@ -154,15 +169,21 @@ AxisType OfBias(const AxisType& gradient) {
 AxisTypes ConvolutionBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   const AxisType& x = o.type(1);
-  const AxisType& weight = o.type(2);
+  const bool transposed = o.Flag(7);
+  const AxisType weight = transposed ? Transposed(o.type(2)) : o.type(2);
   const bool replicated = gradient.is_replicate() && x.is_replicate() && weight.is_replicate();
-  if (o.Flag(7) && !replicated)
-    return {o.Unproven("no rule for the backward of a transposed convolution with operands that are not replicated")};
-  const bool groups = o.Int(9, 1) > 1;
+  if (transposed && o.Int(9, 1) > 1 && !replicated) {
+    return {o.Unproven(
+        "no rule for the backward of a transposed convolution with groups and operands that are not replicated")};
+  }
+  const bool groups = o.Int(9, 1) > 1 || (!transposed && ShardsGroups(x, weight));
   const std::vector<bool> wanted = o.Flags(10);
   AxisTypes out;
   if (wanted.size() != 3 || wanted[0]) out.push_back(OfInput(o, gradient, weight, groups));
-  if (wanted.size() != 3 || wanted[1]) out.push_back(OfWeight(o, gradient, x, groups));
+  if (wanted.size() != 3 || wanted[1]) {
+    const AxisType of_weight = OfWeight(o, gradient, x, groups);
+    out.push_back(transposed ? Transposed(of_weight) : of_weight);
+  }
   if (wanted.size() != 3 || wanted[2]) out.push_back(OfBias(gradient));
   return out;
 }

@@ -361,6 +361,50 @@ TEST_CASE("products compute what their types say") {
   });
 }
 
+// x [2, channels, 5], weight [out, in / groups, 3], gradient [2, out, 5]; on two ranks each has one group, and the
+// convolution none.
+TEST_CASE("convolutions with groups and transposed ones compute what their types say") {
+  const at::Tensor x = Numbers({2, 4, 5});
+  const auto check = [](bool fits) {
+    if (!fits) throw std::runtime_error("sizes");
+  };
+  CheckOperations(
+      {
+          {"conv1d of two groups",
+           {x, Numbers({6, 2, 3}), Numbers({6})},
+           [](const Tensors& t) -> Tensors {
+             return {at::conv1d(t[0], t[1], t[2], 1, 1, 1, t[0].size(1) / t[1].size(1))};
+           },
+           /*packed=*/false},
+          {"gradients of conv1d of two groups",
+           {Numbers({2, 6, 5}), x, Numbers({6, 2, 3})},
+           [=](const Tensors& t) -> Tensors {
+             check(t[0].size(0) == t[1].size(0) && t[0].size(1) == t[2].size(0) && t[0].size(2) == t[1].size(2) &&
+                   t[2].size(2) == 3 && t[1].size(1) % t[2].size(1) == 0);
+             const auto [of_x, of_weight, of_bias] =
+                 at::convolution_backward(t[0], t[1], t[2], std::nullopt, {1}, {1}, {1}, false, {0},
+                                          t[1].size(1) / t[2].size(1), {true, true, false});
+             return {of_x, of_weight};
+           },
+           /*packed=*/false},
+          {"transposed conv1d",
+           {x, Numbers({4, 6, 3}), Numbers({6})},
+           [](const Tensors& t) -> Tensors { return {at::conv_transpose1d(t[0], t[1], t[2])}; },
+           /*packed=*/false},
+          {"gradients of transposed conv1d",
+           {Numbers({2, 6, 7}), x, Numbers({4, 6, 3})},
+           [=](const Tensors& t) -> Tensors {
+             check(t[0].size(0) == t[1].size(0) && t[0].size(1) == t[2].size(1) && t[1].size(1) == t[2].size(0) &&
+                   t[0].size(2) == t[1].size(2) + 2 && t[2].size(2) == 3);
+             const auto [of_x, of_weight, of_bias] = at::convolution_backward(t[0], t[1], t[2], std::nullopt, {1}, {0},
+                                                                              {1}, true, {0}, 1, {true, true, false});
+             return {of_x, of_weight};
+           },
+           /*packed=*/false},
+      },
+      true);
+}
+
 TEST_CASE("lookups compute what their types say") {
   const at::Tensor x = Numbers({4, 6});
   CheckOperations({
@@ -827,6 +871,17 @@ TEST_CASE("bags, halves, windows and diagonals compute what their types say") {
          return {t[0].view({1, -1})};
        }},
   };
+  operations.push_back({"gradient of the weights of embedding_bag",
+                        {Numbers({4, 4}), Numbers({6, 4}), ids, begins},
+                        [](const Tensors& t) -> Tensors {
+                          if (t[0].size(0) != 4 || t[2].size(0) != 8 || t[3].size(0) != 4 ||
+                              t[0].size(1) != t[1].size(1))
+                            throw std::runtime_error("sizes");
+                          const at::Tensor bag_of_id = at::tensor({0, 0, 1, 1, 2, 2, 2, 3}, at::kLong);
+                          return {at::_embedding_bag_per_sample_weights_backward(t[0], t[1], t[2], t[3], bag_of_id, 0)};
+                        },
+                        /*packed=*/true,
+                        /*checks_indices=*/false});
   for (const int64_t mode : {0, 1, 2}) {
     operations.push_back({"embedding_bag",
                           {Numbers({6, 4}), ids, begins},

@@ -11,6 +11,8 @@
 #include "engine/runtime/nn/conv.h"
 #include "engine/runtime/nn/defer_init.h"
 #include "engine/runtime/nn/embedding.h"
+#include "engine/runtime/nn/embedding_bag.h"
+#include "engine/runtime/nn/group_norm.h"
 #include "engine/runtime/nn/linear.h"
 #include "engine/runtime/nn/norm.h"
 #include "tests/support/rounding.h"
@@ -99,6 +101,38 @@ TEST_CASE("unsharded convolutions equal torch's") {
   CHECK(deferred->options.groups() == 2);
   CHECK(deferred->options.in_channels() == 6);
   CHECK_THROWS_WITH(ms::Conv1d(One(6, 4, 3).groups(4)), Catch::Contains("divisible by groups"));
+}
+
+TEST_CASE("unsharded norms over groups and embedding bags equal torch's") {
+  torch::manual_seed(1);
+  CheckSame<ms::GroupNorm, torch::nn::GroupNorm>(torch::nn::GroupNormOptions(3, 6).eps(1e-3), torch::randn({2, 6, 4}));
+  CHECK(torch::equal(ms::GroupNorm(torch::nn::GroupNormOptions(3, 6).affine(false))(torch::ones({2, 6, 4})),
+                     torch::zeros({2, 6, 4})));
+  using Bag = torch::nn::EmbeddingBagOptions;
+  const Tensor ids = torch::randint(0, 11, {4, 3});
+  CheckSame<ms::EmbeddingBag, torch::nn::EmbeddingBag>(Bag(11, 6), ids);
+  CheckSame<ms::EmbeddingBag, torch::nn::EmbeddingBag>(Bag(11, 6).mode(torch::kSum).padding_idx(-2), ids);
+  CheckSame<ms::EmbeddingBag, torch::nn::EmbeddingBag>(Bag(11, 6).mode(torch::kMax).max_norm(0.5), ids);
+  CHECK_FALSE(ms::EmbeddingBag(Bag(11, 6).mode(torch::kMax))->SetLocalRows(0, 11, 11));
+
+  const ms::DeferInit defer;
+  const ms::GroupNorm norm(torch::nn::GroupNormOptions(3, 6));
+  CHECK((norm->weight.is_meta() && norm->weight.sizes() == norm->bias.sizes() && norm->weight.size(0) == 6));
+  CHECK(norm->options.num_groups() == 3);
+  const ms::EmbeddingBag bag(Bag(11, 6).padding_idx(-2));
+  CHECK((bag->weight.is_meta() && bag->weight.size(0) == 11 && bag->weight.size(1) == 6));
+  CHECK(bag->options.padding_idx() == 9);
+}
+
+TEST_CASE("channels that are not those of a number of groups are an error") {
+  ms::Conv1d conv(torch::nn::Conv1dOptions(8, 8, 1).groups(2));
+  conv->weight.set_data(conv->weight.detach().narrow(0, 0, 3).clone());
+  conv->bias.set_data(conv->bias.detach().narrow(0, 0, 3).clone());
+  CHECK_THROWS_WITH(conv(torch::ones({1, 4, 2})), Catch::Contains("not those of a number of groups"));
+  ms::GroupNorm norm(torch::nn::GroupNormOptions(2, 8));
+  norm->weight.set_data(torch::ones({3}));
+  norm->bias.set_data(torch::ones({3}));
+  CHECK_THROWS_WITH(norm(torch::ones({1, 3, 2})), Catch::Contains("not those of a number of groups"));
 }
 
 TEST_CASE("a linear layer follows the shards that its parameters hold") {
