@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iostream>
 #include <optional>
+#include <thread>
 
 #include <c10/util/Exception.h>
 
@@ -37,7 +39,22 @@ void ClearTerminalLine() {
 [[noreturn]] void EndWith(const FailedRank& failure, const TrainVerb& verb) {
   ClearTerminalLine();
   PrintFindings({failure.ToDiagnostic()}, verb.findings_output);
+  std::cout.flush();
   _exit(failure.exit_code);
+}
+
+// The longest time for this rank to end after its own failure. A save in the background may wait for ranks that are
+// gone, until the mesh's timeout.
+constexpr std::chrono::seconds kUnwinds{10};
+
+void EndAfterAll(const std::string& message, int exit_code) {
+  std::thread([message, exit_code] {
+    std::this_thread::sleep_for(kUnwinds);
+    ClearTerminalLine();
+    std::fprintf(stderr, "moonshard: %s\n", Visible(message).c_str());
+    std::cout.flush();
+    _exit(exit_code);
+  }).detach();
 }
 
 // The first error in one line.
@@ -83,6 +100,7 @@ void RunWatch::Fail(const std::string& message, int exit_code, bool consequence)
   failed_ = true;
   const std::optional<FailedRank> first = watch_->Fail(message, exit_code, consequence);
   if (first && consequence) EndWith(*first, verb_);
+  EndAfterAll(message, exit_code);
 }
 
 int RunWatch::Guard(const std::function<int()>& body) const {

@@ -30,7 +30,8 @@ class RunWatch {
 
   // Runs `body` and returns what it returns. An exception of it becomes known to all ranks, and is thrown; if it is the
   // consequence of the failure of another rank, that failure is printed and the process ends with its exit code. The
-  // process then ends without destructors: a save in the background would wait for the rank that was lost.
+  // process then ends without destructors: a save in the background would wait for the rank that was lost. After an
+  // exception that is thrown, the process ends within ten seconds in any case.
   int Guard(const std::function<int()>& body) const;
 
  private:

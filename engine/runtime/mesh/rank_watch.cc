@@ -116,7 +116,8 @@ std::string LongWait::ToText() const {
 struct RankWatch::State {
   // What is known of another rank.
   struct PeerSign {
-    bool seen = false;  // it has written something
+    bool seen = false;   // it has written something
+    bool moved = false;  // its counter has changed while this rank looked; what an earlier run left does not
     bool done = false;
     bool suspects = false;
     int64_t counter = -1;
@@ -165,13 +166,17 @@ struct RankWatch::State {
   std::vector<PeerSign> peers;
   bool connected = false;
   std::string store_lost;  // why the store is not available any more
+  int64_t run = 1;         // written once, by the thread of the store
   std::optional<Clock::time_point> call_begin;
   std::optional<FailedRank> first;
   Clock::time_point first_at;
   bool ending = false;   // the thread of the program ends the rank
   bool calling = false;  // on_failure runs
 
-  std::string Key(const std::string& name) const { return "moonshard/watch/" + launch.attempt + "/" + name; }
+  // A launcher's store may hold the keys of an earlier run: `run` counts the runs of this rank over the store.
+  std::string Key(const std::string& name) const {
+    return "moonshard/watch/" + launch.attempt + "/" + std::to_string(run) + "/" + name;
+  }
   RankPlace Place(int64_t rank) const {
     if (rank == launch.rank) return {rank, host, stage};
     const PeerSign& peer = peers[static_cast<size_t>(rank)];
@@ -236,7 +241,7 @@ std::optional<FailedRank> RankWatch::State::Judge() const {
   const milliseconds limit = suspected ? std::min(kSuspicion, options.silence) : options.silence;
   for (int64_t rank = 0; rank < static_cast<int64_t>(peers.size()); ++rank) {
     const PeerSign& peer = peers[static_cast<size_t>(rank)];
-    if (!peer.seen || peer.done || peer.silent < limit || (launch.rank != 0 && rank != 0)) continue;
+    if (!peer.moved || peer.done || peer.silent < limit || (launch.rank != 0 && rank != 0)) continue;
     FailedRank failure;
     failure.place = Place(rank);
     failure.message = "no sign of life for " + Seconds(peer.silent) +
@@ -291,6 +296,7 @@ void RankWatch::State::LookAtStore(c10d::Store& store, int64_t count, Clock::tim
       PeerSign& peer = peers[static_cast<size_t>(known[i])];
       read[static_cast<size_t>(known[i])] = true;
       const int64_t counter = NumberOr(value, "count", -1);
+      peer.moved = peer.moved || (peer.seen && counter != peer.counter);
       peer.silent = peer.seen && counter == peer.counter ? peer.silent + passed : Clock::duration(0);
       peer.counter = counter;
       peer.seen = true;
@@ -360,6 +366,7 @@ void RankWatch::State::RunStore() {
     tcp.multiTenant = true;  // the mesh opens it too
     tcp.timeout = options.join;
     const auto store = c10::make_intrusive<c10d::TCPStore>(launch.host, tcp);
+    run = store->add("moonshard/watch/" + launch.attempt + "/runs/" + std::to_string(launch.rank), 1);
     Clock::time_point last = Clock::now();
     for (int64_t count = 0;; ++count) {
       bool leaves = false;
@@ -385,6 +392,7 @@ void RankWatch::State::RunStore() {
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex);
     store_lost = ErrorText(error);
+    store_lost.resize(std::min(store_lost.find('\n'), store_lost.size()));
   }
   const std::lock_guard lock(mutex);
   call_begin.reset();
@@ -469,7 +477,7 @@ void RankWatch::State::NoticeStore(Clock::duration& in_call, Clock::duration gap
     of = "the store of the launcher";
   }
   failure.message = hangs ? of + " has not responded for " + Seconds(in_call) + ": its machine cannot be reached"
-                          : "the connection to " + of + " has ended: its process has ended";
+                          : "the connection to " + of + " has ended: its process has ended (" + store_lost + ")";
   first = std::move(failure);
   first_at = Clock::now();
   changed.notify_all();
@@ -488,7 +496,8 @@ void RankWatch::State::RunReports() {
     last = now;
     MeasureWait(serial, begin);
     NoticeStore(in_call, gap);
-    if (first && !ending && first->place.rank != launch.rank && now - first_at >= options.grace) {
+    // Also where the others took this rank for lost, and ended.
+    if (first && !ending && now - first_at >= options.grace) {
       calling = true;
       const FailedRank failure = *first;
       lock.unlock();
@@ -554,7 +563,7 @@ void RankWatch::Stop() {
 void RankWatch::Enter(std::string stage, bool reported) {
   const std::lock_guard lock(state_->mutex);
   // Steps may take a millisecond each, and are written with the beat.
-  state_->sign_due = reported || state_->stage_reported;
+  state_->sign_due = state_->sign_due || reported || state_->stage_reported;
   if (state_->sign_due) state_->changed.notify_all();
   state_->stage = std::move(stage);
   state_->stage_reported = reported;

@@ -15,7 +15,7 @@
 // changed, and time in which it did not run itself (SIGSTOP) does not count.
 //
 // Where the ranks meet in a file (MOONSHARD_STORE), their launcher watches the processes: the watch then reports the
-// waits of this rank, and no failures.
+// waits of this rank, and no failures. One watch per process and run.
 #pragma once
 
 #include <chrono>
@@ -62,10 +62,10 @@ struct LongWait {
 };
 
 struct RankWatchOptions {
-  // Called on a thread of the watch, on one rank of each host.
+  // Called on a thread of the watch, on one rank of each host. Neither function may throw or call this RankWatch.
   std::function<void(const LongWait&)> on_wait;
-  // Called once on a thread of the watch, when another rank has failed and this rank did not end by itself within
-  // `grace`. The function is expected to end the process.
+  // Called once on a thread of the watch, when another rank has failed, or the others took this one for lost, and this
+  // rank did not end by itself within `grace`. The function is expected to end the process.
   std::function<void(const FailedRank&)> on_failure;
   std::chrono::milliseconds beat{1000};
   // The first report of a wait comes after this time, the next ones after twice, four times, ... this time.

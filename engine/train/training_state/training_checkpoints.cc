@@ -74,7 +74,7 @@ Diagnostics CheckTexts(const std::map<std::string, std::string>& host) {
 }
 
 // The longest wait for a file that another machine has written to a shared directory.
-constexpr std::chrono::seconds kFileAppears{3};
+constexpr std::chrono::seconds kFileAppears{10};
 
 std::string NewProbeName() {
   std::random_device random;
@@ -85,6 +85,10 @@ Diagnostics FindProbe(const std::string& folder, const std::string& name) {
   const auto until = std::chrono::steady_clock::now() + kFileAppears;
   std::error_code ignored;
   while (!std::filesystem::exists(folder + "/" + name, ignored)) {
+    // NFS may remember that a file was missing until its folder is opened.
+    for (const std::filesystem::path& opened :
+         {std::filesystem::path(folder).parent_path(), std::filesystem::path(folder)})
+      std::filesystem::directory_iterator(opened, ignored);
     if (std::chrono::steady_clock::now() > until) {
       Diagnostic d = MakeDiagnostic(Finding::kRanksDisagree,
                                     "the run directory is not the same as on rank 0, or does not exist here");

@@ -64,8 +64,8 @@ class Hosts {
                                  const Words& words, const Words& variables = {}) const {
     Words all = {"netns", "exec", Name(host), RankExecutablePath()};
     all.insert(all.end(), words.begin(), words.end());
-    Words set = {"RANK=" + std::to_string(rank), "LOCAL_RANK=0",          "WORLD_SIZE=2",
-                 "LOCAL_WORLD_SIZE=1",           "MASTER_ADDR=" + master, "MASTER_PORT=" + port};
+    Words set = {"RANK=" + std::to_string(rank), "LOCAL_RANK=0",        "WORLD_SIZE=2",          "LOCAL_WORLD_SIZE=1",
+                 "MASTER_ADDR=" + master,        "MASTER_PORT=" + port, "MOONSHARD_PATIENCE=600"};
     set.insert(set.end(), variables.begin(), variables.end());
     return std::make_unique<Process>(ip_, all, set);
   }
@@ -166,7 +166,7 @@ struct HostsRun {
       usleep(100'000);
     }
     REQUIRE(std::filesystem::exists(log));
-    sleep(2);  // what a rank knows of another one is up to two seconds old
+    sleep(4);  // what a rank knows of another one is up to two seconds old
   }
   std::unique_ptr<Process> zero;
   std::unique_ptr<Process> one;
@@ -204,10 +204,10 @@ TEST_CASE("a cable that is pulled for longer than MOONSHARD_SILENCE ends both ho
   const auto hosts = TwoHosts();
   if (!hosts) return;
   const ScratchFolder folder;
-  const HostsRun run(*hosts, folder, {"MOONSHARD_SILENCE=3"});
+  const HostsRun run(*hosts, folder, {"MOONSHARD_SILENCE=8"});
   REQUIRE(hosts->Ip({"-n", hosts->Name("b"), "link", "set", "cable", "down"}));
-  ExpectEnds(run.zero, 12, 1, {"rank 1 on ", "(10.83.0.2), in 'step ", "no sign of life for "});
-  ExpectEnds(run.one, 12, 1, {"rank 0 on ", "(10.83.0.1), in 'step ", "its store has not responded for "});
+  ExpectEnds(run.zero, 30, 1, {"rank 1 on ", "(10.83.0.2), in 'step ", "no sign of life for "});
+  ExpectEnds(run.one, 30, 1, {"rank 0 on ", "(10.83.0.1), in 'step ", "its store has not responded for "});
 }
 
 TEST_CASE("what a rank fails at alone is the error of the other host") {
@@ -226,7 +226,7 @@ TEST_CASE("what a rank fails at alone is the error of the other host") {
   INFO(cause.ToText());
   CHECK(cause.code > 0);
   CHECK_THAT(cause.err, Contains(model));
-  ExpectEnds(zero, 5, cause.code, {"rank 1 on ", "(10.83.0.2), in 'opening the model', failed first", model});
+  ExpectEnds(zero, 20, cause.code, {"rank 1 on ", "(10.83.0.2), in 'opening the model', failed first", model});
 }
 
 }  // namespace
