@@ -299,7 +299,7 @@ constexpr const char* kChannelRules = R"(
   at("{mix,norm,batch}", channelwise()),
   at("{wide,back}", channels_in()))";
 
-at::Tensor Waves(std::vector<int64_t> shape) {
+at::Tensor Waves(const std::vector<int64_t>& shape) {
   return torch::arange(c10::multiply_integers(shape), torch::kFloat64).cos().view(shape);
 }
 

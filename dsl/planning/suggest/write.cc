@@ -200,8 +200,13 @@ class Writer {
     if (optional) {
       const std::string kv = Text(block.kv_heads);
       const bool grouped = own && block.kv_heads.known() && block.kv_heads != block.heads;
-      AddLine(Text(block.heads) + " % mesh.tp == 0 and " +
-              (grouped ? "(" + kv + " % mesh.tp == 0 or mesh.tp % " + kv + " == 0) and " : "") + "{");
+      const std::string fits = Text(block.heads) + " % mesh.tp == 0 and ";
+      if (grouped) {
+        AddLine(fits + "(" + kv + " % mesh.tp == 0");
+        AddLine("  or mesh.tp % " + kv + " == 0) and {");
+      } else {
+        AddLine(fits + "{");
+      }
       indent_ = "    ";
     }
     if (block.heads.known() && !optional) {

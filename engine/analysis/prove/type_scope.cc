@@ -479,7 +479,7 @@ Proof TypeScope::Finish() {
   state_->AddLeftOut(proof.unproven);
   proof.untrue = checker.untrue();
   proof.loss_checked = state_->loss_checked;
-  proof.has_owners = state_->HasOwners();
+  proof.has_owners = checker.has_owners() || state_->HasOwners();
   proof.assumptions = state_->Assumptions();
   proof.scope = {state_->applied.plan().mesh,
                  {state_->applied.mesh().rank()},

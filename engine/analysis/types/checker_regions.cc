@@ -302,6 +302,10 @@ void OperatorChecker::CheckGradient(const std::string& path, const at::Tensor& g
   if (here.is(TypeKind::kUnproven) || (here.floating && !here.SameAs(expected))) {
     return NoteUnproven("the layout of a parameter's gradient is not known");
   }
+  // Whether a sum over the dim would make one number of it, of which each rank has a term.
+  if (here.is_replicate() && here.local != 0 && !here.zero && !expected.is_shard()) {
+    return NoteUnproven("a parameter's gradient is that of a constant as long as a shard");
+  }
   const int64_t owner = OwnerOf(expected);
   if (owner >= 0 && OwnerOf(here) == owner && (here.owner >= 0 || expected.owner >= 0) &&
       (owner == axes_[index].rank || gradient.numel() == 0)) {

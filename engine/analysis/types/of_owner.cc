@@ -16,6 +16,25 @@ bool MakesZeros(std::string_view name) {
   return std::ranges::find(kNames, name) != kNames.end();
 }
 
+bool IsShardOrReplicate(const AxisType& type) { return type.is_shard() || type.is_replicate(); }
+
+// The owner of all shards with an owner; -1: there is none, or they differ.
+int64_t OwnerAmong(std::span<const AxisType> types) {
+  int64_t owner = -1;
+  for (const AxisType& type : types) {
+    if (!type.is_owned()) continue;
+    if (owner >= 0 && OwnerOf(type) != owner) return -1;
+    owner = OwnerOf(type);
+  }
+  return owner;
+}
+
+bool MakesNothingElsewhere(const Operands& o, int64_t owner) {
+  bool empty = o.products() > 0 && o.rank() != owner;
+  for (size_t i = 0; i < o.products(); ++i) empty = empty && IsEmpty(o.made(i));
+  return empty;
+}
+
 }  // namespace
 
 int64_t OwnerOf(const AxisType& type) {
@@ -51,19 +70,18 @@ void TakeAsTerms(c10::ArrayRef<Operand> operands, int64_t rank, std::span<AxisTy
 
 bool AsOfOwner(const Operands& o, std::span<AxisType> types) {
   const bool alone = OneOwner({types.data(), types.size()}) >= 0;
-  int64_t owner = -1;
-  for (const AxisType& type : types) {
-    if (owner < 0 && type.is_owned()) owner = OwnerOf(type);
-    if (type.is_owned() && OwnerOf(type) != owner) return false;
-  }
+  const int64_t owner = OwnerAmong(types);
   if (owner < 0) return false;
-  bool empty = o.products() > 0 && o.rank() != owner;
-  for (size_t i = 0; i < o.products(); ++i) empty = empty && IsEmpty(o.made(i));
-  if (!alone && !empty) return false;
+  if (!alone && (!MakesNothingElsewhere(o, owner) || !std::ranges::all_of(types, IsShardOrReplicate))) return false;
   for (AxisType& type : types) {
     if (type.is_owned() || (!alone && !type.is_replicate())) type = AxisType::OfOwner(owner);
   }
   return true;
+}
+
+bool MeetsTermsElsewhere(const Operands& o, std::span<const AxisType> types) {
+  const int64_t owner = OwnerAmong(types);
+  return owner >= 0 && MakesNothingElsewhere(o, owner) && !std::ranges::all_of(types, IsShardOrReplicate);
 }
 
 AxisTypes OfOwner(Operands& o, const std::string& why) {

@@ -30,10 +30,13 @@ int64_t OneOwner(c10::ArrayRef<AxisType> types);
 void TakeAsTerms(c10::ArrayRef<Operand> operands, int64_t rank, std::span<AxisType> types);
 
 // Makes shards with an owner AxisType::owner in the types of an operator's operands, for a second judgement by OfOwner:
-// if all that is not replicated has one owner, or if another rank than the owner makes no elements of such shards,
-// whatever the other operands are. What the operator does with elements shows on the owner. Returns whether a type has
-// changed.
+// if all that is not replicated has one owner, or if another rank than the owner makes no elements of such shards and
+// of others. What the operator does with elements shows on the owner. Returns whether a type has changed.
 bool AsOfOwner(const Operands& o, std::span<AxisType> types);
+
+// Whether another rank than the owner makes no elements of a shard with an owner and of something that is neither a
+// shard nor replicated: what the rank has of the latter, such as terms of a sum, would be lost.
+bool MeetsTermsElsewhere(const Operands& o, std::span<const AxisType> types);
 
 // Returns the types of what an operator makes of tensors of one owner and of replicated tensors. Reports `why` as
 // unproven, if the other ranks make elements of theirs that are not known to be zeros.

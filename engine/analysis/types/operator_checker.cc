@@ -762,7 +762,9 @@ bool OperatorChecker::IsOfOneRank(const Entry& entry, const Call& call, size_t a
 std::optional<AxisTypes> OperatorChecker::WithShards(const Call& call, std::span<AxisType> types,
                                                      const std::function<AxisTypes()>& apply,
                                                      const std::optional<Operands>& judged, AxisTypes made) {
-  const auto lost = [](const AxisType& type) { return type.is_replicate() && type.local == 0 && !type.zero; };
+  const auto lost = [](const AxisType& type) {
+    return type.is_replicate() && (type.local & type.uniform) == 0 && !type.zero;
+  };
   const bool refused = !judged->fault().empty();
   const bool lacks = judged->unproven() == RuleTable::kNoRuleForLocal;
   const bool local = std::ranges::any_of(types, [](const AxisType& type) { return type.local != 0; });
@@ -794,7 +796,7 @@ bool OperatorChecker::IsRepeatedLocally(const Entry& entry, const Call& call, si
   if (full.size() != sizes.size() || from.size() > sizes.size()) return false;
   const size_t added = sizes.size() - from.size();
   for (size_t d = 0; d < full.size(); ++d) {
-    if (sizes[d] <= 1 || (d >= added && from[d - added] != 1)) continue;
+    if (sizes[d] == 1 || (d >= added && from[d - added] != 1)) continue;
     const bool follows = type.is_replicate() ? sizes[d] != full[d] && !type.local_along(static_cast<int64_t>(d))
                                              : sizes[d] * axes_[axis].ranks == full[d];
     if (follows && !(type.is_replicate() && (type.zero || type.by_value))) return true;
@@ -903,7 +905,12 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   // Along the dim of a shard with an owner, the owner computes as one rank does.
   const bool refused = !judged->fault().empty() || !judged->unproven().empty();
   if (refused && judged->suggested_fix() != SuggestedFix::kAddBiasAfter) {
-    if (AsOfOwner(*judged, types)) made = apply();
+    if (AsOfOwner(*judged, types)) {
+      made = apply();
+    } else if (MeetsTermsElsewhere(*judged, types)) {
+      NoteUnproven(entry.name + ": terms of a sum meet a shard that another rank owns");
+      return fill(TypeKind::kUnproven);
+    }
   }
   Operands& operands = *judged;
   std::string fault = operands.fault();
@@ -951,6 +958,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     AxisType& type = call.types[i][axis];
     if (made.empty()) continue;
     type = i < made.size() ? made[i] : made.back();
+    has_owners_ = has_owners_ || type.owner >= 0;
     type.by_value = by_value;
     if (!entry.keeps_copies) type.copies = 0;
     SetLocal(entry, call, axis, i, type);

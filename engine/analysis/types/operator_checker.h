@@ -111,6 +111,8 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
 
   void BelieveKnowledge() { believes_knowledge_ = true; }
   const std::vector<TypeFault>& untrue() const { return untrue_; }
+  // Whether a result had AxisType::owner: what the other ranks compute shows there alone (of_owner.h).
+  bool has_owners() const { return has_owners_; }
   // Call before the step with the axes along which the sizes of the step are compared, after it, with the sizes that it
   // has with one rank on the axis.
   void ExpectSizesCompared(AxisSet axes) { sizes_compared_ = axes; }
@@ -304,7 +306,8 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   MadeAlone made_alone_;
   HostTensorObserver host_tensor_observer_;
   bool one_element_ = false;  // the sharded dim of shards of one element was
-                              // ambiguous for an operator
+  bool has_owners_ = false;
+  // ambiguous for an operator
   std::set<std::string, std::less<>> trusted_;
   // The first input of an open region; `type` is empty before the input is declared.
   struct RegionSource {

@@ -73,7 +73,7 @@ at::Tensor EmbeddingBagImpl::AddUpLocalRows(const at::Tensor& input, const at::T
   std::optional<int64_t> padding = options.padding_idx();
   if (padding) *padding -= local.first;
   if (padding && (*padding < 0 || *padding >= local.rows)) padding.reset();
-  const at::Tensor sums =
+  at::Tensor sums =
       add_up(weight, shifted.masked_fill(elsewhere, 0), weights.masked_fill(elsewhere, 0), padding, options.sparse());
   if (!mean) return sums;
   at::Tensor counted = at::ones(input.sizes(), weight.options().dtype(at::kFloat));

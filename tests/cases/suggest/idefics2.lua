@@ -19,7 +19,8 @@ return plan {
   at("model.connector.perceiver_resampler.layers.*.{input_context_norm,input_latents_norm,post_attention_layernorm}",
      replicated()),
   -- sure: 16 heads of 96 features, 2 heads for keys and values
-  config.perceiver_config.resampler_n_heads % mesh.tp == 0 and (config.perceiver_config.num_key_value_heads % mesh.tp == 0 or mesh.tp % config.perceiver_config.num_key_value_heads == 0) and {
+  config.perceiver_config.resampler_n_heads % mesh.tp == 0 and (config.perceiver_config.num_key_value_heads % mesh.tp == 0
+    or mesh.tp % config.perceiver_config.num_key_value_heads == 0) and {
     at("model.connector.perceiver_resampler.layers.*.self_attn.q_proj",
        colwise { heads = config.perceiver_config.resampler_n_heads }),
     at("model.connector.perceiver_resampler.layers.*.self_attn.{k,v}_proj",

@@ -36,7 +36,8 @@ return plan {
   at("model.encoder.layers.*.{post_feedforward,post_self_attn,pre_feedforward,pre_self_attn}_layernorm",
      norm_on(residual)),
   -- sure: 4 heads of 16 features, 2 heads for keys and values
-  config.encoder.num_attention_heads % mesh.tp == 0 and (config.encoder.num_key_value_heads % mesh.tp == 0 or mesh.tp % config.encoder.num_key_value_heads == 0) and {
+  config.encoder.num_attention_heads % mesh.tp == 0 and (config.encoder.num_key_value_heads % mesh.tp == 0
+    or mesh.tp % config.encoder.num_key_value_heads == 0) and {
     at("model.encoder.layers.*.self_attn.q_proj",
        colwise { input = residual, heads = config.encoder.num_attention_heads }),
     at("model.encoder.layers.*.self_attn.{k,v}_proj",
