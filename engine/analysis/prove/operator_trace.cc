@@ -463,8 +463,13 @@ class Comparing {
     if (!one.comparable) return true;
     if (one.uniform) return SameButUniform(one.types.front(), one.shards.front().sizes(), want.sizes());
     if (one.by_index) {
-      const at::Tensor held = Held(one, want);
-      return held.defined() && held.sizes() == one.shards.front().sizes();
+      const at::IntArrayRef own = one.shards.front().sizes();
+      const auto holds = [&](const at::Tensor& all) {
+        const at::Tensor held = Held(one, all);
+        return held.defined() && held.sizes() == own;
+      };
+      // The gradient of a weight without elements may be computed transposed (step_sizes.cc).
+      return holds(want) || (own.size() == 2 && want.dim() == 2 && own[0] * own[1] == 0 && holds(want.t()));
     }
     const at::Tensor full = Full(one, want, false);
     return full.defined() && full.sizes() == want.sizes();
@@ -505,8 +510,12 @@ class Comparing {
       ++out_.left_out;
       return;
     }
-    double difference =
-        one.by_index ? Difference(one.shards.front(), Held(one, want)) : Difference(Full(one, want, false), want);
+    double difference = 0;
+    if (!one.by_index) {
+      difference = Difference(Full(one, want, false), want);
+    } else if (one.shards.front().numel() > 0) {
+      difference = Difference(one.shards.front(), Held(one, want));
+    }
     // A gradient of heads that several ranks have.
     if (op.backward && inner_ == 1 && one.types.front().is_shard() && !one.by_index)
       difference = std::min(difference, Difference(Full(one, want, true), want));
