@@ -37,9 +37,9 @@ namespace torch::nn::utils {
 // LibTorch's clip_grad_norm_ would use the norm of this rank's shards instead of the norm of the full gradients: each
 // rank would scale by a different factor, and the copies of a replicated parameter would become different. Use
 // moonshard::ClipGradNorm(model, max_norm). The compiler rejects a call only if the argument has the type of
-// model.parameters(). A list of the same tensors from elsewhere (net->parameters()) cannot be checked at run time
-// either: LibTorch scales through grad().data(), which does not even change the gradient's version counter. TypeScope
-// reports a norm of shards in a step that it checks; FindDrift reports replicated parameters whose copies differ.
+// model.parameters(). A list of the same tensors from elsewhere (net->parameters()) cannot be rejected: LibTorch scales
+// through grad().data(), which does not even change the gradient's version counter. TypeScope reports a norm of shards
+// in a step that it checks; DriftCheck reports that ranks scaled by different factors.
 double clip_grad_norm_(const moonshard::ShardedParameters&, double, double = 2.0, bool = false) = delete;
 }  // namespace torch::nn::utils
 

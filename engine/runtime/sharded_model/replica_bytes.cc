@@ -26,13 +26,29 @@ std::vector<MeshAxis> GroupedAxes(const AppliedPlan& model) {
 
 bool IsReplica(const LiveParameter& parameter, MeshAxis axis) { return !parameter.placement[axis].is_shard(); }
 
+std::vector<GroupWords> GatherWords(const AppliedPlan& model, const std::vector<int64_t>& words,
+                                    const CollectiveLabel& label) {
+  std::vector<GroupWords> gathered;
+  if (words.empty()) return gathered;
+  const c10::NoGradGuard no_grad;
+  const at::Tensor mine = at::tensor(words, at::kLong).to(model.mesh().device());
+  for (MeshAxis axis : GroupedAxes(model)) {
+    const int64_t count = mine.numel();
+    const CollectiveUse use = {Direction::kForward, &label, {&count, 1}, count * 8, -1};
+    GroupWords& group = gathered.emplace_back();
+    group.axis = axis;
+    group.ranks = model.plan().mesh.GroupOf(model.mesh().rank(), axis);
+    const at::Tensor all = model.group(axis).AllGather(mine, use).cpu().contiguous();
+    const auto* row = all.const_data_ptr<int64_t>();
+    for (size_t r = 0; r < group.ranks.size(); ++r, row += count) group.words.emplace_back(row, row + count);
+  }
+  return gathered;
+}
+
 // Hashes are exchanged and not values: 8 bytes per tensor instead of the tensor. One all-gather per axis carries the
 // hashes of all tensors, also of those that are sharded along it, so that the buffer has one layout on every rank; the
 // comparison passes over those.
-std::map<size_t, std::set<int64_t>> RanksThatDiffer(const AppliedPlan& model, const std::vector<size_t>& compared,
-                                                    const CollectiveLabel& label) {
-  const std::vector<MeshAxis> axes = GroupedAxes(model);
-  if (compared.empty() || axes.empty()) return {};
+std::vector<int64_t> HashesOf(const AppliedPlan& model, const std::vector<size_t>& compared) {
   const c10::NoGradGuard no_grad;
   std::vector<int64_t> hashes;
   for (size_t i : compared) {
@@ -40,24 +56,27 @@ std::map<size_t, std::set<int64_t>> RanksThatDiffer(const AppliedPlan& model, co
     const std::string_view text(static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel()));
     hashes.push_back(static_cast<int64_t>(HashOf(text)));
   }
+  return hashes;
+}
+
+std::map<size_t, std::set<int64_t>> RanksThatDiffer(const AppliedPlan& model, const std::vector<size_t>& compared,
+                                                    const std::vector<GroupWords>& gathered) {
   std::map<size_t, std::set<int64_t>> differ;
-  const at::Tensor mine = at::tensor(hashes, at::kLong).to(model.mesh().device());
-  for (MeshAxis axis : axes) {
-    const int64_t count = mine.numel();
-    const CollectiveUse use = {Direction::kForward, &label, {&count, 1}, count * 8, -1};
-    const std::vector<int64_t> group = model.plan().mesh.GroupOf(model.mesh().rank(), axis);
-    const at::Tensor all = model.group(axis).AllGather(mine, use).cpu().view({-1, count});
+  for (const GroupWords& group : gathered) {
     for (size_t c = 0; c < compared.size(); ++c) {
-      if (!IsReplica(model.parameters()[compared[c]], axis)) continue;
-      const auto column = static_cast<int64_t>(c);
-      for (int64_t r = 1; r < all.size(0); ++r) {
-        if (all[r][column].item<int64_t>() != all[0][column].item<int64_t>()) {
-          differ[compared[c]].insert(group[static_cast<size_t>(r)]);
-        }
+      if (!IsReplica(model.parameters()[compared[c]], group.axis)) continue;
+      for (size_t r = 1; r < group.ranks.size(); ++r) {
+        if (group.words[r][c] != group.words[0][c]) differ[compared[c]].insert(group.ranks[r]);
       }
     }
   }
   return differ;
+}
+
+std::map<size_t, std::set<int64_t>> RanksThatDiffer(const AppliedPlan& model, const std::vector<size_t>& compared,
+                                                    const CollectiveLabel& label) {
+  if (GroupedAxes(model).empty()) return {};
+  return RanksThatDiffer(model, compared, GatherWords(model, HashesOf(model, compared), label));
 }
 
 // A broadcast from coordinate 0 as an all-reduce of bytes, to which all other coordinates add zeros: exact for every

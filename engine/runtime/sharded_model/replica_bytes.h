@@ -23,9 +23,26 @@ std::vector<MeshAxis> GroupedAxes(const AppliedPlan& model);
 // Whether `parameter` is a replica along `axis`, one of GroupedAxes.
 bool IsReplica(const LiveParameter& parameter, MeshAxis axis);
 
+// The words of the ranks of this rank's group along `axis`.
+struct GroupWords {
+  MeshAxis axis = MeshAxis::kTp;
+  std::vector<int64_t> ranks;               // of the mesh, by coordinate
+  std::vector<std::vector<int64_t>> words;  // one row per rank
+};
+
+// Exchanges `words` along each of GroupedAxes. Collective: one all-gather per axis; none if `words` is empty. All ranks
+// pass the same number of words.
+std::vector<GroupWords> GatherWords(const AppliedPlan& model, const std::vector<int64_t>& words,
+                                    const CollectiveLabel& label);
+
+// One 64-bit hash of the bytes of each of the tensors `compared`. Copies tensors on a GPU to the host.
+std::vector<int64_t> HashesOf(const AppliedPlan& model, const std::vector<size_t>& compared);
+
 // Returns the ranks of this rank's groups that hold other bytes than the first rank of the group, for each of the
-// tensors `compared` for which there are such ranks. Collective: one all-gather of one 64-bit hash per tensor along
-// each axis; none if `compared` is empty. `compared` must be equal on all ranks.
+// tensors `compared` for which there are such ranks. The first words of `gathered` are HashesOf(model, compared).
+std::map<size_t, std::set<int64_t>> RanksThatDiffer(const AppliedPlan& model, const std::vector<size_t>& compared,
+                                                    const std::vector<GroupWords>& gathered);
+// The same for hashes that it exchanges itself, with GatherWords. `compared` must be equal on all ranks.
 std::map<size_t, std::set<int64_t>> RanksThatDiffer(const AppliedPlan& model, const std::vector<size_t>& compared,
                                                     const CollectiveLabel& label);
 

@@ -1,16 +1,21 @@
 // What keeps ranks alike, and parameters whole for a while, on thread ranks.
 #include <catch2/catch.hpp>
 
+#include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/sharded_model/clip_grad_norm.h"
 #include "engine/runtime/sharded_model/replicas.h"
 #include "engine/runtime/sharded_model/unshard_scope.h"
 #include "tests/engine/runtime/fsdp/net.h"
@@ -141,6 +146,71 @@ TEST_CASE("a drift check compares in every n-th training call, and not where ran
       }
       Expect(message.find("every = 0") != std::string::npos, message);
     });
+  }
+}
+
+// Steps whose gradients `change` may change before the optimizer's step; what a drift check throws before one of them.
+std::string DriftOfSteps(ParallelModel<Net>& model, const std::function<void()>& change,
+                         const std::function<void(torch::optim::Optimizer&)>& clear) {
+  torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.01));
+  const DriftCheck check(model, 1);
+  try {
+    for (int64_t step = 0; step < 3; ++step) {
+      clear(optimizer);
+      const at::Tensor ids = torch::arange(6).reshape({2, 3}) + model.applied().mesh().coordinate(MeshAxis::kDpShard);
+      (model.forward(ids) - 0.3).square().sum().backward();
+      change();
+      optimizer.step();
+    }
+  } catch (const PlanError& error) {
+    Expect(error.diagnostics()[0].finding == Finding::kRanksDisagree, error.what());
+    return error.diagnostics()[0].message + "; " + error.diagnostics()[0].declared;
+  }
+  return "";
+}
+
+TEST_CASE("a drift check finds gradients that ranks have scaled by different factors, also where all is sharded") {
+  const auto clear = [](torch::optim::Optimizer& optimizer) { optimizer.zero_grad(); };
+  const auto zero = [](torch::optim::Optimizer& optimizer) { optimizer.zero_grad(/*set_to_none=*/false); };
+  for (const std::string mesh_text : {"tp=2", "dp=2", "dp=3"}) {
+    const Plan plan = mesh_text == "tp=2" ? NetRules() : FsdpPlan();
+    DYNAMIC_SECTION(mesh_text) {
+      RunRanks(mesh_text, [&](DeviceMesh& mesh) {
+        const auto drift = [&](const std::function<void(ParallelModel<Net>&)>& change, const auto& cleared) {
+          auto model = Parallelize(MakeNet({}), plan, mesh);
+          for (const LiveParameter& p : model.applied().parameters()) {
+            Expect(mesh_text == "tp=2" || p.placement[MeshAxis::kDpShard].is_shard(), p.path + " is a shard");
+          }
+          return DriftOfSteps(
+              model, [&] { change(model); }, cleared);
+        };
+        const auto by_shards = [](ParallelModel<Net>& model) {
+          torch::nn::utils::clip_grad_norm_(model.net()->parameters(), 0.1);
+        };
+        const std::string found = drift(by_shards, clear);
+        Expect(found.find("ranks scaled their gradients by different factors; rank 0: a factor of 0.") == 0, found);
+        // What the kept gradients no longer show: a replica shows it, where there is one.
+        const std::string zeroed = drift(by_shards, zero);
+        Expect(zeroed.find("factor") == std::string::npos, zeroed);
+        // The right norm; one factor; by value; unchanged.
+        Expect(drift([](ParallelModel<Net>& model) { ClipGradNorm(model, 0.1); }, clear).empty(), "the full norm");
+        const auto each = [](ParallelModel<Net>& model, const auto& change) {
+          for (const at::Tensor& parameter : model.net()->parameters()) {
+            if (parameter.grad().defined()) change(parameter.grad());
+          }
+        };
+        const auto by_value = [&](ParallelModel<Net>& model) {
+          each(model, [](const at::Tensor& grad) { grad.clamp_(-0.01, 0.01); });
+        };
+        Expect(drift(by_value, clear).empty(), "by value");
+        const auto half = [&](ParallelModel<Net>& model) {
+          each(model, [](const at::Tensor& grad) { grad.mul_(0.5); });
+        };
+        Expect(drift(half, clear).empty(), "one factor");
+        Expect(drift([](ParallelModel<Net>&) {}, clear).empty(), "unchanged");
+        Expect(drift([](ParallelModel<Net>&) {}, [](torch::optim::Optimizer&) {}).empty(), "gradients that add up");
+      });
+    }
   }
 }
 
