@@ -12,6 +12,7 @@
 //
 // An error in a plan, a model or an argument throws moonshard::PlanError with all diagnostics. The library does not
 // print, does not exit and keeps no process-wide state. The comments of each included header document its functions.
+// For authors of models: engine/runtime/nn/README.md, installed in share/doc/moonshard.
 #pragma once
 
 #include "dsl/language/eval/load_plan.h"

@@ -1,6 +1,7 @@
 # What `cmake --install` puts into a prefix, for find_package(moonshard CONFIG):
 #   bin/                    the commands (moonshard_command installs them)
 #   include/moonshard/      moonshard.h, and what it includes
+#   share/doc/moonshard/    README.md and the pages of the folders
 #   lib/                    one static library a folder, those that moonshard_embed needs
 #   lib/cmake/moonshard/    the package; moonshard::moonshard is the one target to link
 include(CMakePackageConfigHelpers)
@@ -38,3 +39,5 @@ if(TARGET moonshard_embed)
 else()
   message(STATUS "moonshard: without LibTorch only the program is installed")
 endif()
+install(CODE "set(MOONSHARD_SOURCE_DIR \"${PROJECT_SOURCE_DIR}\")")
+install(SCRIPT engine/build/install_pages.cmake)  # after the headers, to which they link

@@ -20,6 +20,23 @@ if(stray)
   message(FATAL_ERROR "installed headers include files of the source tree:\n${stray}")
 endif()
 
+# The installed pages are there, and link to what is there.
+file(GLOB_RECURSE pages ${WORK}/moved/share/doc/moonshard/*.md)
+if(NOT ${WORK}/moved/share/doc/moonshard/engine/runtime/nn/README.md IN_LIST pages)
+  message(FATAL_ERROR "the page for authors of models is not installed")
+endif()
+foreach(page IN LISTS pages)
+  get_filename_component(folder ${page} DIRECTORY)
+  execute_process(COMMAND grep -oE "\\]\\([A-Za-z0-9_./-]+[)#]" ${page} OUTPUT_VARIABLE links)
+  string(REPLACE "](" ";" links "${links}")
+  foreach(link IN LISTS links)
+    string(REGEX REPLACE "[)#].*" "" link "${link}")
+    if(link AND NOT EXISTS ${folder}/${link})
+      message(FATAL_ERROR "${page} links to ${link}, which is not installed")
+    endif()
+  endforeach()
+endforeach()
+
 # The installed program prints for the prefix that it was installed to.
 Run(${WORK}/moved/bin/moonshard --version)
 string(REGEX MATCH "[0-9]+[.][0-9]+[.][0-9]+" version "${output}")

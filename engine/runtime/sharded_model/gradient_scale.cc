@@ -22,7 +22,7 @@ at::Tensor SomeElements(const at::Tensor& gradient) {
   return flat.slice(0, 0, flat.numel(), std::max<int64_t>(1, flat.numel() / kElements)).slice(0, 0, kElements);
 }
 
-double Unit(c10::ScalarType type) {
+double EpsilonOf(c10::ScalarType type) {
   switch (type) {
     case at::kDouble: return std::ldexp(1.0, -52);
     case at::kHalf: return std::ldexp(1.0, -10);
@@ -88,7 +88,7 @@ std::vector<std::optional<double>> GradientScale::Factors() {
 }
 
 double GradientScale::Tolerance(size_t i) const {
-  return 16 * Unit(model_.parameters()[parameters_[i]].tensor.scalar_type());
+  return 16 * EpsilonOf(model_.parameters()[parameters_[i]].tensor.scalar_type());
 }
 
 }  // namespace moonshard
