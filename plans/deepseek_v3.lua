@@ -1,6 +1,7 @@
 -- deepseek_v3.lua: DeepSeek-V2 to V3.2 and R1, GLM-4.7-Flash, GLM-5, MiniCPM3, Youtu. Queries, keys and values are
 -- computed from small latents, which are replicated; the projections from the latents are split between heads. Layers
--- have an mlp or experts. An indexer, which chooses the keys, is replicated.
+-- have an mlp or experts. An indexer, which chooses the keys, is replicated. Layers behind the others may predict
+-- further tokens (MTP).
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
 local opt <const> = options {
@@ -21,6 +22,7 @@ return plan {
   transformer.heads_fit(attention, n_heads),
   transformer.ends(stream),
   at("model.layers.*.{input,post_attention}_layernorm", norm_on(residual)),
+  transformer.further_tokens("model.layers.*", stream),
   config:get("q_lora_rank", false) and {
     at(attention .. ".q_a_proj", latent),
     at(attention .. ".q_a_layernorm", latent_norm),

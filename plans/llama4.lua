@@ -8,6 +8,7 @@ local layers <const> = text.prefix .. ".layers"
 local block <const> = layers .. ".*.feed_forward"
 local sparse <const> = experts.layers(layers, "feed_forward.router")
 local size <const> = text.config.intermediate_size
+local tower <const> = transformer.first("", { "vision_model", "model.vision_model" })
 
 local function with_experts(path)
   if stream.stable then return experts.replicated(path, stream) end
@@ -25,6 +26,18 @@ local function with_experts(path)
   }
 end
 
+-- The tower of images, the mlp behind it and the projector. `path`: of the tower.
+local function images(path)
+  local own <const> = { residual = replicate, stable = stream.stable }
+  local projector <const> = string.gsub(path, "vision_model$", "multi_modal_projector.linear_1")
+  return {
+    at(path .. ".patch_embedding.linear", colwise { output = replicate }),
+    transformer.tower(path .. ".model.layers.*", stream, { heads = config.vision_config.num_attention_heads, out = "o_proj" }),
+    transformer.mlp(path .. ".vision_adapter.mlp", own, { up = "fc1", down = "fc2" }),
+    at(projector, colwise { output = replicate }),
+  }
+end
+
 return plan {
   api = 1,
   transformer.ends(stream, { prefix = text.prefix, head = text.head, merged = text.merged }),
@@ -35,5 +48,6 @@ return plan {
   }),
   model:has(block .. ".down_proj") and transformer.mlp(block, stream),
   sparse and with_experts(sparse .. ".feed_forward"),
+  tower and images(tower),
   text.merged and default(replicated()),
 }

@@ -28,6 +28,7 @@ return plan {
   api = 1,
   transformer.ends(stream),
   at(layers .. ".*.{input,post_attention,post_feedforward}_layernorm", norm_on(stream.residual), { optional = true }),
+  transformer.further_tokens(layers .. ".*", stream),
   transformer.attention(attention, stream, {
     heads = n_heads,
     kv_heads = config:get("num_key_value_heads", n_heads),

@@ -1,9 +1,11 @@
--- nemotron_h.lua: Nemotron-H. A layer is one mixer: Mamba (replicated), attention, an mlp or experts.
--- `all_heads`: every rank computes all heads, with replicated weights.
+-- nemotron_h.lua: Nemotron-H. A layer is one mixer: Mamba, attention, an mlp or experts.
+-- `all_heads`: every rank computes all heads of attention, with replicated weights. `mamba_heads`: as in falcon_h1.lua.
 local transformer <const> = require "transformer"
 local experts <const> = require "experts"
+local token_mixers <const> = require "mixers"
 local opt <const> = options({
   sequence_parallel = false, loss_parallel = false, stable = false, all_heads = false, expert_parallel = false,
+  mamba_heads = false,
 }, { whole_attention = "all_heads" })
 local stream <const> = transformer.stream(opt)
 local prefix <const> = model:has("backbone.norm_f") and "backbone" or "model"
@@ -19,10 +21,13 @@ return plan {
   api = 1,
   transformer.ends(stream, { prefix = prefix, embed = "embeddings", norm = "norm_f" }),
   at(prefix .. ".layers.*.norm", norm_on(stream.residual)),
-  mamba and {
-    at(mamba, replicated { input = stream.residual, output = stream.residual }),
-    at(mamba .. ".{conv1d,in_proj,norm,out_proj}", replicated()),
-  },
+  mamba and token_mixers.mamba2(mamba, stream, {
+    heads = config:get("mamba_num_heads", 128),
+    groups = config:get("n_groups", 8),
+    state = config:get("ssm_state_size", 128),
+    norm = "norm",
+    by_heads = opt.mamba_heads,
+  }),
   attention and transformer.attention(attention, stream, {
     heads = config.num_attention_heads,
     kv_heads = config:get("num_key_value_heads", config.num_attention_heads),

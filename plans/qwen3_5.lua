@@ -73,5 +73,9 @@ return plan {
     up = "linear_fc1",
     down = "linear_fc2",
   }),
+  model:has("model.visual.merger.linear_fc2") and {
+    at("model.visual.merger.norm", replicated()),
+    transformer.mlp("model.visual.merger", { residual = replicate, stable = stream.stable }, { up = "linear_fc1", down = "linear_fc2" }),
+  },
   text.merged and default(replicated()),
 }

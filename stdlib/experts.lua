@@ -17,6 +17,8 @@ local experts = {}
 ---@field transposed? boolean  projections that are modules of all experts store their weights as [experts, in, out]
 ---@field fused?  boolean  if the experts are one module with stacked parameters: gate_up_proj [experts, 2 * size,
 ---                        hidden] contains gate and up; false: only up_proj [experts, size, hidden]
+---@field identity? string  name, within the module of the experts, of a module that returns its tokens, for experts
+---                        without weights: each rank adds a fraction of these tokens. Not with `parallel`
 ---@field shared? string   path within the block of the shared mlp, which processes every token: "shared_experts"
 ---@field shared_up?   string   pattern of the shared mlp's up projections, if not `up`
 ---@field shared_down? string   name of the shared mlp's down projection, if not `down`
@@ -119,6 +121,11 @@ local function linears(path, stream, o)
   }
 end
 
+-- The rule of the module that returns tokens.
+local function identity_expert(path, o)
+  return o.identity and at(path .. ".experts." .. o.identity, style { name = "identity_expert", inputs = { { shared, partial } } })
+end
+
 -- Rules for experts in one module, called with the tokens, the ids of the chosen experts and the weights of these
 -- experts; an id equal to the number of local experts is an expert of another rank. The router computes the same on
 -- every rank, so a loss on its logits is right too.
@@ -134,6 +141,7 @@ local function stacked(path, stream, o)
       route = o.parallel == "owned" and { of = "inputs", ids = 2, weights = 3 },
       exchange = exchange(o),
     }),
+    identity_expert(path, o),
     shared_mlp(path, o, replicate, replicate),
     o.shared_gate and at(path .. "." .. o.shared_gate, replicated()),
   }
@@ -218,6 +226,7 @@ local function listed(path, stream, o)
       at(path .. ".experts.*." .. (o.up or "{gate,up}_proj"), up),
       at(path .. ".experts.*." .. (o.down or "down_proj"), down),
     },
+    identity_expert(path, o),
     shared_mlp(path, o, shared, partial),
     o.shared_gate and at(path .. "." .. o.shared_gate, summed()),  -- its output multiplies a term of the sum
   }
@@ -254,13 +263,16 @@ end
 ---@return rule[]
 function experts.block(path, stream, o)
   o = takes("experts", o, { size = "integer", gate = "string", up = "string", down = "string", fused = "boolean",
-                            shared = "string", shared_gate = "string", shared_up = "string",
+                            identity = "string", shared = "string", shared_gate = "string", shared_up = "string",
                             shared_down = "string", shared_size = "integer",
                             shared_stacked = "boolean", transposed = "boolean",
                             count = "integer", parallel = "string", expert_parallel = "boolean",
                             per_token = "integer", features = "integer", capacity = "number",
                             whole = "now expert_parallel" })
   o.parallel = parallel_of(o)
+  if o.identity and o.parallel ~= "tp" then
+    error("experts: parallel = '" .. o.parallel .. "' is not supported with experts that return their tokens; leave it out")
+  end
   if stream.stable and o.parallel == "exchange" then
     error("experts: parallel = 'exchange' cannot be combined with stable; turn one of them off")
   end

@@ -410,11 +410,14 @@ function transformer.embedding(stream, output)
 end
 
 -- A table that is called (of positions, of token types): its features are sharded, and the output is gathered.
+---@param vectors? string[]  names of its further parameters, which have one number per feature
 ---@return style
-function transformer.table()
+function transformer.table(vectors)
+  local params <const> = { weight = shard(1) }
+  for _, name in ipairs(vectors or {}) do params[name] = shard(0) end
   return style {
     name = "table",
-    params = { weight = shard(1) },
+    params = params,
     inputs = { { replicate, replicate } },
     outputs = { { shard(-1), replicate } },
   }
@@ -462,6 +465,25 @@ function transformer.ends(stream, o)
     at(head, transformer.column(stream, { input = residual, output = stream.logits })),
     -- The layers between the ends: on a mesh with dp, the parameters of a layer are gathered while it is used.
     fsdp { wrap = prefix .. ".layers.*" },
+  }
+end
+
+-- Rules for layers that predict further tokens (MTP of DeepSeek-V3): a layer with the blocks of the others, after a
+-- projection of the normed embedding beside the normed hidden states, and with a norm and a head of its own. Checkpoints
+-- have these layers after the others; a model that does not use them does not have them, and gets no rules.
+---@param layer string  pattern of the layers: "model.layers.*"
+---@param stream stream
+---@return table  for plan{}
+function transformer.further_tokens(layer, stream)
+  check_stream("further_tokens", stream, true)
+  local residual <const> = stream.residual
+  if not model:has(layer .. ".eh_proj") then return {} end
+  return {
+    at(layer .. ".embed_tokens", vocab_rowwise { output = residual }, { optional = true }),
+    at(layer .. ".{enorm,hnorm}", norm_on(residual)),
+    at(layer .. ".eh_proj", colwise { input = residual, output = residual }),
+    at(layer .. ".shared_head.norm", norm_on(residual), { optional = true }),
+    at(layer .. ".shared_head.head", colwise { input = residual, output = stream.logits }, { optional = true }),
   }
 end
 

@@ -34,8 +34,9 @@ struct ProgramRun {
   bool fsdp = false;       // a unit a layer
   bool recompute = false;  // every layer
   std::string Name() const {
-    return mesh + (options.empty() ? "" : " sequence parallel") + (fsdp ? " fsdp" : "") +
-           (recompute ? " recompute" : "");
+    std::string name = mesh;
+    for (const auto& [option, value] : options) name += " " + option;
+    return name + (fsdp ? " fsdp" : "") + (recompute ? " recompute" : "");
   }
 };
 
@@ -190,6 +191,9 @@ TEST_CASE("a program under a plan computes what the model computes") {
     std::vector<ProgramRun> runs = {{"tp=2"}, {"tp=4"}};  // tp=4: mostly fewer key heads than ranks
     // Suggested plans have no option for it; Nemotron-H's plan neither.
     if (!std::filesystem::exists(folder / "plan.lua")) runs.push_back({"tp=2", {{"sequence_parallel", true}}});
+    if (folder.filename() == "falcon_h1") {
+      for (const char* mesh : {"tp=2", "tp=4"}) runs.push_back({mesh, {{"mamba_heads", true}}});
+    }
     runs.push_back({.mesh = "dp=2", .fsdp = true});
     runs.push_back({.mesh = "dp=2,tp=2", .fsdp = true, .recompute = true});
     for (const ProgramRun& run : runs) {

@@ -58,10 +58,10 @@ Layer Gemma(Part attention, Part mlp) {
   };
 }
 
-Layer FalconH1() {
-  return [](torch::nn::Module& layer) mutable -> Forward {
+Layer FalconH1(Part mixer) {
+  return [=](torch::nn::Module& layer) mutable -> Forward {
     const Forward first = Norm(layer, "input_layernorm");
-    Part mamba = layer.register_module("mamba", Mamba());
+    Part mamba = layer.register_module("mamba", mixer);
     Part attention = layer.register_module("self_attn", Attention());
     const Forward second = Norm(layer, "pre_ff_layernorm");
     Part mlp = layer.register_module("feed_forward", Mlp());
@@ -131,9 +131,27 @@ std::vector<Case> PlanCases() {
       {"Falcon-H1", "falcon_h1", "",
        [] {
          return MakeModel({.norm = "final_layernorm"}, [](Terms) {
-           return std::vector<Layer>{FalconH1(), FalconH1()};
+           return std::vector<Layer>{FalconH1(Mamba()), FalconH1(Mamba())};
          });
        }},
+      {"Falcon-H1, heads of the mixers",
+       "falcon_h1",
+       R"(, "mamba_n_heads": 4, "mamba_n_groups": 1, "mamba_d_state": 2)",
+       [] {
+         return MakeModel({.norm = "final_layernorm"}, [](Terms) {
+           return std::vector<Layer>{FalconH1(Mamba2(1, 1)), FalconH1(Mamba2(1, 1))};
+         });
+       },
+       {{"mamba_heads", true}}},
+      {"Nemotron-H, heads of the mixers",
+       "nemotron_h",
+       R"(, "mamba_num_heads": 4, "n_groups": 2, "ssm_state_size": 2)",
+       [] {
+         return MakeModel({.embed = "embeddings", .norm = "norm_f"}, [](Terms) {
+           return std::vector<Layer>{NemotronH(Mamba2(2, 2)), NemotronH(Mlp(false))};
+         });
+       },
+       {{"mamba_heads", true}}},
       {"Nemotron-H", "nemotron_h", "", nemotron_h},
       {"Nemotron-H, whole experts", "nemotron_h", "", nemotron_h, {{"expert_parallel", true}}},
       {"Nemotron-H, all heads", "nemotron_h", "", nemotron_h, {{"all_heads", true}}},

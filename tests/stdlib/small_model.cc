@@ -199,6 +199,63 @@ Part Mamba() {
   return part;
 }
 
+namespace {
+
+// The norm in groups of features, of its input times a gate. Both have the features of a rank, or all.
+struct GatedNormImpl : torch::nn::Module {
+  explicit GatedNormImpl(int64_t features, int64_t size)
+      : size(size), weight(AddParameter(*this, "weight", {features})) {}
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& gate) {
+    const at::Tensor groups = (x * at::silu(gate)).unflatten(-1, {-1, size});
+    return (groups * at::rsqrt(groups.square().mean(-1, /*keepdim=*/true) + 1e-6)).flatten(-2) * weight;
+  }
+  int64_t size;
+  at::Tensor weight;
+};
+MOONSHARD_MODULE(GatedNorm);
+
+}  // namespace
+
+Part Mamba2(int64_t groups, int64_t norm_groups) {
+  constexpr int64_t kHeadsOfMixer = 4;
+  constexpr int64_t kSize = 3;
+  constexpr int64_t kState = 2;
+  constexpr int64_t kFeatures = kHeadsOfMixer * kSize;
+  const int64_t channels = kFeatures + 2 * groups * kState;
+  Part part;
+  const at::Tensor a_log = AddParameter(*part, "A_log", {kHeadsOfMixer});
+  const at::Tensor skip = AddParameter(*part, "D", {kHeadsOfMixer});
+  const at::Tensor bias = AddParameter(*part, "dt_bias", {kHeadsOfMixer});
+  Part conv;
+  const at::Tensor taps = AddParameter(*conv, "weight", {channels, 1, 2});
+  const at::Tensor shift = AddParameter(*conv, "bias", {channels});
+  conv->body = [taps, shift](const at::Tensor& x) {
+    return at::silu(x * taps.select(2, 0).flatten() + at::roll(x, 1, 1) * taps.select(2, 1).flatten() + shift);
+  };
+  part->register_module("conv1d", conv);
+  nn::Linear in = AddLinear(*part, "in_proj", kHidden, kFeatures + channels + kHeadsOfMixer);
+  GatedNorm norm = part->register_module("norm", GatedNorm(kFeatures, kFeatures / norm_groups));
+  nn::Linear out = AddLinear(*part, "out_proj", kFeatures, kHidden);
+  part->body = [=](const at::Tensor& x) mutable {
+    const int64_t heads = a_log.size(0);  // of this rank
+    const int64_t own = taps.size(0) - heads * kSize;
+    const auto parts = in(x).split_with_sizes({heads * kSize, taps.size(0), heads}, -1);
+    const auto mixed = conv(parts[1]).split_with_sizes({heads * kSize, own / 2, own / 2}, -1);
+    const auto by_head = [&](const at::Tensor& t) {  // of B or C: [B, T, heads, state]
+      const at::Tensor of_groups = t.unflatten(-1, {-1, kState});
+      return of_groups.repeat_interleave(heads / of_groups.size(2), 2);
+    };
+    const at::Tensor features = mixed[0].unflatten(-1, {-1, kSize});
+    const at::Tensor step = at::softplus(parts[2] + bias);
+    const at::Tensor decay = at::exp(-step * at::exp(a_log));
+    const at::Tensor state =
+        Scan((features * (step * decay).unsqueeze(-1)).unsqueeze(-1) * by_head(mixed[1]).unsqueeze(-2));
+    const at::Tensor read = (state * by_head(mixed[2]).unsqueeze(-2)).sum(-1) + features * skip.unsqueeze(-1);
+    return out(norm(read.flatten(2), parts[0]));
+  };
+  return part;
+}
+
 Part Mlp(bool gated) {
   Part part;
   nn::Linear gate = nullptr;

@@ -56,6 +56,8 @@ Part Attention(const AttentionNames& names = {});
 Part LatentAttention();
 Part DeltaNet();
 Part Mamba();
+// Mamba 2 of 4 heads of 3 features, with B and C for each of so many groups of heads. `norm_groups`: of the gated norm.
+Part Mamba2(int64_t groups, int64_t norm_groups);
 Part Mlp(bool gated = true);
 Part FusedMlp(bool interleaved);
 // With the router's logits added to `loss_terms`, where that is given.

@@ -175,6 +175,7 @@ OWN: dict[str, dict[str, Any]] = {
     "granite4_vision": {"text_config": TEXT | {"model_type": "granite", "num_key_value_heads": 2},
                         "deepstack_layer_map": [[0, 0]], "spatial_target_layers": [0], "downsample_rate": "1/2"},
     "hunyuan_vl_text": {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "lfm2": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
     "kyutai_speech_to_text": {"pad_token_id": 3, "audio_pad_token_id": 4, "audio_bos_token_id": 5},
     "moonshine_streaming": {"num_key_value_heads": 4},
     "speech-encoder-decoder": {

@@ -130,7 +130,8 @@ Result<Plan> Chosen(Plan plan, std::string how, Diagnostics diagnostics) {
 
 // The default plan reads names, the plan by structure shapes too, at any path. The one that shards more of the
 // parameters under the given options and mesh is taken, and the default one of two equals: it has more options. A plan
-// with errors shards nothing; of two of these the default one's are shown, unless it recognizes nothing.
+// with errors shards nothing; of two of these the default one's are shown, unless it recognizes nothing, or the plan by
+// structure knows why the tokens cannot be shards: it reads the same modules, and more.
 Result<Plan> PlanOfUnknown(const PlanInputs& inputs, const std::map<std::string, std::string>& index) {
   Diagnostics diagnostics;
   std::optional<Plan> by_name = LoadPlanFile(kDefaultPlan, inputs).Collect(diagnostics);
@@ -144,7 +145,8 @@ Result<Plan> PlanOfUnknown(const PlanInputs& inputs, const std::map<std::string,
     const int64_t of_structure = structure.plan.ok() ? ShardedElements(structure.plan.value(), inputs) : -1;
     // Where it alone shards something, its errors on this mesh are the answer.
     const bool alone = of_structure < 0 && !recognizes && structure.blocks > 0;
-    if (of_structure > std::max<int64_t>(of_names, 0) || alone) {
+    const bool tells_why = (!by_name || !recognizes) && structure.no_sequence;
+    if (of_structure > std::max<int64_t>(of_names, 0) || alone || tells_why) {
       Diagnostics found = structure.plan.diagnostics();
       if (!structure.plan.ok()) return found;
       found.push_back(Fallback(inputs, index, "the plan by structure",

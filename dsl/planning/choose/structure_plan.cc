@@ -19,15 +19,17 @@ std::shared_ptr<const ModuleTree> TreeOfInputs(const PlanInputs& inputs) {
   return {std::shared_ptr<void>(), inputs.model};
 }
 
-// Tells who asks for sequence parallelism why the plan does not have it.
-Diagnostics WithReason(Diagnostics found, const std::string& why) {
+// Tells who asks for sequence parallelism why the plan does not have it. Returns whether it is asked for.
+bool AddReason(Diagnostics& found, const std::string& why) {
+  bool asked = false;
   for (Diagnostic& d : found) {
     if (d.finding != Finding::kUnknownOption || d.message.find("'sequence_parallel'") == std::string::npos) continue;
     d.message =
         "the plan by structure has no option 'sequence_parallel' for this model, because it cannot shard the tokens: " +
         why;
+    asked = true;
   }
-  return found;
+  return asked;
 }
 
 }  // namespace
@@ -43,8 +45,18 @@ StructurePlan ReadStructure(const PlanInputs& inputs) {
       },
       Certainty::kSure);
   Result<Plan> plan = EvaluatePlan(suggestion.text, kSuggestedFile, inputs);
-  if (!plan.ok() && !suggestion.no_sequence.empty()) plan = WithReason(plan.diagnostics(), suggestion.no_sequence);
-  return {std::move(plan), suggestion.sure, suggestion.full};
+  bool no_sequence = false;
+  if (!plan.ok() && !suggestion.no_sequence.empty()) {
+    Diagnostics found = plan.diagnostics();
+    if (AddReason(found, suggestion.no_sequence)) {
+      PlanInputs without = inputs;
+      without.options.erase("sequence_parallel");
+      const Result<Plan> full = EvaluatePlan(suggestion.text, kSuggestedFile, without);
+      no_sequence = full.ok() && ShardedElements(full.value(), without) > 0;
+    }
+    plan = std::move(found);
+  }
+  return {std::move(plan), suggestion.sure, suggestion.full, no_sequence};
 }
 
 int64_t ShardedElements(const Plan& plan, const PlanInputs& inputs) {

@@ -13,6 +13,9 @@ struct StructurePlan {
   Result<Plan> plan;   // evaluated with the options of `inputs`; its source locations are in kSuggestedFile
   int64_t blocks = 0;  // identified blocks, including norms
   int64_t left = 0;    // blocks without a certain reading: replicated, or sharded with gathered outputs (rows.h)
+  // The plan has no option sequence_parallel, which `inputs` have, and shards something without it; the error in `plan`
+  // has the reason.
+  bool no_sequence = false;
 };
 
 // `inputs.model` must not be null. The text of the plan depends on the config and the modules, not on the mesh and the

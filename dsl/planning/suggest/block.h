@@ -2,6 +2,7 @@
 // each, and the reason; not yet as text. Stage before: the readers of layer.h, and ends.h. Stage after: write.h.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ enum class Part {
   kToLatent,       // replicated, from the residual stream to a latent that sharded projections take as input
   kSummed,         // replicated, used in a sharded computation, so the gradient is summed over the ranks
   kPerHead,        // a parameter with one value per head of `heads`; its rule names the parameter
+  kPerChannel,     // a parameter with one row per channel of a short convolution; its rule names the parameter
   kPerToken,       // a parameter with one value per token of the vocabulary; its rule names the parameter
   kHeadTable,      // a table with one column per head of `heads`, usually of relative positions
   kFromLatent,     // colwise, split between `heads`, from a latent
@@ -28,12 +30,15 @@ enum class Part {
   kRows,           // linear modules whose use is unknown: colwise, with the output gathered on every rank
   kTable,          // tables that are called: sharded along their features, with the output gathered
   kChannels,       // convolutions with one group: sharded along their output channels, with the output gathered
+  kFeatureHead,    // rowwise, from full hidden states: the weight is tied to tables, and its outputs are summed
   kFull,           // replicated
   kFullParameter,  // replicated parameters; their rules name the parameters
 };
 
-// Whether the output of the modules is gathered, so that any use of it is right.
-inline bool IsGathered(Part part) { return part == Part::kRows || part == Part::kTable || part == Part::kChannels; }
+// Whether every rank gets the full output of the modules, so that any use of it is right.
+inline bool IsGathered(Part part) {
+  return part == Part::kRows || part == Part::kTable || part == Part::kChannels || part == Part::kFeatureHead;
+}
 
 struct Decision {
   Part part = Part::kFull;
@@ -41,7 +46,7 @@ struct Decision {
   Number heads;
   std::vector<Number> sizes;
   std::vector<Number> part_heads;
-  std::string extra;      // kExperts: options of the block, as Lua
+  std::string extra;      // as Lua: kExperts: options of the block; kTable: names of its further parameters
   bool turned = false;    // the weight is stored as [in, out]
   int kernel_dims = 0;    // kChannels: 2 for a weight [out, in, height, width]
   bool from_all = false;  // kColwise: the input is the output of another stack, not the residual stream
@@ -61,5 +66,10 @@ struct Block {
   Number kv_heads;
   bool operator==(const Block&) const = default;
 };
+
+// Whether the block needs all tokens, though its modules are known: a convolution reaches back over them.
+inline bool MixesTokens(const Block& block) {
+  return std::ranges::any_of(block.decisions, [](const Decision& d) { return d.part == Part::kPerChannel; });
+}
 
 }  // namespace moonshard

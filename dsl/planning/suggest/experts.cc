@@ -21,6 +21,7 @@ std::string Last(const std::string& path) {
 // The form of the experts, for experts.block.
 struct Form {
   int64_t count = 0;
+  int64_t returning = 0;  // further experts, which return their tokens and have no weights
   int64_t size = 0;
   bool stacked = false;
   bool linears = false;     // stacked, but each projection is a module
@@ -30,26 +31,34 @@ struct Form {
   std::string down;
 };
 
+// LongCat counts experts that return their tokens. Its files have rows of gate and up for these too, which no token
+// uses.
+bool HasReturningExperts(const Layer& layer) { return layer.numbers().model_type == "longcat_flash"; }
+
 // Every expert a module of its own: "experts.*.w1".
 std::optional<Form> ListedForm(const Layer& layer, const std::vector<size_t>& items) {
   Form form;
+  int64_t all = 0;
   for (const size_t i : items) {
     const std::optional<Linear> linear = LinearOf(layer.item(i), layer.turned());
     if (!linear || layer.turned()) return std::nullopt;
     const Word word = ReadName(Last(layer.name(i))).word;
+    const int64_t copies = layer.item(i).copies;
     const bool square = linear->in == linear->out;
-    if (linear->in == layer.hidden() && (!square || word == Word::kUp)) {
+    if (linear->in == layer.hidden() && (!square || word == Word::kUp) && (all == 0 || all == copies)) {
       form.up.push_back(Last(layer.name(i)));
       form.size = linear->out;
+      all = copies;
     } else if (linear->out == layer.hidden() && form.down.empty()) {
       form.down = Last(layer.name(i));
+      form.count = copies;
     } else {
       return std::nullopt;
     }
-    form.count = layer.item(i).copies;
   }
   if (form.down.empty() || form.up.empty() || form.up.size() > 2) return std::nullopt;
-  return form;
+  form.returning = HasReturningExperts(layer) ? all - form.count : 0;
+  return all == form.count + form.returning && form.returning >= 0 ? std::optional(form) : std::nullopt;
 }
 
 // One module with stacked parameters: gate_up_proj [experts, 2 * size, hidden], down_proj [experts, hidden, size].
@@ -63,8 +72,11 @@ std::optional<Form> StackedForm(const Layer& layer, size_t item) {
   form.count = down->second[0];
   form.size = down->second[2];
   form.gated = shapes.contains("gate_up_proj");
-  const std::vector<int64_t> wanted = {form.count, (form.gated ? 2 : 1) * form.size, layer.hidden()};
-  if (shapes.size() != 2 || shapes[form.gated ? "gate_up_proj" : "up_proj"] != wanted) return std::nullopt;
+  const std::vector<int64_t> up = shapes[form.gated ? "gate_up_proj" : "up_proj"];
+  if (form.gated && !up.empty() && up[0] > form.count && HasReturningExperts(layer))
+    form.returning = up[0] - form.count;
+  const std::vector<int64_t> wanted = {form.count + form.returning, (form.gated ? 2 : 1) * form.size, layer.hidden()};
+  if (shapes.size() != 2 || up != wanted) return std::nullopt;
   return form;
 }
 
@@ -202,6 +214,7 @@ class Experts {
                                                : ListedForm(layer_, items_);
     if (!form) return Refuse(block_, "the stdlib has no block for experts of this form");
     // Others than these, of a model that counts more, compute nothing: they give a token back as it is.
+    const int64_t all = form->count + form->returning;
     const int64_t told = layer_.numbers().experts.value;
     if (told > 0 && told != form->count)
       return Refuse(block_, "the layer has " + std::to_string(form->count) + " experts, but config.json declares " +
@@ -223,7 +236,7 @@ class Experts {
         chosen_among = weight->shape[0];
       } else if (form->linears && IsOfBlock(i)) {
         for (const Parameter& p : *layer_.item(i).parameters) corrections.push_back(layer_.name(i) + "." + p.name);
-      } else if (IsOfExperts(layer_.item(i), form->count)) {
+      } else if (IsOfExperts(layer_.item(i), all)) {
         for (const Parameter& p : *layer_.item(i).parameters) corrections.push_back(layer_.name(i) + "." + p.name);
       } else {
         others.push_back(i);
@@ -241,7 +254,7 @@ class Experts {
     if (router.empty()) return Refuse(block_, "no router of " + std::to_string(form->count) + " experts was found");
     const std::optional<Shared> shared = SharedOf(layer_, others);
     if (!shared) return Refuse(block_, "the use of " + layer_.name(others.front()) + " beside the experts is unknown");
-    if (chosen_among != form->count + shared->stacked)
+    if (chosen_among != all + shared->stacked)
       return Refuse(block_, router + " has " + std::to_string(chosen_among) + " rows for " +
                                 std::to_string(form->count) + " experts");
     Block block = Write(*form, router, *shared);
@@ -289,6 +302,7 @@ class Experts {
     if (form.stacked && form.gated) extra.push_back("size = " + size.lua);
     if (form.stacked && !form.gated && !form.linears) extra.emplace_back("fused = false");
     if (form.transposed) extra.emplace_back("transposed = true");
+    if (form.returning > 0) extra.emplace_back("identity = \"identity_expert\"");
     if (router != "gate") extra.push_back("gate = " + Quoted(router));
     const bool modules = !form.stacked || form.linears;  // whose names matter
     std::string up = modules ? Inside(form) + Braces(form.up) : (form.gated ? "" : "up_proj");
@@ -321,6 +335,10 @@ class Experts {
     if (form.stacked && form.gated) {
       block.sure = IsGateThenUp(form.linears ? form.up.front() : "gate_up_proj", layer_.numbers().model_type);
       block.why += block.sure ? "; order: gate, then up" : "; assumed order: gate, then up";
+    }
+    if (form.returning > 0) {
+      block.why += "; " + std::to_string(form.returning) +
+                   " further experts return their tokens, of which each rank adds a fraction";
     }
     if (shared.stacked > 0) {
       block.sure &= layer_.numbers().model_type.starts_with("inkling");

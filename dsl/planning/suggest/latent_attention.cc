@@ -2,6 +2,7 @@
 // has in full; the projections out of the latents are sharded between heads.
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "dsl/planning/suggest/layer.h"
 
@@ -26,6 +27,12 @@ std::optional<Latent> FindLatent(const Layer& layer, const std::string& folder, 
     if (linear.shape.in == layer.hidden() && leads_to) to.push_back(linear);
     if (linear.shape.in == rank && linear.shape.out != layer.hidden()) from.push_back(linear);
   }
+  // Another latent may have as many features as this one has with the rotary key: names tell them apart.
+  const auto first_word = [&](size_t item) {
+    return ShortName(layer.name(item)).substr(0, ShortName(layer.name(item)).find('_'));
+  };
+  if (to.size() > 1)
+    std::erase_if(to, [&](const LayerLinear& linear) { return first_word(linear.item) != first_word(norm); });
   if (to.size() != 1 || from.size() != 1) return std::nullopt;
   return Latent{norm, to.front(), from.front()};
 }
@@ -79,15 +86,21 @@ std::optional<Block> ReadIn(Layer& layer, const std::string& folder) {
 
 }  // namespace
 
+// A found block takes its modules, so the search begins again after each one: LongCat's layers have two.
 void ReadLatentAttention(Layer& layer, std::vector<Block>& blocks) {
   if (!layer.numbers().kv_latent.known() || !layer.numbers().heads.known() || layer.turned()) return;
-  for (const LayerLinear& linear : layer.Linears("")) {
-    if (linear.shape.in != layer.numbers().kv_latent.value) continue;
-    const std::string folder(ParentOf(layer.name(linear.item)));
-    if (folder.empty()) continue;
-    if (std::optional<Block> block = ReadIn(layer, folder)) {
+  std::set<std::string> read;  // directories
+  for (bool again = true; again;) {
+    again = false;
+    for (const LayerLinear& linear : layer.Linears("")) {
+      if (linear.shape.in != layer.numbers().kv_latent.value) continue;
+      const std::string folder(ParentOf(layer.name(linear.item)));
+      if (folder.empty() || !read.insert(folder).second) continue;
+      std::optional<Block> block = ReadIn(layer, folder);
+      if (!block) continue;
       blocks.push_back(*std::move(block));
-      return;
+      again = true;
+      break;
     }
   }
 }

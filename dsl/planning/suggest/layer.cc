@@ -54,12 +54,13 @@ bool Layer::Reaches(size_t from, size_t to, bool elementwise) const {
 bool Layer::Feeds(size_t from, size_t to) const { return Reaches(from, to, false); }
 bool Layer::FeedsElementwise(size_t from, size_t to) const { return Reaches(from, to, true); }
 
-// The readers run from the most specific evidence to the least: latent attention and experts have distinctive
-// structures, attention needs head counts that agree with config.json, and a feed-forward block is any pair of
-// projections through wider features, which would also match parts of the others. Norms and the rest follow.
+// The readers run from the most specific evidence to the least: latent attention, short convolutions and experts have
+// distinctive structures, attention needs head counts that agree with config.json, and a feed-forward block is any pair
+// of projections through wider features, which would also match parts of the others. Norms and the rest follow.
 std::vector<Block> Layer::Read() {
   std::vector<Block> blocks;
   ReadLatentAttention(*this, blocks);
+  ReadShortConvolutions(*this, blocks);
   ReadAttention(*this, blocks);
   ReadExperts(*this, blocks);
   ReadFeedForward(*this, blocks);

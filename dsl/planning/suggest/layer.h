@@ -85,6 +85,7 @@ class Layer {
 // The readers. Each reader adds the blocks that it finds to `blocks` and takes the modules of these blocks.
 void ReadLatentAttention(Layer& layer, std::vector<Block>& blocks);
 void ReadAttention(Layer& layer, std::vector<Block>& blocks);
+void ReadShortConvolutions(Layer& layer, std::vector<Block>& blocks);
 void ReadExperts(Layer& layer, std::vector<Block>& blocks);
 void ReadFeedForward(Layer& layer, std::vector<Block>& blocks);
 void ReadNorms(Layer& layer, std::vector<Block>& blocks);

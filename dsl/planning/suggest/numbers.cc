@@ -65,7 +65,8 @@ ModelNumbers NumbersIn(const JsonValue& fields, const std::string& name) {
       {"num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv", "num_query_groups", "multi_query_group_num"});
   out.head_dim = first({"head_dim", "attention_head_dim", "kv_channels", "d_kv", "resampler_head_dim"});
   out.wide = first({"intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner", "d_ff", "mlp_hidden_size", "ff_dim"});
-  out.expert_wide = first({"moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size"});
+  out.expert_wide =
+      first({"moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size"});
   out.experts = first({"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"});
   out.kv_latent = first({"kv_lora_rank"});
   out.rotary_dim = IntOf(fields, "qk_rope_head_dim");

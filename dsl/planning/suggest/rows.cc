@@ -45,7 +45,8 @@ bool SaysLinear(const std::string& path) {
   constexpr std::array kNotIn = {"embed", "pos", "table", "codebook", "norm"};
   if (std::ranges::find(kNot, last) != kNot.end()) return false;
   if (std::ranges::any_of(kNotIn, [&](const char* word) { return last.find(word) != std::string::npos; })) return false;
-  constexpr std::array kParts = {"proj", "projection", "linear", "lin", "dense", "fc", "fc1", "fc2", "fc3"};
+  constexpr std::array kParts = {"proj", "projection", "linear", "lin",  "dense", "fc",
+                                 "fc1",  "fc2",        "fc3",    "down", "up"};
   for (const std::string& part : Split(last, '_')) {
     if (std::ranges::find(kParts, part) != kParts.end()) return true;
   }

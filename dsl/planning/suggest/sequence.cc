@@ -7,10 +7,9 @@
 //                                   output of the model would be a rank's own tokens
 //   within a stack                  everything in its layers is. The first layer takes shards of its input, and the
 //                                   output of the last one is gathered, so what lies outside has all tokens
-//   within a stack, with blocks     what is not understood of a layer lies in whole blocks, such as its mixer, between
-//                                   the
-//   that get all tokens             norm and the residual stream: their inputs are gathered, and of their outputs each
-//                                   rank takes its shard
+//   within a stack, with blocks     what is not understood of a layer, or mixes tokens, lies in whole blocks, such as
+//   that get all tokens             its mixer, between the norm and the residual stream: their inputs are gathered, and
+//                                   of their outputs each rank takes its shard
 //
 // The last two need layers that follow each other with nothing between them. That is so for all models that are known
 // but those that add features of images to the hidden states after some layers, which call it deepstack. Modules that
@@ -29,8 +28,6 @@
 
 namespace moonshard {
 namespace {
-
-std::string TopOf(const std::string& name) { return name.substr(0, name.find('.')); }
 
 // Whether a module of a layer is called so because it takes the hidden states and gives as many back.
 bool IsBlockName(const std::string& name) {
@@ -54,6 +51,16 @@ bool HoldsModules(const Stack& stack, const std::string& name) {
                              [&](const auto& entry) { return entry.first != name && IsUnder(entry.first, name); });
 }
 
+// The module of a layer that has the module `name` in it: of a list of modules that hold others, one of these, since
+// such a list is not called; of a torch.nn.Sequential of single layers, the sequence.
+std::string TopOf(const Stack& stack, const std::string& name) {
+  const size_t dot = name.find('.');
+  size_t end = dot;
+  while (end != std::string::npos && end + 1 < name.size() && name[end + 1] >= '0' && name[end + 1] <= '9')
+    end = name.find('.', end + 1);
+  return name.substr(0, HoldsModules(stack, name.substr(0, end)) ? end : dot);
+}
+
 // Whether a module of a layer, or one of its parameters by its path, is a bias of hidden states without a weight: a
 // block may give it to the layer to add, as `dense_bias` of GPT-NeoX Japanese, so it is not used on all tokens.
 bool OwnsBias(const ReadStack& read, const std::string& name, int64_t hidden) {
@@ -71,11 +78,12 @@ bool OwnsBias(const ReadStack& read, const std::string& name, int64_t hidden) {
 
 // The blocks that must get all tokens for the unknown rows, or why that is not enough.
 std::string FindGathered(const ReadStack& read, int64_t hidden, std::map<std::string, std::set<int64_t>>& blocks) {
+  const auto needs_all = [](const Block& block) { return block.unknown || MixesTokens(block); };
   for (const ReadStack::Row& row : read.rows) {
-    if (!row.block.unknown) continue;
+    if (!needs_all(row.block)) continue;
     for (const Decision& decision : row.block.decisions) {
       for (const std::string& name : decision.names) {
-        const std::string top = TopOf(name);
+        const std::string top = TopOf(*read.stack, name);
         if (!HoldsModules(*read.stack, top) || !IsBlockName(top))
           return "the use of " + CalledInLayer(name) + " in a layer is unknown";
         if (OwnsBias(read, name, hidden)) return "the use of the bias of " + top + " in a layer is unknown";
@@ -84,10 +92,10 @@ std::string FindGathered(const ReadStack& read, int64_t hidden, std::map<std::st
     }
   }
   for (const ReadStack::Row& row : read.rows) {
-    if (row.block.unknown) continue;
+    if (needs_all(row.block)) continue;
     for (const Decision& decision : row.block.decisions) {
       for (const std::string& name : decision.names) {
-        const auto within = blocks.find(TopOf(name));
+        const auto within = blocks.find(TopOf(*read.stack, name));
         if (within != blocks.end() && Overlap(within->second, row.layers))
           return within->first + " has modules that are not understood";
       }
@@ -126,7 +134,8 @@ std::string OfferWithin(ReadStack& read, int64_t hidden) {
 // Whether the shards can begin at the embedding and end at the head.
 bool IsUnderstood(const Draft& draft) {
   if (draft.stacks.size() != 1 || !draft.rest.empty() || !draft.ends.rest.empty()) return false;
-  const bool known = std::ranges::none_of(draft.stacks.front().rows, [](const auto& row) { return row.block.unknown; });
+  const bool known = std::ranges::none_of(draft.stacks.front().rows,
+                                          [](const auto& row) { return row.block.unknown || MixesTokens(row.block); });
   return known && draft.ends.first.size() == 1 && !draft.ends.first.front().unknown &&
          std::ranges::none_of(draft.ends.last, &Block::unknown) && HasHead(draft);
 }
@@ -163,6 +172,8 @@ void OfferSequence(const Outline& outline, Draft& draft) {
     any |= read.sequence;
     if (!why.empty() && draft.no_sequence.empty()) draft.no_sequence = read.stack->path + ": " + why;
   }
+  if (!any && draft.no_sequence.empty())
+    draft.no_sequence = "no list of layers is known to be that of a decoder of tokens";
   if (any) draft.no_sequence.clear();
 }
 

@@ -15,13 +15,16 @@
 #include "dsl/planning/suggest/suggest.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <optional>
 
 #include "dsl/planning/suggest/context.h"
 #include "dsl/planning/suggest/layer.h"
 #include "dsl/planning/suggest/rows.h"
 #include "dsl/planning/suggest/sequence.h"
 #include "dsl/planning/suggest/write.h"
+#include "engine/core/base/quoted.h"
 #include "engine/core/base/text.h"
 
 namespace moonshard {
@@ -63,8 +66,8 @@ void LeaveWhole(Block& block, const Stack* stack, const std::set<int64_t>& layer
   std::vector<std::string> modules;
   std::vector<std::string> parameters;
   for (const Decision& decision : block.decisions) {
-    const bool is_parameter =
-        decision.part == Part::kPerHead || decision.part == Part::kPerToken || decision.part == Part::kFullParameter;
+    const bool is_parameter = decision.part == Part::kPerHead || decision.part == Part::kPerToken ||
+                              decision.part == Part::kPerChannel || decision.part == Part::kFullParameter;
     std::vector<std::string>& names = is_parameter ? parameters : modules;
     if (decision.part != Part::kExperts) {
       names.insert(names.end(), decision.names.begin(), decision.names.end());
@@ -197,6 +200,65 @@ bool TakeTiedBias(const ModuleTree& tree, const std::vector<ParamRef>& tie, Draf
   return true;
 }
 
+// The parameters of an embedding beside its weight, if each is the embedding of one token: T5Gemma 2 replaces the rows
+// of an id by `eoi_embedding`. nullopt for other modules.
+std::optional<std::vector<std::string>> TokensOf(const ModuleTree& tree, const Module& module) {
+  std::vector<std::string> tokens;
+  int64_t features = 0;
+  for (const Parameter& p : tree.parameters(module)) {
+    if (p.is_buffer) continue;
+    if (p.name == "weight" && p.shape.size() == 2) {
+      features = p.shape[1];
+    } else if (p.name.ends_with("_embedding") && p.shape.size() == 1) {
+      tokens.push_back(p.name);
+    } else {
+      return std::nullopt;
+    }
+  }
+  const bool fits = std::ranges::all_of(tree.parameters(module),
+                                        [&](const Parameter& p) { return p.is_buffer || p.shape.back() == features; });
+  return module.kind.ends_with("Embedding") && fits ? std::optional(tokens) : std::nullopt;
+}
+
+// An embedding that compares the ids with one of its own cannot look up ids that are local to a shard of the
+// vocabulary. If it is tied to other embeddings and to a head, the features of all are sharded: every rank looks up all
+// ids, and the head sums terms.
+bool ShardFeatures(const ModuleTree& tree, const std::vector<ParamRef>& tie, Draft& draft) {
+  constexpr int64_t kMultiple = 8;  // as in rows.cc
+  std::vector<Block> blocks;
+  for (const ParamRef param : tie) {
+    const Module& module = tree.modules()[param.module];
+    const std::vector<int64_t>& shape = tree.At(param).shape;
+    if (shape.size() != 2 || shape[1] % kMultiple != 0 || draft.whole.contains(module.path)) return false;
+    const Block* cut = CutEndOf(draft, module.path);
+    const bool head = cut != nullptr && cut->decisions.front().part == Part::kHead;
+    const std::optional<std::vector<std::string>> tokens = TokensOf(tree, module);
+    if ((head && cut->decisions.size() > 1) || (!head && !tokens)) return false;
+    Block& block = blocks.emplace_back();
+    block.decisions.push_back(Decide(head ? Part::kFeatureHead : Part::kTable, {module.path}));
+    std::vector<std::string> quoted;
+    if (!head)
+      std::ranges::transform(*tokens, std::back_inserter(quoted), [](const auto& name) { return Quoted(name); });
+    if (!quoted.empty()) block.decisions.front().extra = "{ " + Join(quoted, ", ") + " }";
+    block.unknown = true;
+    block.why = head ? "the head, which has the weight of an embedding that is sharded by columns"
+                     : "an embedding that compares the ids with some of its own, or has the weight of one that does";
+  }
+  const auto compares = [](const Block& block) { return !block.decisions.front().extra.empty(); };
+  if (std::ranges::none_of(blocks, compares)) return false;
+  for (const Block& block : blocks) {
+    const std::string& path = block.decisions.front().names.front();
+    std::erase(draft.ends.rest, path);
+    for (std::vector<Block>* ends : {&draft.ends.first, &draft.ends.last}) {
+      std::erase_if(*ends,
+                    [&](const Block& end) { return IsCutEnd(end) && end.decisions.front().names.front() == path; });
+    }
+    const bool head = block.decisions.front().part == Part::kFeatureHead;
+    (head ? draft.ends.last : draft.ends.first).push_back(block);
+  }
+  return true;
+}
+
 // A tensor that two modules share has one layout: if one of them stays replicated, so does the other. Which can be one
 // side of another tie, so the search begins again after each that is dropped.
 void SettleTies(const ModuleTree& tree, Draft& draft) {
@@ -215,7 +277,8 @@ void SettleTies(const ModuleTree& tree, Draft& draft) {
                           block.decisions.back().names.end();
              });
     };
-    if (std::ranges::all_of(tie, is_taken) || TakeTiedBias(tree, tie, draft)) continue;
+    if (std::ranges::all_of(tie, is_taken) || TakeTiedBias(tree, tie, draft) || ShardFeatures(tree, tie, draft))
+      continue;
     for (std::vector<Block>* blocks : {&draft.ends.first, &draft.ends.last}) {
       std::erase_if(*blocks, [&](const Block& block) {
         if (!IsCutEnd(block) || !cut.contains(block.decisions.front().names.front())) return false;

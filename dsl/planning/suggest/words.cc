@@ -91,8 +91,12 @@ Named ReadName(std::string_view path) {
 }
 
 bool IsNormName(std::string_view path) {
-  const size_t dot = path.rfind('.');
-  const std::string last = Lower(dot == std::string_view::npos ? path : path.substr(dot + 1));
+  const auto is_number = [](const std::string& text) {
+    return text.find_first_not_of("0123456789") == std::string::npos;
+  };
+  std::vector<std::string> components = Split(Lower(path), '.');
+  while (components.size() > 1 && is_number(components.back())) components.pop_back();  // "layernorm.0", of a list
+  const std::string last = components.empty() ? "" : components.back();
   if (last.find("norm") != std::string::npos) return true;
   const std::vector<std::string> parts = Split(last, '_');
   return std::ranges::any_of(parts, [](const std::string& part) {

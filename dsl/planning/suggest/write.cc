@@ -114,13 +114,13 @@ class Writer {
     if (uses_heads_) out += "local n_heads <const> = " + draft_.numbers.heads.lua + "\n";
     if (uses_kv_heads_) out += "local n_kv_heads <const> = " + draft_.numbers.kv_heads.lua + "\n";
     if (uses_gathered_) {
-      out +=
-          "\n-- A block that gets all tokens, since its modules are not understood.\n"
-          "local gathered <const> = style {\n"
-          "  name = \"gathered\",\n"
-          "  inputs = { { residual, replicate } },\n"
-          "  outputs = { { replicate, residual } },\n"
-          "}\n";
+      out += "\n-- A block that gets all tokens, since its modules are not understood" +
+             std::string(HasPart(Part::kPerChannel) ? ", or mix tokens.\n" : ".\n") +
+             "local gathered <const> = style {\n"
+             "  name = \"gathered\",\n"
+             "  inputs = { { residual, replicate } },\n"
+             "  outputs = { { replicate, residual } },\n"
+             "}\n";
     }
     if (uses_turned_up_) out += TurnedUp();
     if (uses_turned_down_) out += TurnedDown();
@@ -180,7 +180,7 @@ class Writer {
     };
     add("replicated", [](Part part) { return !IsGathered(part); });
     add("by rows", [](Part part) { return part == Part::kRows; });
-    add("by columns", [](Part part) { return part == Part::kTable; });
+    add("by columns", [](Part part) { return part == Part::kTable || part == Part::kFeatureHead; });
     add("by channels", [](Part part) { return part == Part::kChannels; });
     return (how.empty() ? "replicated" : Join(how, " or ")) + ": ";
   }
@@ -218,7 +218,10 @@ class Writer {
       AddLine(line + (HasContext() ? ", stream)," : "),"));
     }
     block_ = &block;
+    const bool sequence = sequence_;
+    sequence_ &= !MixesTokens(block);  // its input is gathered at the module around it
     for (const Decision& decision : block.decisions) AddDecision(decision, stack, layers);
+    sequence_ = sequence;
     if (optional) {
       indent_ = "  ";
       AddLine("},");
@@ -361,6 +364,7 @@ class Writer {
       case Part::kToLatent: return with("replicated", {in, "output = shared"});
       case Part::kSummed: return R"(style { name = "summed", params = { weight = shared } })";
       case Part::kPerHead: return "shard(0, { " + heads + " })";
+      case Part::kPerChannel:
       case Part::kPerToken: return "shard(0)";
       case Part::kHeadTable:
         return "style { name = \"head_table\", params = { weight = shard(1) }, outputs = { { shard(-1), shard(-1) } "
@@ -370,7 +374,8 @@ class Writer {
       case Part::kRows:
         uses_turned_up_ |= decision.turned;
         return decision.turned ? "turned_colwise(shard, replicate, replicate)" : "colwise { output = replicate }";
-      case Part::kTable: uses_transformer_ = true; return "transformer.table()";
+      case Part::kTable: uses_transformer_ = true; return "transformer.table(" + decision.extra + ")";
+      case Part::kFeatureHead: return "rowwise { input = replicate }";
       case Part::kChannels:
         uses_transformer_ = true;
         return "transformer.channels(" + std::to_string(decision.kernel_dims) + ")";

@@ -29,7 +29,9 @@ void CheckFusedAsOne(const CompiledPlan& plan, Diagnostics& diagnostics);
 // Reports kStyleDoesNotFit for each rule whose style shards a matrix of packed integers on tp: a quantized weight
 // (bitsandbytes, GPTQ, AWQ, MXFP4). Its rows and columns are not those of the original matrix, and its scales have
 // other shapes. The message names the format if the parameters beside the weight show it. A parameter that a rule names
-// by its path is not reported. Each line of the plan is reported once. The finding is an error.
+// by its path is not reported, nor are stacked experts of which each rank has some with all that belongs to them (the
+// first of at least three dims). Each line of the plan is reported once, and findings on it about parameters without a
+// layout are dropped. The finding is an error.
 void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics);
 
 // Reports kStyleDoesNotFit for each rule whose weight layout contradicts the inputs and outputs of its style. If the

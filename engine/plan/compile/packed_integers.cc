@@ -1,7 +1,9 @@
 // Quantized weights. A 4 bit weight [4096, 4096] of bitsandbytes is stored as bytes [8388608, 1], two numbers per byte
 // and one scale for each 64 numbers in a tensor beside it; GPTQ packs 8 numbers along the input features into an int32.
 // Half of the bytes are not half of the matrix's columns, and the scales must be sharded with them. All of these are
-// integers, which no other matrix of a model is.
+// integers, which no other matrix of a model is. Stacked experts are matrices along their first dim, which is not
+// packed: ranks with full experts have full matrices (gpt-oss: blocks [experts, out, in / 32, 16], scales
+// [experts, out, in / 32]).
 #include "engine/plan/compile/checks.h"
 
 #include <algorithm>
@@ -23,8 +25,13 @@ struct Format {
 
 // The more special names first.
 constexpr std::array kFormats = {
-    Format{"absmax", "bitsandbytes, 4 bit"}, Format{"SCB", "bitsandbytes, 8 bit"},          Format{"g_idx", "GPTQ"},
-    Format{"qzeros", "AWQ or GPTQ"},         Format{"weight_packed", "compressed-tensors"},
+    Format{"absmax", "bitsandbytes, 4 bit"},
+    Format{"SCB", "bitsandbytes, 8 bit"},
+    Format{"g_idx", "GPTQ"},
+    Format{"qzeros", "AWQ or GPTQ"},
+    Format{"weight_packed", "compressed-tensors"},
+    Format{"W_q", "HQQ"},
+    Format{"codebooks", "AQLM"},
 };
 
 bool IsInteger(DType dtype) {
@@ -44,11 +51,24 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return out + "]";
 }
 
+// Both store qweight, qzeros and scales [groups, out]. GPTQ packs input features, qweight [in / 8, out]; AWQ packs
+// output features, qweight [in, out / 8].
+std::string_view GptqOrAwq(const ModuleTree& tree, const std::string& module) {
+  ParamRef weight;
+  ParamRef scales;
+  if (!tree.FindParameter(module + ".qweight", &weight) || !tree.FindParameter(module + ".scales", &scales)) return "";
+  const int64_t columns = tree.At(weight).shape.back();
+  const int64_t out = tree.At(scales).shape.back();
+  return columns == out ? "GPTQ" : columns < out ? "AWQ" : "";
+}
+
 // "" where nothing shows it.
 std::string_view FormatOf(const ModuleTree& tree, const std::string& module, const std::string& parameter) {
   for (const Format& format : kFormats) {
     const std::string name(format.beside);
-    if (Has(tree, module + "." + name) || Has(tree, module + "." + parameter + "." + name)) return format.name;
+    if (!Has(tree, module + "." + name) && !Has(tree, module + "." + parameter + "." + name)) continue;
+    const std::string_view told = format.beside == "qzeros" ? GptqOrAwq(tree, module) : "";
+    return told.empty() ? format.name : told;
   }
   if (parameter.ends_with("_blocks")) return "MXFP4";
   return "";
@@ -69,6 +89,37 @@ const Layout* LayoutFor(const CompiledPlan& plan, size_t module, size_t param) {
   return weight != params.end() && weight->second[MeshAxis::kTp].is_shard() ? &weight->second[MeshAxis::kTp] : nullptr;
 }
 
+// Whether a rank has full experts of a module of stacked ones, with all that belongs to them.
+bool ShardsExperts(const ModuleLayouts& layouts, const ModuleTree::Signature& parameters, size_t param) {
+  const std::vector<int64_t>& shape = parameters[param].shape;
+  const auto by_expert = [&](size_t p) {
+    const Layout& layout = layouts.params[p][MeshAxis::kTp];
+    return layout.is_shard() && layout.dim == 0 && layout == layouts.params[param][MeshAxis::kTp];
+  };
+  if (shape.size() < 3 || param >= layouts.params.size() || !by_expert(param)) return false;
+  for (size_t p = 0; p < layouts.params.size() && p < parameters.size(); ++p) {
+    const bool of_experts = !parameters[p].shape.empty() && parameters[p].shape.front() == shape.front();
+    if (of_experts && !by_expert(p)) return false;
+  }
+  return true;
+}
+
+bool IsPacked(const Parameter& parameter) {
+  return !parameter.is_buffer && parameter.shape.size() >= 2 && IsInteger(parameter.dtype);
+}
+
+// That a style declares no layout for scales, or one for a weight that is stored under another name, follows from what
+// is reported on the same line.
+void DropWhatFollows(const ModuleTree& tree, const std::set<std::pair<std::string, int>>& reported,
+                     Diagnostics& diagnostics) {
+  std::erase_if(diagnostics, [&](const Diagnostic& d) {
+    if (d.finding != Finding::kNoSuchParameter && d.finding != Finding::kUnclaimedParameter) return false;
+    const int64_t module = tree.Find(d.path);
+    return reported.contains({d.where.file, d.where.line}) && module >= 0 &&
+           std::ranges::any_of(tree.parameters(tree.modules()[static_cast<size_t>(module)]), IsPacked);
+  });
+}
+
 }  // namespace
 
 void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics) {
@@ -82,10 +133,11 @@ void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics) {
     const ModuleTree::Signature& parameters = tree.parameters(tree.modules()[m]);
     for (size_t p = 0; p < parameters.size(); ++p) {
       const Parameter& parameter = parameters[p];
-      if (parameter.is_buffer || parameter.shape.size() < 2 || !IsInteger(parameter.dtype)) continue;
+      if (!IsPacked(parameter)) continue;
       const Layout* layout = LayoutFor(plan, m, p);
       const SourceSpan& line = SourceOf(plan, layouts, p);
       if (layout == nullptr || !(line == SourceOf(plan, layouts))) continue;  // a rule of the parameter's own
+      if (ShardsExperts(layouts, parameters, p)) continue;
       seen.insert(layouts.rule);
       if (!reported.insert({line.file, line.line}).second) break;
       const std::string& path = tree.modules()[m].path;
@@ -106,6 +158,7 @@ void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics) {
       break;
     }
   }
+  DropWhatFollows(tree, reported, diagnostics);
 }
 
 }  // namespace moonshard

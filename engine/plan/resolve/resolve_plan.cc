@@ -27,6 +27,7 @@ struct Work {
   Resolution out;
   std::optional<Flow> flow;
   HeadCounts heads = {};
+  std::string quantization = {};  // quant_method of config.json; "": none
 };
 
 // `run` adds its findings to `found` and returns what it made, for PassRecord::made.
@@ -52,8 +53,25 @@ std::string RunAdapters(Work& work, Diagnostics& found) {
   return Count(work.out.tree->modules().size() - bare, "module") + " of factors";
 }
 
+std::string QuantizationIn(const JsonValue& config) {
+  const JsonValue* fields = config.Find("quantization_config");
+  const JsonValue* method = fields != nullptr && fields->is_object() ? fields->Find("quant_method") : nullptr;
+  return method != nullptr && method->is_string() ? method->AsString() : "";
+}
+
+// A style that does not find its weight, or finds packed integers, in a quantized checkpoint: the format is the reason.
+void NameQuantization(const std::string& method, Diagnostics& found) {
+  if (method.empty()) return;
+  for (Diagnostic& d : found) {
+    if (d.finding != Finding::kNoSuchParameter && d.finding != Finding::kStyleDoesNotFit) continue;
+    d.help = "config.json declares quantization_config.quant_method = '" + method + "'" +
+             (d.help.empty() ? "; use a checkpoint that is not quantized" : "; " + d.help);
+  }
+}
+
 std::string RunCompile(Work& work, Diagnostics& found) {
   work.out.compiled = CompilePlan(*work.out.matched, work.out.mesh).Collect(found);
+  NameQuantization(work.quantization, found);
   if (!work.out.compiled) return "nothing";
   const CompiledPlan& compiled = *work.out.compiled;
   return Count(compiled.steps.size(), "distinct step list") +
@@ -159,6 +177,7 @@ Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const Mod
   work.out.tree = std::move(tree);
   work.out.mesh = mesh;
   work.heads = HeadCounts(config);
+  work.quantization = QuantizationIn(config);
   for (const Pass& pass : kPasses) {
     Diagnostics found;
     const Clock::time_point begin = Clock::now();

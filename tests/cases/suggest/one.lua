@@ -1,5 +1,6 @@
 -- A first plan for a model of unknown class, from names, shapes and config.json (moonshard suggest).
 -- "sure": all three agree. "guess": another reading is possible, so compare results with the unsharded model.
+-- No sequence parallelism: no list of layers is known to be that of a decoder of tokens
 
 return plan {
   api = 1,

@@ -415,21 +415,9 @@ def _evaluate(engine: str, folder: pathlib.Path, arguments: list[str], expected:
 
 
 def _share(described: dict[str, Any]) -> float:
-    """The fraction of parameter elements in tensors of which this rank holds only a shard."""
-    whole = sharded = 0
-    for module in described["modules"].values():
-        for one in module.get("params", {}).values():
-            full, local = _elements(one["shape"]), _elements(one["local_shape"])
-            whole += full
-            sharded += full if local < full else 0
-    return sharded / max(whole, 1)
-
-
-def _elements(shape: list[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
+    """The fraction of parameter elements, without buffers, in tensors of which a rank holds only a shard."""
+    totals = described["totals"]
+    return totals["sharded_params"] / max(totals["params"], 1)
 
 
 # --- The table --------------------------------------------------------------------------------------------------------

@@ -162,6 +162,22 @@ TEST_CASE("blocks that are recognized by their structure are sharded where no pl
              Contains("cannot shard the tokens: model.layers: the use of scaling in a layer is unknown"));
 }
 
+TEST_CASE("why the tokens cannot be shards is what the structure shows, also where names are the usual ones") {
+  ModuleTree tree = Decoder();
+  tree.Add("model.deepstack_merger", "", {{"weight", {64, 64}, DType::kF32, false}});
+  tree.set_complete(false);
+  PlanInputs inputs = InputsFor(tree, "NewForCausalLM");
+  inputs.config.AsObject()["hidden_size"] = 64;
+  inputs.config.AsObject()["vocab_size"] = 96;
+  CHECK(ChoosePlan("", inputs).ok());
+  inputs.options["sequence_parallel"] = true;
+  const Result<Plan> plan = ChoosePlan("", inputs);
+  CHECK(!plan.ok());
+  CHECK_THAT(ToText(plan.diagnostics()),
+             Contains("cannot shard the tokens: model.layers: image features are added between the layers") &&
+                 !Contains("the default plan cannot determine"));
+}
+
 TEST_CASE("the default plan cuts only blocks that it knows wholly") {
   const auto rules = [](const ModuleTree& tree, std::map<std::string, JsonValue> options = {}) {
     PlanInputs inputs = InputsFor(tree, "NewForCausalLM");

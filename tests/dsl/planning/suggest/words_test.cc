@@ -40,12 +40,15 @@ TEST_CASE("what names say") {
     CHECK(static_cast<int>(ReadName(row.path).word) == static_cast<int>(row.word));
     if (row.word != Word::kNone) CHECK(ReadName(row.path).folder == row.folder);
   }
-  for (const char* norm : {"input_layernorm", "ln_1", "transformer.ln_f", "norm2", "attention.LayerNorm"}) {
+  for (const char* norm :
+       {"input_layernorm", "ln_1", "transformer.ln_f", "norm2", "attention.LayerNorm", "layernorm.0"}) {
     INFO(norm);
     CHECK(IsNormName(norm));
   }
   CHECK_FALSE(IsNormName("lin1"));
   CHECK_FALSE(IsNormName("ln.weights"));
+  CHECK_FALSE(IsNormName("lin.0"));
+  CHECK_FALSE(IsNormName("0"));
 }
 
 TEST_CASE("names as one pattern") {

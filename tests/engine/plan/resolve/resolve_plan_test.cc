@@ -73,6 +73,27 @@ TEST_CASE("a pass that fails is the last, and what was made before it is kept") 
   CHECK(bad_dim.diagnostics.front().finding == Finding::kBadDim);
 }
 
+TEST_CASE("a quantized checkpoint under a plan for weights has one error for a rule, which names the format") {
+  const auto tree = std::make_shared<const ModuleTree>(
+      TreeFromText("mlp Mlp\nmlp.up ? qweight:int32[4, 1] qzeros:int32[1, 1] scales:float16[1, 8]\n"
+                   "mlp.down ? qweight:int32[1, 4] qzeros:int32[1, 1] scales:float16[1, 4] g_idx:int32[8]\n"));
+  JsonValue config = JsonValue::Object{{"quantization_config", JsonValue::Object{{"quant_method", "gptq"}}}};
+  const Resolution resolved = RunPasses(MlpPlan(Layout::Replicate()), tree, Mesh("tp=2"), config);
+  CHECK(!resolved.compiled);
+  const std::string text = ToText(resolved.diagnostics);
+  INFO(text);
+  CHECK(resolved.diagnostics.size() == 2);
+  CHECK_THAT(text, Catch::Contains("'mlp.up.qweight' contains packed integers (AWQ)") &&
+                       Catch::Contains("'mlp.down.qweight' contains packed integers (GPTQ)") &&
+                       Catch::Contains("config.json declares quantization_config.quant_method = 'gptq'"));
+  // A format without integers is named by the config alone.
+  const auto unknown = std::make_shared<const ModuleTree>(
+      TreeFromText("mlp Mlp\nmlp.up ? grid:float32[8, 4]\nmlp.down ? grid:float32[4, 8]\n"));
+  config.AsObject()["quantization_config"].AsObject()["quant_method"] = "higgs";
+  CHECK_THAT(ToText(RunPasses(MlpPlan(Layout::Replicate()), unknown, Mesh("tp=2"), config).diagnostics),
+             Catch::Contains("error[MS0302]") && Catch::Contains("quant_method = 'higgs'"));
+}
+
 TEST_CASE("a plan with adapters resolves to the tree with their factors, and one that does not fit ends the passes") {
   auto plan = std::make_shared<Plan>(*MlpPlan(Layout::Replicate()));
   plan->adapters.emplace_back().modules = {{"mlp.up"}};
