@@ -148,6 +148,17 @@ int RunTrain(const TrainVerb& verb, const std::vector<std::string>& arguments) {
   return RunWithTensors(arguments, mesh, verb.findings_output, /*finish_first=*/true);
 }
 
+// A launcher's ranks are those that it has started, whatever the mesh.
+int RunDoctor(const DoctorVerb& verb, const std::vector<std::string>& arguments) {
+  const Result<MeshShape> mesh = MeshShape::Parse(verb.mesh);
+  if (!mesh.ok()) {
+    PrintFindings(mesh.diagnostics(), {});
+    return ExitCodeOf(mesh.diagnostics());
+  }
+  const bool alone = mesh.value().world_size() == 1;
+  return RunWithTensors(arguments, alone ? std::nullopt : std::optional(mesh.value()), {});
+}
+
 // How each verb begins: in this process, or in one of each rank. A verb without a line here does not compile.
 struct Runner {
   const std::vector<std::string>& arguments;
@@ -167,7 +178,7 @@ struct Runner {
   int operator()(const VerifyVerb& verb) const { return RunVerify(verb, arguments); }
   int operator()(const TrainVerb& verb) const { return RunTrain(verb, arguments); }
   int operator()(const CompareVerb& /*verb*/) const { return RunWithTensors(arguments, std::nullopt, {}); }
-  int operator()(const DoctorVerb& /*verb*/) const { return RunWithTensors(arguments, std::nullopt, {}); }
+  int operator()(const DoctorVerb& verb) const { return RunDoctor(verb, arguments); }
 };
 
 int Main(const std::vector<std::string>& arguments) {

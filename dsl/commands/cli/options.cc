@@ -369,7 +369,14 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
                         "shard only blocks with one possible reading, as in the plan that may be chosen for a model "
                         "that no shipped plan fits");
 
-  CLI::App* doctor_app = app.add_subcommand("doctor", "print versions and the devices that were found");
+  DoctorVerb doctor;
+  CLI::App* doctor_app = app.add_subcommand(
+      "doctor",
+      "versions and devices; started by torchrun, srun or mpirun, or with --mesh: whether and how fast the ranks reach "
+      "each other, and what to set if they do not");
+  doctor_app->add_option("--mesh", doctor.mesh, "starts the ranks of this mesh on this machine, as in tp=2");
+  AddRanks(*doctor_app, doctor.run);
+  doctor_app->add_flag("--json", doctor.json, "as JSON");
 
   const TextVerbs texts(app);
 
@@ -411,7 +418,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   if (compare_app->parsed()) take(compare);
   if (repl_app->parsed()) take(repl);
   if (suggest_app->parsed()) take(suggest);
-  if (doctor_app->parsed()) take(DoctorVerb{});
+  if (doctor_app->parsed()) take(doctor);
   if (!error.empty()) return {std::nullopt, Visible(error) + "\n", 2};
   return out;
 }

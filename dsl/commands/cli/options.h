@@ -168,7 +168,11 @@ struct CompareVerb {
   double tolerance = 2e-4;
 };
 
-struct DoctorVerb {};
+struct DoctorVerb {
+  RunOptions run = {.timeout_s = 30};  // without dtype
+  std::string mesh;                    // without a launcher: as many local ranks; "": none
+  bool json = false;
+};
 
 struct ReplVerb {
   ModelOptions model;  // an empty directory: no model

@@ -129,7 +129,8 @@ void AddRanks(CLI::App& app, RunOptions& run) {
                  "library that communicates between ranks: auto (default: nccl on GPUs, else gloo), gloo or nccl; over "
                  "gloo, ranks may share a GPU")
       ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
-  AddNumber(app, "--timeout", run.timeout_s, "seconds to wait for another rank (default 600)");
+  AddNumber(app, "--timeout", run.timeout_s,
+            "seconds to wait for another rank (default " + std::to_string(static_cast<int64_t>(run.timeout_s)) + ")");
 }
 
 void AddTrain(CLI::App& app, TrainVerb& train) {

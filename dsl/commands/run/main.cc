@@ -86,7 +86,7 @@ struct Runner {
   }
   int operator()(const TrainVerb& verb) const { return RunTrain(verb); }
   int operator()(const CompareVerb& verb) const { return RunCompare(verb); }
-  int operator()(const DoctorVerb& /*verb*/) const { return RunDoctor(); }
+  int operator()(const DoctorVerb& verb) const { return RunDoctor(verb); }
   int operator()(const ExplainFindingVerb& /*verb*/) const { return NeedsNoTensors(); }
   int operator()(const ImportVerb& /*verb*/) const { return NeedsNoTensors(); }
   int operator()(const ExportVerb& /*verb*/) const { return NeedsNoTensors(); }

@@ -22,7 +22,8 @@ int RunExplainMemory(const ExplainVerb& verb);
 // Prints a line for each tensor of the expected file: the largest absolute difference, relative to the largest absolute
 // expected value.
 int RunCompare(const CompareVerb& verb);
-// Prints versions and devices.
-int RunDoctor();
+// Prints versions and devices, and of a launch of several ranks whether and how fast they reach each other, with what
+// to set if they do not. Rank 0 prints; another rank only why it does not reach rank 0.
+int RunDoctor(const DoctorVerb& verb);
 
 }  // namespace moonshard

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -21,13 +22,13 @@ namespace {
 
 constexpr double kMostSeconds = 1e6;
 
-// The seconds in a variable of the environment; `otherwise` if it is not set or is not a number from 0.
-std::chrono::milliseconds SecondsIn(const char* variable, std::chrono::milliseconds otherwise) {
+// The seconds in a variable of the environment, if it is set and is a number from 0.
+std::optional<std::chrono::milliseconds> SecondsIn(const char* variable) {
   const char* text = std::getenv(variable);
-  if (text == nullptr || *text == '\0') return otherwise;
+  if (text == nullptr || *text == '\0') return std::nullopt;
   char* end = nullptr;
   const double seconds = std::strtod(text, &end);
-  if (*end != '\0' || !(seconds >= 0)) return otherwise;
+  if (*end != '\0' || !(seconds >= 0)) return std::nullopt;
   return std::chrono::milliseconds(static_cast<int64_t>(std::min(seconds, kMostSeconds) * 1000));
 }
 
@@ -72,15 +73,20 @@ RunWatch::RunWatch(const TrainVerb& verb) : verb_(verb) {
   const Result<MeshShape> shape = MeshShape::Parse(verb.model.mesh);
   if (!shape.ok()) return;
   RankWatchOptions options;
-  options.patience = std::max(SecondsIn("MOONSHARD_PATIENCE", options.patience), std::chrono::milliseconds(1000));
-  options.silence = SecondsIn("MOONSHARD_SILENCE", options.silence);
-  options.join = std::min(options.join, std::chrono::milliseconds(static_cast<int64_t>(verb.run.timeout_s * 1000)));
+  const std::chrono::milliseconds timeout(static_cast<int64_t>(verb.run.timeout_s * 1000));
+  options.patience =
+      std::max(SecondsIn("MOONSHARD_PATIENCE").value_or(options.patience), std::chrono::milliseconds(1000));
+  options.mute = std::max(timeout, options.silence);
+  if (const auto silence = SecondsIn("MOONSHARD_SILENCE")) options.silence = options.mute = *silence;
+  options.join = std::min(options.join, timeout);
   options.on_wait = [](const LongWait& wait) {
     ClearTerminalLine();
     std::fprintf(stderr, "moonshard: %s\n", Visible(wait.ToText()).c_str());
   };
   options.on_failure = [&verb](const FailedRank& failure) { EndWith(failure, verb); };
   watch_ = RankWatch::FromEnvironment(shape.value(), std::move(options));
+  // What is sent to a rank that has ended is an error of the call, and not the end of this process.
+  if (watch_) std::signal(SIGPIPE, SIG_IGN);
 }
 
 void RunWatch::Enter(std::string stage, bool reported) const {

@@ -15,7 +15,7 @@ namespace moonshard {
 class RunWatch {
  public:
   // Reads MOONSHARD_PATIENCE and MOONSHARD_SILENCE (README.md). `verb` must outlive the object. The object does nothing
-  // in a run of one rank.
+  // in a run of one rank. In a run of several the process then ignores SIGPIPE.
   explicit RunWatch(const TrainVerb& verb);
 
   // As RankWatch. `make` runs in the stage `stage`, and its result is returned.
@@ -26,6 +26,13 @@ class RunWatch {
   auto In(std::string stage, const Make& make) const {
     Enter(std::move(stage));
     return make();
+  }
+
+  // Runs `read`, which waits for the device of `mesh`, and returns its result. `what` is reported if that takes long.
+  template <class Read>
+  auto OnDevice(const DeviceMesh& mesh, const char* what, const Read& read) const {
+    const RankWatch::DeviceWait wait(mesh.device().is_cpu() ? nullptr : watch_.get(), what);
+    return read();
   }
 
   // Runs `body` and returns what it returns. An exception of it becomes known to all ranks, and is thrown; if it is the

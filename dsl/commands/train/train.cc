@@ -233,8 +233,10 @@ class TrainingRun {
     MeasureAnew();
     StepNumbers& numbers = taken.numbers;
     // The norm is read before the losses: a read waits for the GPU, and the kernels of the norm should not.
-    numbers.grad_norm = verb_.clip > 0 ? ClipGradNorm(model_, verb_.clip) : GradNorm(model_);
-    const auto of_rank = loss.item<double>();
+    numbers.grad_norm = watch_.OnDevice(mesh_, "the norm of the gradients", [&] {
+      return verb_.clip > 0 ? ClipGradNorm(model_, verb_.clip) : GradNorm(model_);
+    });
+    const auto of_rank = watch_.OnDevice(mesh_, "the loss of the step", [&] { return loss.item<double>(); });
     if (of_routers.defined()) numbers.router_loss = of_routers.item<double>();
     numbers.loss = world_.Mean(taken.unlabelled ? std::nan("") : of_rank, CollectiveLabel("loss"));
     numbers.skipped = !std::isfinite(numbers.loss) || !std::isfinite(numbers.grad_norm);
@@ -289,7 +291,9 @@ class TrainingRun {
       StepNumbers& numbers = taken.numbers;
       at::Tensor norms;
       if (taken.values.defined()) {
-        if (taken.copied && !taken.copied->query()) taken.copied->synchronize();
+        if (taken.copied && !taken.copied->query()) {
+          watch_.OnDevice(mesh_, "the end of the step on the device", [&] { taken.copied->synchronize(); });
+        }
         mesh_.CheckPeers();
         Measure(taken);
         const auto* values = taken.values.const_data_ptr<double>();

@@ -111,7 +111,7 @@ StorePtr OpenStore(const Launch& launch, const MeshOptions& options) {
 std::string AddressForPeers(const Launch& launch, c10d::Store& store, std::chrono::milliseconds timeout) {
   return Rendezvous("the addresses of the ranks", [&]() -> std::string {
     const auto key = [](int64_t rank) { return "moonshard/store_reached_at/" + std::to_string(rank); };
-    const std::optional<Route> route = RouteTo(launch.host, launch.port);
+    const std::optional<NetworkRoute> route = RouteTo(launch.host, launch.port);
     const bool known = route && !IsLoopback(route->own);
     const std::string reached = known ? route->peer : "";
     store.set(key(launch.rank), std::vector<uint8_t>(reached.begin(), reached.end()));

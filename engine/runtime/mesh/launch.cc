@@ -5,6 +5,7 @@
 // number or name of the job, which all ranks see; two jobs on one machine may collide, and then set the variable.
 #include "engine/runtime/mesh/launch.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
@@ -28,12 +29,15 @@ class Reader {
  public:
   explicit Reader(const Environment& environment) : environment_(environment) {}
 
-  std::optional<std::string> Text(const std::string& name) const {
+  std::optional<std::string> Text(const std::string& name) {
     std::optional<std::string> value = environment_(name);
     if (value && value->empty()) value.reset();
+    if (value && std::ranges::find(read, name, &std::pair<std::string, std::string>::first) == read.end()) {
+      read.emplace_back(name, *value);
+    }
     return value;
   }
-  bool Has(const std::string& name) const { return Text(name).has_value(); }
+  bool Has(const std::string& name) { return Text(name).has_value(); }
 
   // The variable as a number of [0, most]; an error, and 0, where it is missing or another text.
   int64_t Number(const std::string& name, int64_t most) {
@@ -58,6 +62,7 @@ class Reader {
   int64_t LocalRank(int64_t otherwise) { return Has("LOCAL_RANK") ? Number("LOCAL_RANK", kMostRanks) : otherwise; }
 
   Diagnostics errors;
+  std::vector<std::pair<std::string, std::string>> read;  // variables that are set
 
  private:
   const Environment& environment_;
@@ -181,18 +186,48 @@ Result<int64_t> ReadLocalRank(const Environment& environment, int64_t rank) {
   return local_rank;
 }
 
+namespace {
+
+void ReadVariables(Reader& reader, Launch& launch) {
+  if (reader.Has("RANK") || reader.Has("WORLD_SIZE")) {
+    ReadTorchrun(reader, launch);
+    launch.launcher = launch.store_file.empty() ? "torchrun" : "moonshard";
+  } else if (reader.Has(kOpenMpi.rank)) {  // before SLURM: within a job mpirun's processes see the job's variables too
+    ReadMpi(reader, kOpenMpi, launch);
+    launch.launcher = "Open MPI";
+  } else if (reader.Has(kHydra.rank) && reader.Has(kHydra.local_rank)) {  // srun may set the first by itself
+    ReadMpi(reader, kHydra, launch);
+    launch.launcher = "MPICH";
+  } else if (reader.Has("SLURM_PROCID")) {
+    ReadSlurm(reader, launch);
+    launch.launcher = "SLURM";
+  }
+  launch.variables = reader.read;
+}
+
+void CheckRank(Reader& reader, const Launch& launch) {
+  if (launch.rank < launch.world_size) return;
+  reader.errors.push_back(BadMesh("the rank is not below the number of ranks",
+                                  "rank " + std::to_string(launch.rank) + " of " + std::to_string(launch.world_size),
+                                  "a rank below the number of ranks"));
+}
+
+}  // namespace
+
+Result<Launch> ReadLaunch(const Environment& environment) {
+  Reader reader(environment);
+  Launch launch;
+  ReadVariables(reader, launch);
+  if (reader.errors.empty()) CheckRank(reader, launch);
+  if (!reader.errors.empty()) return std::move(reader.errors);
+  return launch;
+}
+
 Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape) {
   Reader reader(environment);
   Launch launch;
-  if (reader.Has("RANK") || reader.Has("WORLD_SIZE")) {
-    ReadTorchrun(reader, launch);
-  } else if (reader.Has(kOpenMpi.rank)) {  // before SLURM: within a job mpirun's processes see the job's variables too
-    ReadMpi(reader, kOpenMpi, launch);
-  } else if (reader.Has(kHydra.rank) && reader.Has(kHydra.local_rank)) {  // srun may set the first by itself
-    ReadMpi(reader, kHydra, launch);
-  } else if (reader.Has("SLURM_PROCID")) {
-    ReadSlurm(reader, launch);
-  } else if (shape.world_size() != 1) {
+  ReadVariables(reader, launch);
+  if (launch.launcher.empty() && shape.world_size() != 1) {
     return BadMesh("the environment does not set the rank of this process",
                    "a mesh of " + shape.ToString() + ", and no RANK, no SLURM_PROCID and no variables of mpirun",
                    "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or the variables of srun or mpirun",
@@ -200,12 +235,7 @@ Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape
                        " ranks, for example with torchrun --nproc-per-node " + std::to_string(shape.world_size()));
   }
   if (reader.errors.empty()) {
-    if (launch.rank >= launch.world_size) {
-      reader.errors.push_back(
-          BadMesh("the rank is not below the number of ranks",
-                  "rank " + std::to_string(launch.rank) + " of " + std::to_string(launch.world_size),
-                  "a rank below the number of ranks"));
-    }
+    CheckRank(reader, launch);
     if (launch.world_size != shape.world_size()) {
       reader.errors.push_back(BadMesh("the size of the mesh is not the number of ranks",
                                       shape.ToString() + ", which has " + std::to_string(shape.world_size()) + " ranks",

@@ -20,6 +20,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/core/base/result.h"
 #include "engine/layout/mesh_shape.h"
@@ -36,6 +38,11 @@ struct Launch {
   bool serves_store = false;  // this rank opens the TCP store
   bool agent_serves = false;  // the launcher has opened the store, which outlives the ranks
   std::string attempt = "0";  // number of restarts by torchrun; each attempt uses other keys of the store
+  // Who set the variables: "torchrun" (or RANK and WORLD_SIZE by hand), "moonshard" (the ranks meet in a file), "Open
+  // MPI", "MPICH", "SLURM"; "": no launcher.
+  std::string launcher;
+  // What was read, in the order of reading: the name of each variable that is set, and its value.
+  std::vector<std::pair<std::string, std::string>> variables = {};
 };
 
 // Returns the value of a variable, or nothing if it is not set.
@@ -46,6 +53,8 @@ std::optional<std::string> ProcessEnvironment(const std::string& name);
 // Reads the variables. Returns all errors (kBadMesh) together: variables that are missing or not usable numbers, a rank
 // that is not below the number of ranks, and a number of ranks that differs from the number of ranks of `shape`.
 Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape);
+// The same for as many ranks as the launcher has started.
+Result<Launch> ReadLaunch(const Environment& environment);
 
 // Returns LOCAL_RANK, or `rank` if the variable is not set. Errors (kBadMesh): a value that is not a usable number.
 Result<int64_t> ReadLocalRank(const Environment& environment, int64_t rank);

@@ -1,12 +1,17 @@
 // Keys of the store, below a prefix of the attempt: beat/R with what rank R last wrote about itself, failure with the
-// first failure (compareSet decides which one is first), heard with the number of ranks that have read it.
+// first failure (compareSet decides which one is first), heard with the number of ranks that have read it, lifeline
+// with the address, the port and the token of rank 0's lifeline.
+//
+// A rank that ends in order writes so before its connection ends, and one that fails writes its failure. So rank 0
+// takes the state of the connections first, then reads the store: a connection that had ended before, of a rank that
+// wrote neither, is that of a process that was killed.
 //
 // A rank that serves the store must not end before the others have read a failure: they would lose the store, and
 // report that instead. So it takes a failure only once they have, or after kAcknowledge.
 //
-// A process that was killed closes its connections at once, and its peers' collectives fail long before its counter is
-// silent for `silence`. These ranks do not know which rank it was. They write that they suspect a loss, which makes
-// rank 0 judge by kSuspicion, and wait for its judgement.
+// Where a rank has no lifeline: a process that was killed closes its connections at once, and its peers' collectives
+// fail long before its counter is silent for `silence`. These ranks do not know which rank it was. They write that they
+// suspect a loss, which makes rank 0 judge by kSuspicion, and wait for its judgement.
 #include "engine/runtime/mesh/rank_watch.h"
 
 #include <pthread.h>
@@ -14,9 +19,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
+#include <random>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -25,6 +33,7 @@
 #include "engine/core/base/json.h"
 #include "engine/runtime/mesh/device_mesh.h"
 #include "engine/runtime/mesh/launch.h"
+#include "engine/runtime/mesh/lifeline.h"
 #include "engine/runtime/mesh/mesh_group.h"
 #include "engine/runtime/mesh/route.h"
 #include "engine/runtime/mesh/waits.h"
@@ -41,6 +50,10 @@ constexpr milliseconds kJudgement{8000};    // the longest wait for a judgement 
 constexpr milliseconds kAcknowledge{3000};  // the longest wait for the other ranks to read a failure
 constexpr milliseconds kPost{4000};         // the longest wait for a failure to be written
 constexpr milliseconds kLeave{2000};        // the longest wait for the thread of the store to end
+constexpr milliseconds kKeep{5000};         // between two looks for new connections
+constexpr milliseconds kForever = std::chrono::hours(24 * 7);
+constexpr milliseconds kLater{20'000};
+constexpr std::chrono::seconds kQuiet{3};  // a silence to mention
 
 std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -76,6 +89,13 @@ FailedRank FailureOf(const std::vector<uint8_t>& bytes) {
   return failure;
 }
 
+std::string NewToken() {
+  std::random_device device;
+  std::string token;
+  for (int i = 0; i < 4; ++i) token += std::to_string(device()) + (i < 3 ? "." : "");
+  return token;
+}
+
 std::string Seconds(Clock::duration time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
 }
@@ -86,6 +106,7 @@ std::string RankPlace::ToText() const {
   std::string text = rank < 0 ? "the store" : "rank " + std::to_string(rank);
   if (!host.empty()) text += (rank < 0 ? " at " : " on ") + host;
   if (!stage.empty()) text += ", in '" + stage + "'";
+  if (silent >= kQuiet) text += ", without a sign of life for " + std::to_string(silent.count()) + " s";
   return text;
 }
 
@@ -128,6 +149,7 @@ struct RankWatch::State {
     std::vector<int64_t> ranks;
     milliseconds waited{0};
     Clock::duration silent{0};
+    Lifeline::State line = Lifeline::State::kNone;  // before its counter was read
   };
 
   // The wait that a rank is in, by its own clock.
@@ -165,13 +187,15 @@ struct RankWatch::State {
   // Of the others.
   std::vector<PeerSign> peers;
   bool connected = false;
-  std::string store_lost;  // why the store is not available any more
-  int64_t run = 1;         // written once, by the thread of the store
+  std::string store_lost;           // why the store is not available any more
+  Clock::duration store_waited{0};  // of the call that failed then
+  int64_t run = 1;                  // written once, by the thread of the store
   std::optional<Clock::time_point> call_begin;
   std::optional<FailedRank> first;
   Clock::time_point first_at;
-  bool ending = false;   // the thread of the program ends the rank
-  bool calling = false;  // on_failure runs
+  std::unique_ptr<Lifeline> lifeline;  // null: not opened yet, or not possible
+  bool ending = false;                 // the thread of the program ends the rank
+  bool calling = false;                // on_failure runs
 
   // A launcher's store may hold the keys of an earlier run: `run` counts the runs of this rank over the store.
   std::string Key(const std::string& name) const {
@@ -182,6 +206,13 @@ struct RankWatch::State {
     const PeerSign& peer = peers[static_cast<size_t>(rank)];
     return {rank, peer.host, peer.stage};
   }
+  // How long a rank may be silent; 0: any time.
+  milliseconds LimitOf(Lifeline::State line) const {
+    return line == Lifeline::State::kStands ? options.mute : options.silence;
+  }
+  // TCP gives up after the rank's silence was judged: it counts from the last packet, which an idle connection may have
+  // received 15 seconds before the way was interrupted.
+  milliseconds ConnectionLimit() const { return options.mute.count() > 0 ? options.mute + kLater : kForever; }
   bool AllSeen() const {
     for (size_t r = 0; r < peers.size(); ++r) {
       if (static_cast<int64_t>(r) != launch.rank && !peers[r].seen) return false;
@@ -190,6 +221,7 @@ struct RankWatch::State {
   }
 
   void RunStore();
+  void OpenLifeline(c10d::Store& store, const std::optional<NetworkRoute>& route);
   void LookAtStore(c10d::Store& store, int64_t count, Clock::time_point& last);
   std::string Sign(int64_t count);
   std::vector<int64_t> Targets() const;
@@ -235,20 +267,58 @@ std::vector<int64_t> RankWatch::State::Targets() const {
 }
 
 std::optional<FailedRank> RankWatch::State::Judge() const {
-  if (options.silence.count() == 0) return std::nullopt;
   bool suspected = suspects;
   for (const PeerSign& peer : peers) suspected = suspected || peer.suspects;
-  const milliseconds limit = suspected ? std::min(kSuspicion, options.silence) : options.silence;
   for (int64_t rank = 0; rank < static_cast<int64_t>(peers.size()); ++rank) {
     const PeerSign& peer = peers[static_cast<size_t>(rank)];
-    if (!peer.moved || peer.done || peer.silent < limit || (launch.rank != 0 && rank != 0)) continue;
+    if (!peer.seen || peer.done || rank == launch.rank || (launch.rank != 0 && rank != 0)) continue;
     FailedRank failure;
     failure.place = Place(rank);
+    if (peer.line == Lifeline::State::kEnded) {
+      failure.message =
+          "its process has ended without a message: it was killed (by a signal, or because memory was short), or it "
+          "crashed";
+      return failure;
+    }
+    milliseconds limit = LimitOf(peer.line);
+    if (limit.count() == 0 || !peer.moved) continue;
+    if (suspected) limit = std::min(kSuspicion, limit);
+    if (peer.silent < limit) continue;
     failure.message = "no sign of life for " + Seconds(peer.silent) +
                       ": its process was killed, is suspended, or its machine cannot be reached";
     return failure;
   }
   return std::nullopt;
+}
+
+// Rank 0 listens at the address from which it reaches the store. If that is its loopback, it does not know at which
+// address the others reach it: that of the store, where it serves it.
+void RankWatch::State::OpenLifeline(c10d::Store& store, const std::optional<NetworkRoute>& route) {
+  const bool known = route && !IsLoopback(route->own);
+  if (launch.rank == 0) {
+    const bool here = launch.host == "localhost" || IsLoopback(launch.host);  // all ranks are
+    const std::string own = route && (known || here) ? route->own : "";
+    std::string token = NewToken();
+    std::unique_ptr<Lifeline> made = Lifeline::Listen(own, launch.world_size, token, ConnectionLimit());
+    const int64_t port = made ? made->port() : 0;
+    store.set(Key("lifeline"),
+              Bytes(WriteJson(
+                  JsonValue::Object{{"address", known ? own : ""}, {"port", port}, {"token", std::move(token)}}, 0)));
+    const std::lock_guard lock(mutex);
+    lifeline = std::move(made);
+    return;
+  }
+  if (!store.check({Key("lifeline")})) return;
+  const std::vector<uint8_t> bytes = store.get(Key("lifeline"));
+  const Result<JsonValue> json = ParseJson(std::string(bytes.begin(), bytes.end()), "lifeline");
+  if (!json.ok()) return;
+  const int64_t port = NumberOr(json.value(), "port", 0);
+  std::string address = TextOr(json.value(), "address");
+  if (address.empty() && route) address = route->peer;
+  if (port <= 0 || port > UINT16_MAX) return;
+  const std::lock_guard lock(mutex);
+  lifeline = Lifeline::Connect(address, static_cast<uint16_t>(port), launch.rank, TextOr(json.value(), "token"),
+                               ConnectionLimit());
 }
 
 void RankWatch::State::LookAtStore(c10d::Store& store, int64_t count, Clock::time_point& last) {
@@ -261,6 +331,10 @@ void RankWatch::State::LookAtStore(c10d::Store& store, int64_t count, Clock::tim
     sign = Sign(count);
     targets = Targets();
     mine = own;
+    if (lifeline) lifeline->Look();
+    for (size_t r = 0; lifeline && r < peers.size(); ++r) {
+      if (launch.rank == 0 || r == 0) peers[r].line = lifeline->Of(static_cast<int64_t>(r));
+    }
   }
   store.set(Key("beat/" + std::to_string(launch.rank)), Bytes(sign));
   if (mine) {
@@ -349,9 +423,8 @@ void RankWatch::State::Take(c10d::Store& store, FailedRank failure) {
 
 void RankWatch::State::RunStore() {
   std::string address;
-  if (const std::optional<Route> route = RouteTo(launch.host, launch.port); route && !IsLoopback(route->own)) {
-    address = " (" + route->own + ")";
-  }
+  const std::optional<NetworkRoute> route = RouteTo(launch.host, launch.port);
+  if (route && !IsLoopback(route->own)) address = " (" + route->own + ")";
   std::array<char, 256> name = {};
   gethostname(name.data(), name.size() - 1);
   {
@@ -370,6 +443,7 @@ void RankWatch::State::RunStore() {
     Clock::time_point last = Clock::now();
     for (int64_t count = 0;; ++count) {
       bool leaves = false;
+      bool opens = false;
       std::string last_sign;
       {
         const std::lock_guard lock(mutex);
@@ -377,11 +451,13 @@ void RankWatch::State::RunStore() {
         leaves = stopping && !own;
         call_begin = Clock::now();
         if (leaves) last_sign = Sign(count);
+        opens = !lifeline && (launch.rank != 0 || count == 0);
       }
       if (leaves) {
         store->set(Key("beat/" + std::to_string(launch.rank)), Bytes(last_sign));
         break;
       }
+      if (opens) OpenLifeline(*store, route);
       LookAtStore(*store, count, last);
       std::unique_lock lock(mutex);
       call_begin.reset();
@@ -393,6 +469,7 @@ void RankWatch::State::RunStore() {
     const std::lock_guard lock(mutex);
     store_lost = ErrorText(error);
     store_lost.resize(std::min(store_lost.find('\n'), store_lost.size()));
+    if (call_begin) store_waited = Clock::now() - *call_begin;
   }
   const std::lock_guard lock(mutex);
   call_begin.reset();
@@ -448,7 +525,10 @@ void RankWatch::State::ReportWait(std::unique_lock<std::mutex>& lock, millisecon
       const bool own_place = rank == launch.rank;
       const PeerSign& peer = peers[static_cast<size_t>(rank)];
       const bool come = joining ? own_place || peer.seen : (own_place ? wait.what : peer.waits_for) == longest.what;
-      if (!come) longest.missing.push_back(Place(rank));
+      if (come) return;
+      RankPlace place = Place(rank);
+      if (!own_place) place.silent = std::chrono::duration_cast<std::chrono::seconds>(peer.silent);
+      longest.missing.push_back(std::move(place));
     };
     if (ranks.empty()) {
       for (int64_t rank = 0; rank < static_cast<int64_t>(peers.size()); ++rank) add(rank);
@@ -466,7 +546,10 @@ void RankWatch::State::ReportWait(std::unique_lock<std::mutex>& lock, millisecon
 void RankWatch::State::NoticeStore(Clock::duration& in_call, Clock::duration gap) {
   if (!over_store || !connected || first || done || stopping || own || launch.serves_store) return;
   in_call = call_begin && Clock::now() - *call_begin > 2 * kLook ? in_call + gap : Clock::duration(0);
-  const bool hangs = options.silence.count() > 0 && in_call >= options.silence;
+  // Of the launcher's process nothing is known but that its connection has not ended.
+  const bool stands = launch.agent_serves || (lifeline && lifeline->Of(0) == Lifeline::State::kStands);
+  const milliseconds limit = LimitOf(stands ? Lifeline::State::kStands : Lifeline::State::kNone);
+  const bool hangs = limit.count() > 0 && in_call >= limit;
   if (store_lost.empty() && !hangs) return;
   if (!launch.agent_serves && peers[0].done) return;
   FailedRank failure;
@@ -476,8 +559,11 @@ void RankWatch::State::NoticeStore(Clock::duration& in_call, Clock::duration gap
     failure.place = {-1, launch.host + ":" + std::to_string(launch.port), ""};
     of = "the store of the launcher";
   }
-  failure.message = hangs ? of + " has not responded for " + Seconds(in_call) + ": its machine cannot be reached"
-                          : "the connection to " + of + " has ended: its process has ended (" + store_lost + ")";
+  const bool gave_up = store_lost.find(std::generic_category().message(ETIMEDOUT)) != std::string::npos;
+  const bool mute = hangs || gave_up;
+  failure.message = mute ? of + " has not responded for " + Seconds(hangs ? in_call : store_waited) +
+                               ": its machine cannot be reached"
+                         : "the connection to " + of + " has ended: its process has ended (" + store_lost + ")";
   first = std::move(failure);
   first_at = Clock::now();
   changed.notify_all();
@@ -488,10 +574,16 @@ void RankWatch::State::RunReports() {
   Clock::time_point begin = Clock::now();
   Clock::time_point last = begin;
   Clock::duration in_call{0};
+  Clock::time_point kept{};
   milliseconds next = options.patience;
   std::unique_lock lock(mutex);
   while (!stopping) {
     const Clock::time_point now = Clock::now();
+    if (over_store && now - kept >= kKeep) {
+      kept = now;
+      KeepConnections(ConnectionLimit());
+    }
+    if (lifeline) lifeline->Look();
     const Clock::duration gap = std::min<Clock::duration>(now - last, 2 * kLook);
     last = now;
     MeasureWait(serial, begin);
@@ -575,6 +667,28 @@ void RankWatch::Attach(const DeviceMesh& mesh) {
   const std::lock_guard lock(state_->mutex);
   state_->waits = std::move(waits);
 }
+
+struct RankWatch::DeviceWait::Note {
+  Note(std::shared_ptr<Waits> of, std::string text)
+      : waits(std::move(of)), what(std::move(text)), scope(waits.get(), what, group, ranks) {}
+  std::shared_ptr<Waits> waits;  // null before Attach
+  std::string what;
+  std::string group;
+  std::vector<int64_t> ranks;  // all
+  Waits::Scope scope;
+};
+
+RankWatch::DeviceWait::DeviceWait(const RankWatch* watch, std::string what) {
+  if (watch == nullptr) return;
+  std::shared_ptr<Waits> waits;
+  {
+    const std::lock_guard lock(watch->state_->mutex);
+    waits = watch->state_->waits;
+  }
+  note_ = std::make_unique<Note>(std::move(waits), std::move(what));
+}
+
+RankWatch::DeviceWait::~DeviceWait() = default;
 
 std::optional<FailedRank> RankWatch::Fail(const std::string& message, int exit_code, bool consequence) {
   State& s = *state_;

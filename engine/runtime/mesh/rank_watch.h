@@ -14,6 +14,11 @@
 // No clocks of two machines are compared: a rank measures by its own clock how long the counter of another rank has not
 // changed, and time in which it did not run itself (SIGSTOP) does not count.
 //
+// Beside the store each rank has a connection to rank 0 (lifeline.h), which ends with its process. A rank whose
+// connection has ended has failed. One whose connection stands and whose counter does not change is mute: it is
+// suspended, or the way to its machine is interrupted, and it may go on. Only where a rank has no such connection (a
+// firewall, a network that translates addresses) is a short silence taken for its end.
+//
 // Where the ranks meet in a file (MOONSHARD_STORE), their launcher watches the processes: the watch then reports the
 // waits of this rank, and no failures. One watch per process and run.
 #pragma once
@@ -38,6 +43,8 @@ struct RankPlace {
   int64_t rank = 0;
   std::string host;   // "node7 (10.0.0.2)": the name and the address from which it reaches the store; "": not known
   std::string stage;  // "": not known
+  std::chrono::seconds silent{0};  // since its last sign of life; in texts from 3 seconds on
+  // "rank 1 on node7 (10.0.0.2), in 'step 12', without a sign of life for 14 s"
   std::string ToText() const;
 };
 
@@ -70,8 +77,12 @@ struct RankWatchOptions {
   std::chrono::milliseconds beat{1000};
   // The first report of a wait comes after this time, the next ones after twice, four times, ... this time.
   std::chrono::milliseconds patience{10'000};
-  // A rank whose counter does not change for this time has failed; 0: never. Less in a rank that lost a connection.
+  // A rank whose counter does not change for this time has failed, if it has no connection to rank 0; 0: never. Less if
+  // a rank has lost the connection of a collective.
   std::chrono::milliseconds silence{12'000};
+  // The same for a rank whose connection to rank 0 stands. All connections of the process to other machines end
+  // 20 seconds later without an answer, too (KeepConnections in lifeline.h). 0: never.
+  std::chrono::milliseconds mute{600'000};
   std::chrono::milliseconds grace{1500};
   // The longest wait for the store at the beginning.
   std::chrono::milliseconds join{300'000};
@@ -91,6 +102,21 @@ class RankWatch {
   void Enter(std::string stage, bool reported = true);
   // From now on waits in collectives and exchanges of `mesh` are reported.
   void Attach(const DeviceMesh& mesh);
+
+  // A wait of the calling thread for its device, on which collectives may be queued, from the constructor to the
+  // destructor. It is reported as a wait for the other ranks, in `what`.
+  class DeviceWait {
+   public:
+    // `watch` may be null: nothing is noted.
+    DeviceWait(const RankWatch* watch, std::string what);
+    ~DeviceWait();
+    DeviceWait(const DeviceWait&) = delete;
+    DeviceWait& operator=(const DeviceWait&) = delete;
+
+   private:
+    struct Note;
+    std::unique_ptr<Note> note_;
+  };
 
   // This rank fails. Returns the failure of another rank if that came first; the rank then ends with that one. Waits a
   // few seconds: for the store, and on the rank that serves the store until the other ranks have read the failure.

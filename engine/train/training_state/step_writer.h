@@ -28,6 +28,7 @@ struct StepJob {
   int64_t step = 0;
   int64_t rank = 0;
   std::string place;  // the step's directory
+  std::string probe;  // a file in the run directory that all ranks must see; "": none
   LaidOut laid_out;   // rank 0 completes its manifest
   // By tensor of the manifest: this rank's shard, on any device; undefined if this rank does not write the shard.
   std::vector<at::Tensor> shards;

@@ -155,19 +155,25 @@ struct TrainingCheckpoints::Impl {
       return found;
     });
     const JsonValue mine = JsonValue::Object{{"step", step}, {"memory", saved ? saved->declared() : JsonValue()}};
-    const JsonValue settled =
-        ranks.GatherOrFail("begin to save " + StepDirectoryName(step), errors, mine,
-                           [&](const std::vector<JsonValue>& all) { return Settle(state, all, *job); });
+    const JsonValue begun = ranks.GatherOrFail(
+        "begin to save " + StepDirectoryName(step), errors, mine, [&](const std::vector<JsonValue>& all) -> JsonValue {
+          std::string probe;
+          JsonValue settled = Settle(state, all, *job, probe);
+          return JsonValue::Object{{"settled", std::move(settled)}, {"probe", std::move(probe)}};
+        });
+    const JsonValue& settled = *begun.Find("settled");
+    job->probe = begun.Find("probe")->AsString();
     // An error from here on is kept until the second exchange: thrown now it would leave the other ranks waiting there.
     begin_errors = Guarded([&] {
       LayOutJob(state, *saved, settled, copy, *job);
       return Diagnostics();
     });
+    if (begin_errors.empty() && !job->probe.empty()) begin_errors = FindProbe(run.folder(), job->probe);
     return job;
   }
 
-  // On rank 0.
-  JsonValue Settle(const TrainingState& state, const std::vector<JsonValue>& all, StepJob& job) {
+  // On rank 0. `probe`: a file that the other ranks must see, if the directory is not claimed yet.
+  JsonValue Settle(const TrainingState& state, const std::vector<JsonValue>& all, StepJob& job, std::string& probe) {
     std::vector<JsonValue> memories;
     for (size_t rank = 0; rank < all.size(); ++rank) {
       memories.push_back(*all[rank].Find("memory"));
@@ -180,6 +186,7 @@ struct TrainingCheckpoints::Impl {
     JsonValue settled = SavedState::Settle(*state.model, memories);
     if (Failure failed = run.Lock(storage())) throw PlanError(ByFirst({*failed}));
     if (Failure taken = run.MayWrite(job.step)) throw PlanError(ByFirst({*taken}));
+    if (!claimed && ranks.world_size() > 1) probe = WriteProbe();
     StagingOptions options_staging;
     options_staging.storage = &storage();
     options_staging.replace = true;
@@ -187,7 +194,18 @@ struct TrainingCheckpoints::Impl {
     job.staging = StagingDirectory::Open(job.place, options_staging).Collect(found);
     if (job.staging) return settled;
     StagingDirectory::RemovePartial(job.place, storage());
+    RemoveProbe(probe);
     throw PlanError(ByFirst(std::move(found)));
+  }
+
+  // On rank 0. Returns the name of the file.
+  std::string WriteProbe() {
+    std::string name = NewProbeName();
+    if (Failure failed = ReplaceFile(storage(), run.folder() + "/" + name, name)) throw PlanError(ByFirst({*failed}));
+    return name;
+  }
+  void RemoveProbe(const std::string& name) {
+    if (!name.empty()) (void)storage().RemoveAll(run.folder() + "/" + name);
   }
 
   void LayOutJob(const TrainingState& state, const SavedState& saved, const JsonValue& settled, bool copy,
@@ -246,12 +264,17 @@ struct TrainingCheckpoints::Impl {
   Diagnostics Complete(StepJob& job, Diagnostics errors) {
     if (errors.empty()) errors = Guarded([&] { return WriteRankPart(storage(), job); });
     try {
-      return DiagnosticsOfRank(ranks.GatherOrFail("save " + StepDirectoryName(job.step), errors, nullptr,
-                                                  [&](const std::vector<JsonValue>&) {
-                                                    const Diagnostics found = CompleteStep(storage(), run, job);
-                                                    if (HasErrors(found)) throw PlanError(ByFirst(found));
-                                                    return ToJson(found);
-                                                  }));
+      const JsonValue completed = ranks.GatherOrFail(
+          "save " + StepDirectoryName(job.step), errors, nullptr,
+          [&](const std::vector<JsonValue>&) {
+            RemoveProbe(job.probe);
+            const Diagnostics found = CompleteStep(storage(), run, job);
+            if (HasErrors(found)) throw PlanError(ByFirst(found));
+            return ToJson(found);
+          },
+          [&](Diagnostics&) { RemoveProbe(job.probe); });
+      claimed = true;
+      return DiagnosticsOfRank(completed);
     } catch (const PlanError& error) {
       // Where a rank is lost, another one may still be writing: the next run removes it.
       if (error.diagnostics().front().finding != Finding::kRankLost) AbandonStep(storage(), job);
@@ -320,6 +343,7 @@ struct TrainingCheckpoints::Impl {
   StoreGroup ranks;
   StoreGroup claim;  // rank 0 may wait for the lock of a run on another machine, the others for rank 0
   std::shared_ptr<const ModelForm> form = std::make_shared<const ModelForm>();
+  bool claimed = false;      // all ranks have seen the directory; of the thread that saves, until it is joined
   Diagnostics begin_errors;  // of this rank, between agreeing on a save and writing it
   std::thread thread;
   std::exception_ptr failure;  // of the background save
@@ -383,21 +407,21 @@ void TrainingCheckpoints::Claim() {
       claim.GatherAndBroadcast("claim the run directory", nullptr, [&](const std::vector<JsonValue>&) -> JsonValue {
         if (Failure failed = impl_->run.Lock(impl_->storage())) throw PlanError(impl_->ByFirst({*failed}));
         if (claim.world_size() == 1) return nullptr;
-        const std::string name = NewProbeName();
-        if (Failure failed = ReplaceFile(impl_->storage(), folder() + "/" + name, name)) {
-          throw PlanError(impl_->ByFirst({*failed}));
-        }
-        return name;
+        return impl_->WriteProbe();
       });
-  if (claim.world_size() == 1) return;
+  if (claim.world_size() == 1) {
+    impl_->claimed = true;
+    return;
+  }
   // On rank 0, which then answers.
-  const auto remove = [&](Diagnostics&) { (void)impl_->storage().RemoveAll(folder() + "/" + probe.AsString()); };
+  const auto remove = [&](Diagnostics&) { impl_->RemoveProbe(probe.AsString()); };
   const auto combine = [&](const std::vector<JsonValue>&) {
     Diagnostics none;
     remove(none);
     return JsonValue();
   };
   claim.GatherOrFail("find the run directory", FindProbe(folder(), probe.AsString()), nullptr, combine, remove);
+  impl_->claimed = true;
 }
 
 std::vector<int64_t> TrainingCheckpoints::Steps() {

@@ -126,10 +126,11 @@ class TrainingCheckpoints {
   // Waits for the background save, if there is one. Throws the error or returns the warnings of this save.
   Diagnostics Wait();
 
-  // Creates the run directory and locks it for this run, as the first save does. Call Claim before the first step, so
-  // that a second run in the same directory fails before it trains and not at its first save. Every rank then looks for
-  // a file that rank 0 has just written there. Throws kRunTaken, kWriteFailed; kRanksDisagree with the ranks that do
-  // not see the file: their machine has another directory under this path, or none.
+  // Creates the run directory and locks it for this run. Every rank then looks for a file that rank 0 has just written
+  // there. The first save does the same, unless the program did. Call it before the first step, so that a second run in
+  // the same directory, or a machine with another directory, fails before it trains and not at its first save. Throws
+  // kRunTaken, kWriteFailed; kRanksDisagree with the ranks that do not see the file: their machine has another
+  // directory under this path, or none.
   void Claim();
 
   // Returns the numbers of the complete steps, smallest first.

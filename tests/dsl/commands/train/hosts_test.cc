@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -64,9 +65,11 @@ class Hosts {
                                  const Words& words, const Words& variables = {}) const {
     Words all = {"netns", "exec", Name(host), RankExecutablePath()};
     all.insert(all.end(), words.begin(), words.end());
-    Words set = {"RANK=" + std::to_string(rank), "LOCAL_RANK=0",        "WORLD_SIZE=2",          "LOCAL_WORLD_SIZE=1",
-                 "MASTER_ADDR=" + master,        "MASTER_PORT=" + port, "MOONSHARD_PATIENCE=600"};
+    Words set = {"RANK=" + std::to_string(rank), "LOCAL_RANK=0",          "WORLD_SIZE=2",
+                 "LOCAL_WORLD_SIZE=1",           "MASTER_ADDR=" + master, "MASTER_PORT=" + port};
     set.insert(set.end(), variables.begin(), variables.end());
+    const auto patience = [](const std::string& one) { return one.starts_with("MOONSHARD_PATIENCE="); };
+    if (std::ranges::none_of(variables, patience)) set.emplace_back("MOONSHARD_PATIENCE=600");
     return std::make_unique<Process>(ip_, all, set);
   }
 
@@ -191,7 +194,8 @@ TEST_CASE("a rank that is killed in a step ends the other host, which names its 
   const HostsRun run(*hosts, folder);
   SECTION("a rank of another host") {
     kill(run.one->pid(), SIGKILL);
-    ExpectEnds(run.zero, 20, 1, {"MS0503", "rank 1 on ", "(10.83.0.2), in 'step ", "failed first", "no sign of life"});
+    ExpectEnds(run.zero, 10, 1,
+               {"MS0503", "rank 1 on ", "(10.83.0.2), in 'step ", "failed first", "its process has ended without"});
   }
   SECTION("the rank that serves the store") {
     kill(run.zero->pid(), SIGKILL);
@@ -208,6 +212,73 @@ TEST_CASE("a cable that is pulled for longer than MOONSHARD_SILENCE ends both ho
   REQUIRE(hosts->Ip({"-n", hosts->Name("b"), "link", "set", "cable", "down"}));
   ExpectEnds(run.zero, 30, 1, {"rank 1 on ", "(10.83.0.2), in 'step ", "no sign of life for "});
   ExpectEnds(run.one, 30, 1, {"rank 0 on ", "(10.83.0.1), in 'step ", "its store has not responded for "});
+}
+
+// The limit of a silence without a connection is 12 s; the connections of the ranks stand.
+TEST_CASE("a cable that is pulled for 15 seconds is survived, and the run goes on seconds after") {
+  const auto hosts = TwoHosts();
+  if (!hosts) return;
+  const ScratchFolder folder;
+  const HostsRun run(*hosts, folder, {"MOONSHARD_PATIENCE=4"});
+  const std::string log = folder / "log.jsonl";
+  REQUIRE(hosts->Ip({"-n", hosts->Name("b"), "link", "set", "cable", "down"}));
+  sleep(15);
+  const size_t steps = LogLines(log).size();
+  REQUIRE(hosts->Ip({"-n", hosts->Name("b"), "link", "set", "cable", "up"}));
+  for (int tries = 0; tries < 300 && LogLines(log).size() < steps + 3; ++tries) usleep(100'000);
+  CHECK(LogLines(log).size() >= steps + 3);
+  kill(run.zero->pid(), SIGTERM);
+  const Outcome zero = run.zero->Wait(60);
+  const Outcome one = run.one->Wait(60);
+  INFO(zero.ToText());
+  INFO(one.ToText());
+  CHECK(zero.code == 128 + SIGTERM);
+  CHECK(one.code == 128 + SIGTERM);
+  CHECK_THAT(zero.err, Contains("has waited") && Contains("rank 1 on ") && Contains("without a sign of life for ") &&
+                           !Contains("failed first"));
+}
+
+TEST_CASE("doctor names what keeps two hosts apart") {
+  const auto hosts = TwoHosts();
+  if (!hosts) return;
+  const std::string port = FreePort();
+  const Words words = {"doctor", "--timeout", "5"};
+  SECTION("nothing: the figures of the connection") {
+    const auto zero = hosts->Start("a", 0, "10.83.0.1", port, words);
+    const auto one = hosts->Start("b", 1, "10.83.0.1", port, words);
+    const Outcome first = zero->Wait(60);
+    const Outcome second = one->Wait(60);
+    INFO(first.ToText());
+    INFO(second.ToText());
+    CHECK(first.code == 0);
+    CHECK(second.code == 0);
+    CHECK_THAT(first.out, Contains("  10.83.0.1  cable  ") && Contains("  10.83.0.2  cable  ") &&
+                              Contains("\n0 - 1  ") && Contains("no problem was found"));
+  }
+  SECTION("a rank that does not come") {
+    const Outcome done = hosts->Start("a", 0, "10.83.0.1", port, words)->Wait(60);
+    INFO(done.ToText());
+    CHECK(done.code == 1);
+    CHECK_THAT(done.err, Contains("rank 1 has not come within 5 s") && Contains("MASTER_ADDR=10.83.0.1"));
+  }
+  SECTION("rank 0, which does not come") {
+    const Outcome done = hosts->Start("b", 1, "10.83.0.1", port, words)->Wait(60);
+    INFO(done.ToText());
+    CHECK(done.code == 1);
+    CHECK_THAT(done.err, Contains("the store at 10.83.0.1:" + port + " was not reached") && Contains("start rank 0"));
+  }
+  SECTION("an address without a route") {
+    const Outcome done = hosts->Start("b", 1, "10.99.0.1", port, words)->Wait(60);
+    INFO(done.ToText());
+    CHECK(done.code == 2);
+    CHECK_THAT(done.err, Contains("no route to MASTER_ADDR") && Contains("it has 10.83.0.2, fd83::2"));
+  }
+  SECTION("the loopback") {
+    const Outcome done = hosts->Start("a", 0, "127.0.0.1", port, words)->Wait(60);
+    INFO(done.ToText());
+    CHECK(done.code == 2);
+    CHECK_THAT(done.err, Contains("MASTER_ADDR is the loopback") && Contains("MASTER_ADDR=10.83.0.1"));
+  }
 }
 
 TEST_CASE("what a rank fails at alone is the error of the other host") {

@@ -395,12 +395,21 @@ TEST_CASE("one run saves to a directory at a time") {
   });
 }
 
-TEST_CASE("a rank that has another run directory than rank 0 is named before the first step") {
+TEST_CASE("a rank that has another run directory than rank 0 is named before the first step, or by the first save") {
   const ScratchFolder scratch;
+  const bool saves = GENERATE(false, true);
   RunRanks("dp=2", [&](DeviceMesh& mesh) {
     const std::string folder = scratch / ("of_rank_" + std::to_string(mesh.rank()));
+    Trainer trainer({"dp=2"}, mesh);
     TrainingCheckpoints checkpoints = TrainingCheckpoints::Open(folder, mesh);
-    const std::string error = ErrorOf([&] { checkpoints.Claim(); });
+    const std::string error = ErrorOf([&] {
+      if (saves) {
+        checkpoints.SaveInBackground(trainer.state, 1);
+        checkpoints.Wait();
+      } else {
+        checkpoints.Claim();
+      }
+    });
     Expect(error.find("rank 1: the run directory is not the same as on rank 0") != std::string::npos, error);
     Expect(error.find("of_rank_1") != std::string::npos, error);
     TrainingCheckpoints shared = TrainingCheckpoints::Open(scratch / "shared", mesh);
