@@ -75,12 +75,31 @@ bool TakesPlaces(std::string_view name) {
   return std::ranges::find(kNames, name) != kNames.end();
 }
 
+// Operators that are not paired, but whose results of what all ranks have must be among those of one rank.
+bool ChangesShape(std::string_view name) {
+  constexpr std::array kNames = {"aten::as_strided", "aten::t", "aten::transpose", "aten::permute"};
+  return name == kView || std::ranges::find(kNames, name) != kNames.end();
+}
+
+bool OrdersDims(std::string_view name) {
+  return name == "aten::t" || name == "aten::transpose" || name == "aten::permute";
+}
+
+// Reorder the elements of as many dims as they are given.
+bool Reorders(std::string_view name) { return name == "aten::flip" || name == "aten::roll"; }
+
+int64_t CountOf(const std::vector<int64_t>& sizes) {
+  int64_t count = 1;
+  for (int64_t size : sizes) count *= size;
+  return count;
+}
+
 // Numbers of an operator without those that are sizes of its operands or its result, which are compared as such:
 //
 //   native_group_norm (.., N, C, positions, groups, ..)     the channels of a group, C / groups, in place of the four
 //   upsample_.. (.., sizes of the positions, ..)            left out
 //   upsample_.._backward (.., these, sizes of the input)    left out
-//   _embedding_bag (scale, mode, ..)                        without the mode: a mean of own rows is a divided sum
+//   _embedding_bag_backward (.., mode, ..)                  without the mode: a mean of own rows is a divided sum
 std::vector<double> ComparedNumbers(std::string_view name, std::vector<double> numbers) {
   const bool backward = name.ends_with("_backward");
   if (name.starts_with("aten::native_group_norm")) {
@@ -89,7 +108,7 @@ std::vector<double> ComparedNumbers(std::string_view name, std::vector<double> n
     const auto groups = numbers.end() - static_cast<std::ptrdiff_t>(behind) - 1;
     *groups = *groups == 0 ? 0 : *(groups - 2) / *groups;
     numbers.erase(groups - 3, groups);
-  } else if (name.starts_with("aten::_embedding_bag")) {
+  } else if (backward && name.starts_with("aten::_embedding_bag")) {
     if (numbers.size() > 1) numbers.erase(numbers.begin() + 1);
   } else if (name.starts_with("aten::upsample_")) {
     const size_t at = name.find('d', name.find_first_of("123"));
@@ -258,7 +277,9 @@ using Places = std::vector<const SizedOperator*>;
 //
 // become the same list "router mm silu mm add". Short periods come first, so that "mm mm" within a body is folded in
 // both lists alike before the body itself is. Each period is one pass over what the shorter ones left.
-Places WithoutRepeats(Places operators) {
+// `runs`: of each of the operators that are left, how many it stands for.
+Places WithoutRepeats(Places operators, std::vector<int64_t>& runs) {
+  runs.assign(operators.size(), 1);
   constexpr size_t kLongest = 64;  // operators of a loop's body
   const auto same = [&](size_t a, size_t b) { return operators[a]->name == operators[b]->name; };
   for (size_t period = 1; period <= kLongest; ++period) {
@@ -270,8 +291,11 @@ Places WithoutRepeats(Places operators) {
         ++i;
         continue;
       }
-      const auto from = operators.begin() + static_cast<std::ptrdiff_t>(i + period);
-      operators.erase(from, from + static_cast<std::ptrdiff_t>(period));
+      for (size_t k = 0; k < period; ++k) runs[i + k] += runs[i + period + k];
+      const auto begin = static_cast<std::ptrdiff_t>(i + period);
+      const auto end = begin + static_cast<std::ptrdiff_t>(period);
+      operators.erase(operators.begin() + begin, operators.begin() + end);
+      runs.erase(runs.begin() + begin, runs.begin() + end);
     }
   }
   return operators;
@@ -336,10 +360,13 @@ class Pairing {
     std::string diverges;
     if (same < here.size() || same < full.size()) {
       diverges = same < here.size() ? here[same]->name : full[same]->name;
-      here = WithoutRepeats(std::move(here));
-      full = WithoutRepeats(std::move(full));
+      std::vector<int64_t> runs_here;
+      std::vector<int64_t> runs_full;
+      here = WithoutRepeats(std::move(here), runs_here);
+      full = WithoutRepeats(std::move(full), runs_full);
       same = CommonNames(here, full);
       loops_ = same == here.size() && same == full.size();
+      if (loops_ && !place_.backward) CompareLoops(here, runs_here, runs_full);
     }
     std::vector<Pair> pairs;
     if (same == here.size() && same == full.size()) {
@@ -355,6 +382,7 @@ class Pairing {
                               ", from operator " + diverges + " on");
       }
     }
+    if (diverges.empty() || loops_) CompareShapes();
     // One fault a module: what follows from a wrong size has wrong sizes too.
     for (size_t i = 0; i < pairs.size(); ++i) {
       ++out_.compared;
@@ -363,6 +391,120 @@ class Pairing {
   }
 
  private:
+  // A loop runs another number of times than with one rank where it is over what this rank has: shards, experts, or
+  // tokens that values chose for them. One that handles nothing of these, or something besides that all ranks have,
+  // makes other values than with one rank. Masks and ids of what all ranks have choose what the rank handles.
+  void CompareLoops(const Places& here, const std::vector<int64_t>& runs_here, const std::vector<int64_t>& runs_full) {
+    for (size_t begin = 0; begin < here.size();) {
+      size_t end = begin;
+      bool own = false;
+      bool common = false;
+      for (; end < here.size() && runs_here[end] != runs_full[end]; ++end) {
+        own = own || AnyType(*here[end], [](const AxisType& type) {
+                return type.is_shard() || type.by_value || type.owner >= 0 || type.is(TypeKind::kRouted) ||
+                       type.is(TypeKind::kOwnRows);
+              });
+        const bool other = AnyType(*here[end], [](const AxisType& type) {
+          return !type.is_replicate() || type.by_value || type.uniform != 0;
+        });
+        common = common || (here[end]->real && !other);
+      }
+      if (end > begin && (!own || common)) {
+        out_.others.push_back("the sizes in " + Where() + ": a loop over " + here[begin]->name + " runs " +
+                              std::to_string(runs_here[begin]) + " times, and " + std::to_string(runs_full[begin]) +
+                              " times" + at_ + ", on tensors that all ranks have");
+      }
+      begin = std::max(end, begin + 1);
+    }
+  }
+
+  template <class Is>
+  static bool AnyType(const SizedOperator& op, Is&& is) {
+    return std::ranges::any_of(op.types, [&](const TensorType& types) { return std::ranges::any_of(types, is); });
+  }
+
+  // Whether a view, `here`, of what all ranks have can be the same as `full`, one of one rank. If its size follows
+  // values, one dim has as many more elements as what was viewed.
+  static bool IsSameShape(const SizedOperator& here, const SizedOperator& full) {
+    if (here.name != full.name || here.numbers != full.numbers) return false;
+    if (here.sizes[0] == full.sizes[0]) return true;
+    return AnyOf(here.types[0], &AxisType::by_value) && ViewFollowsValues(here, full, 0);
+  }
+  static bool ViewFollowsValues(const SizedOperator& here, const SizedOperator& full, size_t i) {
+    const int64_t own = CountOf(here.from);
+    const int64_t all = CountOf(full.from);
+    const std::vector<int64_t>& made = here.sizes[i];
+    const std::vector<int64_t>& made_full = full.sizes[i];
+    if (own == all || made.size() != made_full.size()) return false;
+    int64_t differ = 0;
+    for (size_t d = 0; d < made.size(); ++d) {
+      if (made[d] == made_full[d]) continue;
+      ++differ;
+      if (made[d] * all != made_full[d] * own) return false;
+    }
+    return differ == 1;
+  }
+
+  // Matmul and reshape add views as sizes happen to be, so that views are not paired: of each of what all ranks have
+  // one like it is looked for.
+  void CompareShapes() {
+    std::vector<bool> taken(full_.shapes.size(), false);
+    int64_t orders = 0;
+    for (const SizedOperator& full : full_.shapes) orders -= OrdersDims(full.name) ? 1 : 0;
+    for (const SizedOperator& here : here_.shapes) {
+      orders += OrdersDims(here.name) ? 1 : 0;
+      const auto& types = here.types[0];
+      if (!std::ranges::all_of(types, [](const AxisType& type) { return type.is_replicate() && type.local == 0; }))
+        continue;
+      size_t at = 0;
+      while (at < taken.size() && (taken[at] || !IsSameShape(here, full_.shapes[at]))) ++at;
+      if (at < taken.size()) {
+        taken[at] = true;
+        continue;
+      }
+      out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns " + TextOf(types) + " of " +
+                            ShapeText(here.sizes[0]) + ", and no such operator does so" + at_);
+      return;
+    }
+    if (orders != 0 && !loops_) {
+      out_.others.push_back("the order of dims in " + Where() + ": " + std::to_string(std::abs(orders)) +
+                            (orders > 0 ? " more" : " fewer") + " transpositions run than" + at_);
+    }
+  }
+
+  enum class Follows { kValues, kPerhaps, kSizes };
+  // What the size of a result that follows values follows, if an operator that is given sizes makes it of what all
+  // ranks have: a slice or a part of a split that is all there is follows the number of values, if it is so on both
+  // sides. The parts of split_with_sizes are the rows of each expert.
+  static Follows SizeFollows(const SizedOperator& here, const SizedOperator& full, size_t i) {
+    constexpr std::array kSlices = {"aten::slice", "aten::narrow", "aten::split"};
+    const bool slices = std::ranges::find(kSlices, here.name) != kSlices.end();
+    const bool all = std::ranges::all_of(here.types[i], &AxisType::is_replicate);
+    if (!slices || !all || here.after_number || full.after_number || here.from.size() != here.sizes[i].size() ||
+        full.from.size() != full.sizes[i].size() || here.from.size() != full.from.size())
+      return Follows::kValues;
+    Follows out = Follows::kValues;
+    for (size_t d = 0; d < here.from.size(); ++d) {
+      if (here.sizes[i][d] == full.sizes[i][d]) continue;
+      const bool whole = here.sizes[i][d] == here.from[d];
+      const bool whole_full = full.sizes[i][d] == full.from[d];
+      if (!whole && !whole_full) return Follows::kSizes;
+      if (!whole || !whole_full) out = Follows::kPerhaps;
+    }
+    return out;
+  }
+
+  // Whether another dim differs than that along which values have chosen elements of a shard.
+  static bool DiffersBesideChosen(const SizedOperator& here, const SizedOperator& full, size_t i) {
+    return std::ranges::any_of(here.types[i], [&](const AxisType& type) {
+      if (!type.is_shard() || type.chosen == nullptr || here.sizes[i].size() != full.sizes[i].size()) return false;
+      for (size_t d = 0; d < full.sizes[i].size(); ++d) {
+        if (static_cast<int>(d) != type.dim && here.sizes[i][d] != full.sizes[i][d]) return true;
+      }
+      return false;
+    });
+  }
+
   static Places Computing(const StepSizes::Run& run) {
     Places out;
     for (const SizedOperator& op : run.operators) {
@@ -440,9 +582,22 @@ class Pairing {
       // The gradient of a sum over a dim that another rank owns, expanded to no elements.
       if (place_.backward && IsEmpty(here.sizes[i]) && std::ranges::any_of(here.types[i], &AxisType::is_partial))
         continue;
-      if (AnyOf(here.types[i], &AxisType::by_value)) {
-        ++out_.by_value;
-        continue;
+      const Follows follows = place_.backward ? Follows::kValues : SizeFollows(here, full, i);
+      if (AnyOf(here.types[i], &AxisType::by_value) && follows == Follows::kValues) {
+        if (!DiffersBesideChosen(here, full, i)) {
+          ++out_.by_value;
+          continue;
+        }
+        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " returns " + TextOf(here.types[i]) +
+                              " of " + ShapeText(here.sizes[i]) + ", and " + ShapeText(full.sizes[i]) + at_ +
+                              ", and not only the dim differs whose elements values have chosen");
+        return true;
+      }
+      if (AnyOf(here.types[i], &AxisType::by_value) && follows == Follows::kPerhaps) {
+        out_.others.push_back("the sizes in " + Where() + ": " + here.name + " takes " + ShapeText(here.sizes[i]) +
+                              " of " + ShapeText(here.from) + ", whose size follows values, and " +
+                              ShapeText(full.sizes[i]) + " of " + ShapeText(full.from) + at_);
+        return true;
       }
       if (AreOfConstant(here.types[i], here.sizes[i], full.sizes[i])) {
         if (place_.backward) continue;
@@ -474,7 +629,15 @@ class Pairing {
       Blame(here, "the operator returns sizes that differ from the sizes" + at_, got, want);
       return true;
     }
-    if (here.numbers.size() != full.numbers.size()) return false;
+    // At tp=1 they may be means, of all ids.
+    if (own_bags) return false;
+    if (here.numbers.size() != full.numbers.size()) {
+      if (place_.backward || !Reorders(here.name)) return false;
+      out_.others.push_back("the numbers in " + Where() + ": " + here.name + " receives " +
+                            std::to_string(here.numbers.size()) + " of them, and " +
+                            std::to_string(full.numbers.size()) + at_);
+      return true;
+    }
     // Nothing is computed on a rank without elements of a dim that another rank owns.
     const bool elsewhere =
         !here.sizes.empty() && IsEmpty(here.sizes[0]) && std::ranges::any_of(here.types[0], [&](const AxisType& type) {
@@ -482,12 +645,12 @@ class Pairing {
         });
     if (elsewhere) return false;
     const bool in_shard =
-        TakesPlaces(here.name) && !here.numbers.empty() &&
+        TakesPlaces(here.name) && !here.numbers.empty() && !here.full_place &&
         HasOwnPlaces(here.types[0],
                      static_cast<int>(here.numbers[0] < 0 ? here.numbers[0] + static_cast<double>(here.sizes[0].size())
                                                           : here.numbers[0]));
     // Outside of all modules gradients are flattened into one buffer, whose slices begin where shards end.
-    const bool in_buffer = TakesPlaces(here.name) && place_.path.empty() && !in_shard;
+    const bool in_buffer = TakesPlaces(here.name) && place_.path.empty() && place_.backward && !in_shard;
     for (size_t i = 0; i < here.numbers.size() && !in_shard; ++i) {
       if (SameNumber(here.numbers[i], full.numbers[i])) continue;
       if (in_buffer) {
@@ -565,12 +728,16 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(std::vector<size
     if (op.backward && op.path.empty() && op.name.starts_with("aten::mul_")) return;
     Run& run = runs_[{op.path, op.backward}];
     run.value = run.value || op.counts;
+    run.number = run.number || op.name == "aten::_local_scalar_dense";
     for (const TensorType& type : op.types) {
       for (size_t index : indices) run.own_rows = run.own_rows || type[index].is(TypeKind::kOwnRows);
     }
     if (indices.empty()) NoteMade(op, run);
     SizedOperator sized;
     sized.name = PairedName(op.name);
+    const std::string plain = op.name.substr(0, op.name.find('.'));
+    const bool shapes = !op.backward && ChangesShape(sized.name.empty() ? plain : sized.name);
+    if (shapes && sized.name.empty()) sized.name = plain;
     if (sized.name.empty() || op.outputs.empty()) return;
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       sized.sizes.push_back(op.outputs[i].sizes().vec());
@@ -578,8 +745,13 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(std::vector<size
       for (size_t index : indices) along.push_back(op.types[i][index]);
     }
     sized.numbers = ComparedNumbers(sized.name, op.numbers());
+    sized.from.assign(op.from.begin(), op.from.end());
+    sized.full_place = op.full_place;
+    sized.real = op.outputs[0].is_floating_point();
     sized.after_value = run.value;
-    run.operators.push_back(std::move(sized));
+    sized.after_number = run.number;
+    if (shapes) run.shapes.push_back(sized);
+    if (!shapes || sized.name == kView) run.operators.push_back(std::move(sized));
   };
 }
 

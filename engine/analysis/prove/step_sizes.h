@@ -12,13 +12,16 @@
 // equal.
 //
 // The comparison leaves out the following, and reports it in fields of SizeDifferences:
-//   others     modules whose forward runs other operators at tp=1; numbers that may depend on a value that was read
-//              from a tensor; constants from outside of the step with other values at tp=1; constants of other sizes
-//              that are not known to be as long as a shard. Each entry makes the proof incomplete.
-//   by_value   results whose sizes depend on values (the tokens of an expert); no layout determines these sizes
+//   others     modules whose forward runs other operators at tp=1; loops of a forward that run another number of times
+//              and handle tensors that all ranks have; views of such tensors, and orders of their dims, of which there
+//              is no equal one at tp=1; numbers that may depend on a value that was read from a tensor; constants from
+//              outside of the step, or in memory that the host has filled, with other values at tp=1; constants of
+//              other sizes that are not known to be as long as a shard. Each entry makes the proof incomplete.
+//   by_value   results whose sizes depend on values (the tokens of an expert); no layout determines these sizes. A
+//              slice or a view of what all ranks have is compared with what it was made of
 //   backwards  modules whose backward runs other operators at tp=1 (the gradient of heads that only one of the two
 //              steps repeats); the sizes of a backward follow from the sizes of the forward, which were compared
-//   outside    the start of slices outside of all modules, such as slices of flattened gradients
+//   outside    the start of slices of a backward outside of all modules, such as slices of flattened gradients
 //
 // A ring (ring_attention.h) computes attention as one region, and needs no mask of all tokens. Its counterpart with one
 // rank is attention as an operator: the module has as many of these more as the ring was called, and it and the modules
@@ -26,7 +29,8 @@
 // The comparison also leaves out the following, which only Proof::assumptions mentions: results that differ between
 // ranks, and own rows; operators with a different number of scalar arguments on the mesh; operators without a
 // counterpart in modules that mask rows of other ranks; constants of more than 64 KiB or on the meta device, and later
-// writes into constants. (Operators whose results have an unknown type are unproven already.)
+// writes into constants; which of several results of an operator the program uses. (Operators whose results have an
+// unknown type are unproven already.)
 // Stage before: type_scope.h, which records a step. Stage after: Proof.
 #pragma once
 
@@ -45,9 +49,13 @@ struct SizedOperator {
   std::vector<std::vector<int64_t>> sizes;  // of the results
   std::vector<TensorType> types;            // of the results, along the axis or its two factors; none with one rank
   std::vector<double> numbers;              // the scalar arguments, in order
+  std::vector<int64_t> from;                // the sizes of the first operand
+  bool full_place = false;                  // CheckedOperator::full_place
+  bool real = false;                        // the first result has real numbers
   // Whether, earlier in this module and direction, a value was read from a tensor or the size of a result depended on
   // values.
   bool after_value = false;
+  bool after_number = false;  // the first of these two
 };
 
 class StepSizes {
@@ -72,9 +80,11 @@ class StepSizes {
   };
   struct Run {
     std::vector<SizedOperator> operators;
-    bool value = false;     // a value was read from a tensor, or the size of a result depended on values
-    bool own_rows = false;  // rows of other ranks are masked by operators that do not run at tp=1
-    int64_t rings = 0;      // calls of a ring
+    std::vector<SizedOperator> shapes;  // of a forward: operators that change the shape, or the order of dims, alone
+    bool value = false;                 // a value was read from a tensor, or the size of a result depended on values
+    bool number = false;                // a value was read from a tensor
+    bool own_rows = false;              // rows of other ranks are masked by operators that do not run at tp=1
+    int64_t rings = 0;                  // calls of a ring
     // In a step with one rank on the axis: for each operator that takes sizes (OperatorChecker::TakesSizes), the sizes
     // of the results, call by call.
     std::map<std::string, std::vector<std::vector<std::vector<int64_t>>>, std::less<>> made;

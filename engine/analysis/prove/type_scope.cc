@@ -342,6 +342,15 @@ struct TypeScope::State final : CallObserver {
     const bool stopped = std::ranges::count(proof.faults, TypeFault::Kind::kThrew, &TypeFault::kind) > 0;
     if (unsharded == nullptr || unsharded->empty() || stopped || axes.empty()) return;
     SizeDifferences differences = CompareSizes(own_sizes, *unsharded, compared_axis);
+    // What follows in a backward from operators that could not be checked may have any layout.
+    const auto unreliable = std::ranges::stable_partition(
+        differences.faults, [&](const TypeFault& fault) { return proof.unproven.empty() || !fault.backward; });
+    for (const TypeFault& fault : unreliable) {
+      differences.others.push_back("the sizes in the backward of '" + fault.path + "': " + fault.what + " returns " +
+                                   fault.got + ", and " + fault.declared +
+                                   " with one rank, but other operators could not be checked");
+    }
+    differences.faults.erase(unreliable.begin(), unreliable.end());
     // What types refuse has wrong sizes too.
     if (proof.faults.empty()) proof.faults = FoldedFaults(std::move(differences.faults));
     proof.sizes_not_compared = std::move(differences.others);

@@ -8,7 +8,8 @@
 //               several shards one after the other, as in the output of a fused projection
 //   partial     the full tensor is the sum of the ranks' tensors; `partial mean`: their mean
 //   own rows    ids for a lookup in a table that is sharded by rows, shifted to the rows of this rank: ids of rows on
-//               other ranks are not valid, and the results for these ids must be masked (NoteOwnRows)
+//               other ranks are not valid, and the results for these ids must be masked (NoteOwnRows). `map`: of the
+//               table's rows, if known
 //   routed      rows of the tokens of all ranks that belong to this rank's own experts (DeclareRouted), the
 //               weights of these experts, and what is computed from both. May be combined with replicated tensors, but
 //               not with a shard of the batch. As the gradient of a weight of these experts it is complete, as that of
@@ -168,10 +169,10 @@ AxisType TypeOfLayout(const Layout& layout, at::IntArrayRef shape, int64_t full_
 // candidate.
 // `sizes_compared`: whether the sizes of the step are compared with the sizes at tp=1. Only with this comparison are
 // the candidates tried in which a dim of size 1 is a new dim and not a shard of length 1.
-// `terms`: set only in a backward, if an operator combines the tensor with a partial tensor or if the tensor enters a
-// region. If `terms` and `sizes_compared` are set, the last candidate for a shard of length 1 (neither `floating` nor
-// `uneven`) is partial. Reason: the gradient of a tensor that was expanded along the sharded dim is a sum over that
-// dim, and for length 1 the backward runs no operator for the sum.
+// `terms`: set only in a backward, if an operator combines the tensor with a partial tensor or expands it, or if the
+// tensor enters a region. If `terms` and `sizes_compared` are set, the last candidate for a shard of length 1 (neither
+// `floating` nor `uneven`) is partial. Reason: the gradient of a tensor that was expanded along the sharded dim is a
+// sum over that dim, and for length 1 the backward runs no operator for the sum.
 bool MoveToNextReading(AxisType& type, at::IntArrayRef sizes, bool sizes_compared, bool terms);
 
 }  // namespace moonshard

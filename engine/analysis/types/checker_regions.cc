@@ -61,6 +61,12 @@ bool AgreesOfOwner(const AxisType& type, const Layout& layout, const at::Tensor&
   return type.owner == rank || tensor.size(dim) == 0;
 }
 
+// Whether values that differ between the ranks of tp or cp are declared terms of a sum: such are what each rank
+// computes of its own rows on the data-parallel axes, and nothing tells of others what they are.
+bool IsOfNoSum(const AxisType& type, const Layout& layout, const CheckedAxis& axis) {
+  return layout.kind == LayoutKind::kPartial && type.is(TypeKind::kVarying) && type.owner < 0 && !IsDataAxis(axis.axis);
+}
+
 // Whether a region leaves a shard where it was: `made`, of type `after` and layout `layout`, is the same shard of a dim
 // as its input.
 // The local size alone does not tell which elements that is: rank 0 of 13 on two ranks has 7, as it has of 14.
@@ -167,6 +173,17 @@ bool OperatorChecker::Agrees(const AxisType& type, const Layout& layout, const a
   return *declared.map == *type.map;
 }
 
+bool OperatorChecker::IsFullConstant(const AxisType& type, const Layout& layout, const at::Tensor& tensor, size_t index,
+                                     bool moves) const {
+  if (!made_alone_ || static_cast<int>(index) != made_axis_ || path_.Here().backward) return false;
+  if (!layout.is_shard() || layout.owner >= 0 || !type.is_replicate() || type.outside || type.zero) return false;
+  const int64_t dim = layout.dim < 0 ? layout.dim + tensor.dim() : layout.dim;
+  if (dim < 0 || dim >= tensor.dim() || !type.uniform_along(dim) || type.local_along(dim)) return false;
+  const CheckedAxis& axis = axes_[index];
+  return (moves || tensor.size(dim) > 1) &&
+         !TypeOfLayout(layout, tensor.sizes(), tensor.size(dim), axis.ranks, axis.rank).is_whole();
+}
+
 // Of tokens in zigzag that another axis has sharded again, equal parts of each rank's: with 8 tokens on cp=2 and tp=2,
 // tp rank 1 holds the last half of 0, 1, 6, 7 and of 2, 3, 4, 5, so that its ranks of cp hold the tokens 6, 7 and 4, 5,
 // which is neither of the two layouts of four tokens. On two factors of cp the inner one shards them between these two.
@@ -245,6 +262,16 @@ void OperatorChecker::AnchorAlong(const at::Tensor& tensor, size_t index, const 
     agrees = Agrees(here, layout, tensor, checked, full_size, /*backward=*/false, nested);
   }
   if (!agrees) here = guessed;
+  if (IsFullConstant(here, layout, tensor, index, !idle)) {
+    NoteUnproven(
+        what + " is declared " + declared_text +
+        ", and its elements are equal, as many as at tp=1 or in a number of which it is not known that a shard "
+        "has as many");
+  }
+  if (IsOfNoSum(here, layout, checked)) {
+    NoteUnproven(what + " is declared " + declared_text +
+                 ", and it is not known that the values, which differ between ranks, are terms of a sum");
+  }
   // What is known of it is more than the declared layout tells.
   if (!agrees && IsUnevenNested(type, index, layout, tensor.dim())) {
     return NoteUnproven(what + " is declared " + declared_text +
@@ -394,11 +421,23 @@ void OperatorChecker::CheckRegionInput(const RegionInfo& region, const at::Tenso
   const auto agrees = [&](const AxisType& type) {
     return Agrees(type, layout, tensor, axis, -1, place.backward, nested);
   };
+  if (IsFullConstant(here, layout, tensor, index, /*moves=*/true)) {
+    NoteUnproven(std::string(region.name) +
+                 " of equal elements, in a number of which it is not known that a shard has as many");
+  }
+  if (IsOfNoSum(here, layout, axis)) {
+    NoteUnproven(std::string(region.name) +
+                 " of values that differ between ranks, and it is not known that they are terms of a sum");
+  }
   AxisType reading = here;
   while (!agrees(reading)) {
     if (!MoveToNextReading(reading, tensor.sizes(), sizes_compared_.contains(axis.axis), place.backward)) break;
   }
   if (agrees(reading)) return;
+  // Of a dim of one element no sum has run, so that it is not known whether it is a term.
+  if (place.backward && here.is_replicate() && here.local != 0 && layout.kind == LayoutKind::kPartial) {
+    return NoteUnproven(std::string(region.name) + " of the gradient of a constant that is as long as a shard");
+  }
   if (IsUnevenNested(all, index, layout, tensor.dim())) {
     return NoteUnproven(std::string(region.name) + ": the shards of " + ToString(axis.axis) +
                         " are of other lengths, and another axis shards the dim too");
@@ -789,7 +828,9 @@ void OperatorChecker::OwnRows(const at::Tensor& ids, const at::Tensor& table) {
   const TensorType rows = Get(table);
   TensorType type = Get(ids);
   for (size_t axis = 0; axis < axes_.size(); ++axis) {
-    if (rows[axis].is_shard() && rows[axis].dim == 0) type[axis] = AxisType::Of(TypeKind::kOwnRows);
+    if (!rows[axis].is_shard() || rows[axis].dim != 0) continue;
+    type[axis] = AxisType::Of(TypeKind::kOwnRows);
+    type[axis].map = rows[axis].map;
   }
   SetType(ids, std::move(type));
 }

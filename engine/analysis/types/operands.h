@@ -34,7 +34,8 @@ struct Operand {
   const void* tensor = nullptr;  // identity
   std::optional<double> number;  // identifies the value (CheckedOperator::numbers)
   int64_t version = 0;
-  int64_t split = 0;  // SplitOf
+  int64_t split = 0;     // SplitOf
+  bool of_host = false;  // IsHostMemory
   at::ScalarType dtype = at::ScalarType::Undefined;
 
   bool is_mask() const { return dtype == at::kBool || dtype == at::kByte; }

@@ -142,18 +142,26 @@ bool HasOrigin(const AxisType& type) {
 
 // The dims of a tensor of sizes `own` that are shards of those with one rank; 0 if a dim has another size that is not
 // that of a shard. Shards of other lengths are not told from one element more or less than a shard has, so that they
-// count only for `rank` >= 0, which has that of torch.chunk.
-uint64_t LocalDims(at::IntArrayRef own, at::IntArrayRef full, int64_t ranks, int64_t rank = -1) {
+// count only if this rank has such a shard of a dim of that size (`lengths`), or for `rank` >= 0, which has that of
+// torch.chunk.
+uint64_t LocalDims(at::IntArrayRef own, at::IntArrayRef full, int64_t ranks,
+                   const std::set<std::pair<int64_t, int64_t>>& lengths, int64_t rank = -1) {
   if (own.size() != full.size()) return 0;
   uint64_t local = 0;
   for (size_t d = 0; d < std::min<size_t>(full.size(), 64); ++d) {
     if (own[d] == full[d]) continue;
     const int64_t chunk = (full[d] + ranks - 1) / ranks;
     const bool is_chunk = rank >= 0 && own[d] == std::clamp<int64_t>(full[d] - rank * chunk, 0, chunk);
-    if (own[d] * ranks != full[d] && !is_chunk) return 0;
+    if (own[d] * ranks != full[d] && !is_chunk && !lengths.contains({own[d], full[d]})) return 0;
     local |= uint64_t{1} << d;
   }
   return local;
+}
+
+// Whether an operator gives the elements of its operand other dims, in the same order.
+bool ChangesDims(std::string_view base) {
+  constexpr std::array<std::string_view, 5> kNames = {"view", "_unsafe_view", "reshape", "_reshape_alias", "squeeze"};
+  return std::ranges::find(kNames, base) != kNames.end();
 }
 
 // Takes operands of equal elements that are as long as a shard for that shard, of whichever indices: all of them have
@@ -204,10 +212,12 @@ struct OperatorChecker::Call {
   }
   std::vector<double> Numbers() const {
     std::vector<double> out;
+    const bool box = schema.name() == "aten::as_strided";
     for (size_t a = 0; a < arguments.size(); ++a) {
       // A factory's "end" is a number (arange), a slice's a size.
       const c10::Argument& argument = schema.arguments()[a];
-      if (argument.type()->kind() == c10::TypeKind::NumberType || !IsSizeOrKind(argument.name())) {
+      const bool place = box && (argument.name() == "stride" || argument.name() == "storage_offset");
+      if (place || argument.type()->kind() == c10::TypeKind::NumberType || !IsSizeOrKind(argument.name())) {
         AddNumbers(arguments[a], out);
       }
       for (const Operand& operand : operands) {
@@ -215,6 +225,20 @@ struct OperatorChecker::Call {
       }
     }
     return out;
+  }
+  bool is_slice() const { return schema.name() == "aten::slice" && !operands.empty() && !outputs.empty(); }
+  // dim, begin and step of a slice, counted from 0.
+  std::array<int64_t, 3> Slice() const {
+    const auto given = [&](size_t a, int64_t otherwise) {
+      if (a >= arguments.size() || arguments[a].isNone()) return otherwise;
+      const c10::IValue& value = arguments[a];
+      return value.isSymInt() ? value.toSymInt().guard_int(__FILE__, __LINE__) : value.toInt();
+    };
+    const auto dims = static_cast<int64_t>(operands[0].sizes.size());
+    const int64_t dim = given(1, 0) < 0 ? given(1, 0) + dims : given(1, 0);
+    const int64_t size = operands[0].sizes[static_cast<size_t>(dim)];
+    const int64_t begin = given(2, 0) < 0 ? given(2, 0) + size : given(2, 0);
+    return {dim, std::clamp<int64_t>(begin, 0, size), given(4, 1)};
   }
   // "aten::add(partial, replicate)"; with sizes "aten::add(partial [2,3], replicate [3])".
   std::string Signature(const std::string& name, size_t axis, bool sizes = false) const {
@@ -250,28 +274,13 @@ void OperatorChecker::CompareMade(MeshAxis axis, MadeAlone made) {
 }
 
 bool OperatorChecker::TakesSizes(std::string_view base) {
-  constexpr std::array<std::string_view, 22> kNames = {"ones",
-                                                       "zeros",
-                                                       "full",
-                                                       "empty",
-                                                       "empty_strided",
-                                                       "new_ones",
-                                                       "new_zeros",
-                                                       "new_full",
-                                                       "new_empty",
-                                                       "slice",
-                                                       "narrow",
-                                                       "expand",
-                                                       "new_empty_strided",
-                                                       "view",
-                                                       "_unsafe_view",
-                                                       "reshape",
-                                                       "_reshape_alias",
-                                                       "split",
-                                                       "split_with_sizes",
-                                                       "repeat",
-                                                       "select_backward",
-                                                       "slice_backward"};
+  constexpr std::array<std::string_view, 23> kNames = {
+      "ones",     "convolution",       "zeros",         "full",
+      "empty",    "empty_strided",     "new_ones",      "new_zeros",
+      "new_full", "new_empty",         "slice",         "narrow",
+      "expand",   "new_empty_strided", "view",          "_unsafe_view",
+      "reshape",  "_reshape_alias",    "split",         "split_with_sizes",
+      "repeat",   "select_backward",   "slice_backward"};
   return std::ranges::find(kNames, base) != kNames.end();
 }
 
@@ -349,7 +358,8 @@ void OperatorChecker::NoteHostTensor(const at::Tensor& tensor, TensorType& type)
   if (!made_alone_ || made_axis_ < 0) return;
   const auto* const alone = made_alone_(place.path, place.backward, kHostTensor);
   if (alone == nullptr) return;
-  const uint64_t local = LocalDims(tensor.sizes(), alone->front(), axes_[static_cast<size_t>(made_axis_)].ranks);
+  const uint64_t local =
+      LocalDims(tensor.sizes(), alone->front(), axes_[static_cast<size_t>(made_axis_)].ranks, shard_lengths_);
   if (local == 0) return;
   AxisType& here = type[static_cast<size_t>(made_axis_)];
   here = AxisType::Uniform(tensor.dim());
@@ -456,7 +466,12 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
         }
         if (operand.type != nullptr) operand.kept = tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr();
       }
-      if (observer_ && (assumed || tensor.unsafeGetTensorImpl()->is_wrapped_number()))
+      const c10::AliasInfo* const alias = call.schema.arguments()[a].alias_info();
+      const bool in_place = entry.writes && a == 0 && !entry.overwrites && !entry.into_places && !entry.random;
+      operand.of_host = IsHostMemory(tensor);
+      const bool reads_host_memory = operand.of_host && (alias == nullptr || !alias->isWrite() || in_place) &&
+                                     !entry.views && !entry.reads_sizes && !entry.copies;
+      if (observer_ && (assumed || reads_host_memory || tensor.unsafeGetTensorImpl()->is_wrapped_number()))
         operand.number = NumberIn(tensor);
       operand.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
       if (entry.strided) operand.strides.assign(tensor.strides().begin(), tensor.strides().end());
@@ -515,6 +530,7 @@ void OperatorChecker::JudgeBase(const Base& base, const Call& call) const {
     if (type.back().is(TypeKind::kUnproven)) return;
   }
   SetType(base.tensor, std::move(type), base.version, /*rises=*/true);
+  SetHostMemory(base.tensor, false);
 }
 
 void OperatorChecker::RenewView(const at::Tensor& view) const {
@@ -526,6 +542,7 @@ void OperatorChecker::RenewView(const at::Tensor& view) const {
     if (type.back().is(TypeKind::kUnproven)) return;
   }
   SetType(view, std::move(type));
+  SetHostMemory(view, IsHostMemory(base->tensor));
 }
 
 // Chunks of unsafe_split are no views of what was split, and autograd leaves it to the program not to use that again.
@@ -587,13 +604,51 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
     }
     if (leaves_.contains(output.unsafeGetTensorImpl())) continue;
     SetType(output, call.types[i], version, rises);
+    SetHostMemory(output, KeepsHostMemory(entry, call));
     if (of != nullptr || entry.splits_apart) SetSplit(output, entry.splits_apart ? splits_ : of->split);
   }
   NoteSplits(entry, call);
   if (!observer_) return;
+  const std::optional<int64_t> begin = FullBegin(entry, call);
+  const auto numbers = [&call, begin] {
+    if (!call.is_slice()) return call.Numbers();
+    const auto [dim, here, step] = call.Slice();
+    return std::vector<double>{static_cast<double>(dim), static_cast<double>(begin.value_or(here)),
+                               static_cast<double>(step)};
+  };
   observer_({call.place.path, call.place.backward, entry.name, computes,
-             entry.counts || entry.base == "_local_scalar_dense", call.outputs, call.types,
-             [&call] { return call.Numbers(); }});
+             entry.counts || entry.base == "_local_scalar_dense", call.outputs, call.types, numbers,
+             call.operands.empty() ? at::IntArrayRef() : at::IntArrayRef(call.operands[0].sizes), begin.has_value()});
+}
+
+bool OperatorChecker::KeepsHostMemory(const Entry& entry, const Call& call) {
+  if (entry.unwritten) return true;
+  if (call.operands.empty()) return false;
+  if (entry.overwrites) return entry.copies && call.operands.back().of_host;
+  return call.operands.front().of_host && (entry.views || (entry.copies && !entry.writes));
+}
+
+// The rule has seen to it that the elements are an interval of the full dim, or every `step`th one of it.
+std::optional<int64_t> OperatorChecker::FullBegin(const Entry& entry, const Call& call) const {
+  if (made_axis_ < 0 || call.place.backward || !entry.views || !call.is_slice()) return std::nullopt;
+  const AxisType& type = call.TypeOn(0, static_cast<size_t>(made_axis_));
+  const auto [dim, begin, step] = call.Slice();
+  if (!type.is_shard() || type.dim != dim || type.map == nullptr) return std::nullopt;
+  const int64_t size = call.operands[0].sizes[static_cast<size_t>(dim)];
+  if (size == 0 || type.map->length(axes_[static_cast<size_t>(made_axis_)].rank) != size) return std::nullopt;
+  if (step != 1) return begin;
+  if (call.products[0].sizes[static_cast<size_t>(dim)] == size) return 0;
+  std::optional<int64_t> first;
+  for (int64_t rank = 0; rank < type.map->ranks(); ++rank) {
+    int64_t place = begin;
+    const std::vector<Interval>& held = type.map->of(rank);
+    size_t i = 0;
+    for (; i < held.size() && place >= held[i].length; ++i) place -= held[i].length;
+    if (i == held.size()) return std::nullopt;
+    const int64_t index = held[i].begin + place;
+    first = std::min(first.value_or(index), index);
+  }
+  return first;
 }
 
 namespace {
@@ -736,9 +791,50 @@ void OperatorChecker::SetLocal(const Entry& entry, const Call& call, size_t axis
   if (i >= call.alone->size() || (*call.alone)[i].size() != call.products[i].sizes.size()) return;
   // The gradient of a sum is as long as what was summed.
   const int64_t rank = entry.base == "expand" && call.place.backward ? axes_[axis].rank : -1;
-  const uint64_t local = LocalDims(call.products[i].sizes, (*call.alone)[i], axes_[axis].ranks, rank);
+  const uint64_t local = LocalDims(call.products[i].sizes, (*call.alone)[i], axes_[axis].ranks, shard_lengths_, rank);
   if (entry.views && local == 0) return;
   type.local = local & type.uniform;
+}
+
+void OperatorChecker::NoteShard(const AxisType& type, size_t axis) {
+  if (!type.is_shard() || type.map == nullptr || type.map->ranks() != axes_[axis].ranks) return;
+  has_owners_ = has_owners_ || (axes_[axis].axis == MeshAxis::kTp && type.map->owned());
+  const int64_t own = type.map->length(axes_[axis].rank);
+  if (static_cast<int>(axis) == made_axis_ && own != type.map->size()) shard_lengths_.emplace(own, type.map->size());
+}
+
+// A gradient that is expanded has the sizes of what the forward summed, and memory that the host fills is in no other
+// operator's sizes: neither is compared with the step at one rank anywhere else.
+bool OperatorChecker::HasUnknownLength(const Entry& entry, const Call& call, size_t axis, size_t i,
+                                       const AxisType& type) const {
+  const bool expands = call.place.backward && entry.base == "expand";
+  const bool of_host = !call.place.backward && entry.unwritten;
+  if (!(expands || of_host) || call.alone == nullptr || static_cast<int>(axis) != made_axis_) return false;
+  if (!type.is_replicate() || type.zero || type.by_value || i >= call.alone->size()) return false;
+  const std::vector<int64_t>& full = (*call.alone)[i];
+  const auto& own = call.products[i].sizes;
+  if (own.size() != full.size()) return of_host;
+  for (size_t d = 0; d < own.size(); ++d) {
+    const auto dim = static_cast<int64_t>(d);
+    if (own[d] != full[d] && !type.local_along(dim) && (of_host || type.uniform_along(dim))) return true;
+  }
+  return false;
+}
+
+// The sum over a dim of one element is left out, and a view takes the dim away: with one rank the sum runs, and adds up
+// what each rank has one of.
+bool OperatorChecker::DropsLocalDim(const Entry& entry, c10::ArrayRef<AxisType> types, const AxisType& type) {
+  return ChangesDims(entry.base) && !types.empty() && types[0].is_replicate() && types[0].local != 0 &&
+         !types[0].zero && type.is_replicate() && type.local == 0;
+}
+
+// A transposed convolution without groups may be that of the one group which the rank has.
+bool OperatorChecker::IsNoTerm(const Call& call, size_t axis, size_t i, const AxisType& type) const {
+  if (call.place.backward || !type.is_partial() || call.alone == nullptr || static_cast<int>(axis) != made_axis_)
+    return false;
+  const auto& sizes = call.products[i].sizes;
+  return i < call.alone->size() && call.schema.name() == "aten::convolution" &&
+         at::IntArrayRef((*call.alone)[i]) != at::IntArrayRef(sizes);
 }
 
 // The gradient of values that are as long as a shard and equal along it (a parameter times ones_like of the shard),
@@ -752,8 +848,15 @@ bool OperatorChecker::IsOfOneRank(const Entry& entry, const Call& call, size_t a
     const std::shared_ptr<torch::autograd::Node> node = torch::autograd::get_current_node();
     return node != nullptr && node->name().starts_with("MeanBackward");
   }
+  // Elements at indices are added to zeros that are as long as the shard.
+  if (entry.base == "index_add" || entry.base == "index_put" || entry.base == "_index_put_impl" ||
+      entry.base == "scatter_add") {
+    const AxisType& zeros = call.TypeOn(0, axis);
+    return zeros.is_replicate() && (zeros.local & ~type.local) != 0;
+  }
   if (!entry.puts_back || call.alone == nullptr || i >= call.alone->size()) return false;
-  return (LocalDims(call.products[i].sizes, (*call.alone)[i], axes_[axis].ranks) & ~type.uniform) != 0;
+  const uint64_t local = LocalDims(call.products[i].sizes, (*call.alone)[i], axes_[axis].ranks, shard_lengths_);
+  return (local & ~type.uniform) != 0;
 }
 
 // Gradients are often equal along a dim: a sum over it gives each element the same one. The rules of elementwise
@@ -771,7 +874,11 @@ std::optional<AxisTypes> OperatorChecker::WithShards(const Call& call, std::span
   if (!local || (!judged->unproven().empty() && !lacks)) return made;
   if (!refused && !lacks && std::ranges::none_of(made, lost)) return made;
   const c10::SmallVector<AxisType, 6> given(types.begin(), types.end());
-  if (!TakeAsShards(call.operands, types)) return made;
+  if (!TakeAsShards(call.operands, types)) {
+    const bool values = std::ranges::any_of(types, [](const AxisType& type) { return type.local != 0 && !type.zero; });
+    if (refused || lacks || !values) return made;
+    return std::nullopt;
+  }
   AxisTypes of_shards = apply();
   if (judged->fault().empty() && judged->unproven().empty()) return of_shards;
   std::ranges::copy(given, types.begin());
@@ -821,6 +928,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     faulty = faulty || types.back().is(TypeKind::kFaulty);
     unproven = unproven || types.back().is(TypeKind::kUnproven);
     untyped = untyped || call.operands[i].type == nullptr;
+    NoteShard(types.back(), axis);
   }
   const auto fill = [&](TypeKind kind) {
     for (TensorType& type : call.types) type[axis] = AxisType::Of(kind);
@@ -876,7 +984,8 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   if (!judged->fault().empty()) {
     bool moved = false;
     const bool compared = sizes_compared_.contains(axes_[axis].axis);
-    const bool terms = call.place.backward && std::ranges::any_of(types, &AxisType::is_partial);
+    const bool terms =
+        call.place.backward && (entry.base == "expand" || std::ranges::any_of(types, &AxisType::is_partial));
     for (size_t i = 0; i < types.size() && !judged->fault().empty(); ++i) {
       const AxisType guessed = types[i];
       const at::IntArrayRef sizes = call.operands[i].sizes;
@@ -962,9 +1071,27 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     type.by_value = by_value;
     if (!entry.keeps_copies) type.copies = 0;
     SetLocal(entry, call, axis, i, type);
+    if (DropsLocalDim(entry, types, type)) {
+      if (!call.place.backward) {
+        NoteUnproven(entry.name + ": a constant as long as a shard of one element loses the dim");
+        return fill(TypeKind::kUnproven);
+      }
+      type = AxisType::Partial();
+    }
+    if (HasUnknownLength(entry, call, axis, i, type)) {
+      NoteUnproven(entry.name + (call.place.backward
+                                     ? ": a gradient of equal elements has another length than at tp=1, which is that "
+                                       "of no shard"
+                                     : ": memory has other sizes than at tp=1, which are those of no shard"));
+      return fill(TypeKind::kUnproven);
+    }
     // A sum over both would be one of as many terms as the square of the ranks.
     if (std::popcount(type.local) > 1) {
       NoteUnproven(entry.name + ": a constant is as long as a shard along two dims");
+      return fill(TypeKind::kUnproven);
+    }
+    if (IsNoTerm(call, axis, i, type)) {
+      NoteUnproven(entry.name + ": what the ranks have to add up has other sizes than at tp=1");
       return fill(TypeKind::kUnproven);
     }
     if (IsOfOneRank(entry, call, axis, i, type)) {
@@ -978,7 +1105,8 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     // Where an operator writes into places of it, the rest stays as it was.
     const bool written =
         entry.into_places && !entry.overwrites && type.local != 0 && !types.empty() && types[0].unwritten;
-    type.unwritten = written || (type.unwritten && (entry.views || entry.unwritten));
+    const bool copied = entry.copies && !types.empty() && call.TypeOn(types.size() - 1, axis).unwritten;
+    type.unwritten = written || copied || (type.unwritten && (entry.views || entry.unwritten));
     if (type.is_replicate() && !type.zero) type.map = nullptr;
     if (!type.is_shard()) type.chosen = nullptr;
     if (type.chosen != nullptr) {

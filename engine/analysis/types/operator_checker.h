@@ -68,8 +68,13 @@ struct CheckedOperator {
   c10::ArrayRef<TensorType> types;  // parallel to `outputs`
   // Returns the numbers among the arguments, in the order of the arguments: scalars that are not sizes or dtypes;
   // scalars that were wrapped into a tensor (x / 3); and a number for each CPU tensor that was created outside of the
-  // step, which is the value of a tensor of one element, or a hash of the values of a tensor of up to 64 KiB.
+  // step, or whose memory the host may have filled, which is the value of a tensor of one element, or a hash of the
+  // values of a tensor of up to 64 KiB. Of a slice: dim, begin and step, counted from 0; see `full_place`.
   std::function<std::vector<double>()> numbers;
+  at::IntArrayRef from = {};  // the sizes of the first tensor operand; empty if there is none
+  // Of a slice of a forward along a dim that the compared axis shards (CompareMade): whether the begin among the
+  // numbers is that of the full dim.
+  bool full_place = false;
 };
 
 class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
@@ -111,7 +116,8 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
 
   void BelieveKnowledge() { believes_knowledge_ = true; }
   const std::vector<TypeFault>& untrue() const { return untrue_; }
-  // Whether a result had AxisType::owner: what the other ranks compute shows there alone (of_owner.h).
+  // Whether a result had AxisType::owner, or one rank of tp has all of a sharded dim: what the other ranks compute
+  // shows there alone (of_owner.h).
   bool has_owners() const { return has_owners_; }
   // Call before the step with the axes along which the sizes of the step are compared, after it, with the sizes that it
   // has with one rank on the axis.
@@ -130,7 +136,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   using HostTensorObserver = std::function<void(const std::string& path, bool backward, at::IntArrayRef sizes)>;
   void ObserveHostTensors(HostTensorObserver observer) { host_tensor_observer_ = std::move(observer); }
   // Whether an operator, by its name without overload and namespace ("ones"), gives its result sizes that are among its
-  // arguments.
+  // arguments, or that follow them (the groups of a convolution).
   static bool TakesSizes(std::string_view base);
   void Observe(std::function<void(const CheckedOperator&)> observer) { observer_ = std::move(observer); }
 
@@ -251,6 +257,20 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Sets the dims of result `i` that are as long as a shard.
   bool IsRepeatedLocally(const Entry& entry, const Call& call, size_t axis, size_t i, const AxisType& type) const;
   void SetLocal(const Entry& entry, const Call& call, size_t axis, size_t i, AxisType& type) const;
+  // Whether the host may have filled the memory of an operator's results, and no operator has written into it.
+  static bool KeepsHostMemory(const Entry& entry, const Call& call);
+  // Of a slice along a sharded dim, the begin in the full dim of what all ranks take; nullopt: it is not known.
+  std::optional<int64_t> FullBegin(const Entry& entry, const Call& call) const;
+  // Notes the length that this rank has of a sharded dim, and whether one rank has all of it.
+  void NoteShard(const AxisType& type, size_t axis);
+  // Whether a dim of result `i`, a gradient of equal elements or memory that the host may fill, has another size than
+  // with one rank, and is not known to be as long as a shard.
+  bool HasUnknownLength(const Entry& entry, const Call& call, size_t axis, size_t i, const AxisType& type) const;
+  // Whether the operator takes away the dim along which its operand, of the first of `types`, is as long as a shard of
+  // one element. `type`: of its result.
+  static bool DropsLocalDim(const Entry& entry, c10::ArrayRef<AxisType> types, const AxisType& type);
+  // Whether result `i` of a convolution is typed as terms of a sum, and has other sizes with one rank.
+  bool IsNoTerm(const Call& call, size_t axis, size_t i, const AxisType& type) const;
   // Whether result `i`, the gradient of a constant that is as long as a shard, is no gradient of a shard.
   bool IsOfOneRank(const Entry& entry, const Call& call, size_t axis, size_t i, const AxisType& type) const;
   // Returns a message if a replicated tensor that requires a gradient is combined with tensors that differ between
@@ -273,6 +293,10 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // map of `type`. `nested`: the map that `layout` gives the dim if another axis shards it too; null: as without one.
   bool Agrees(const AxisType& type, const Layout& layout, const at::Tensor& tensor, const CheckedAxis& axis,
               int64_t full_size, bool backward, const IndexMapPtr& nested = nullptr) const;
+  // Whether `type`, of `tensor`, is a constant of equal elements along the dim that `layout` shards, which is not known
+  // to be as long as a shard. `moves`: whether the tensor is redistributed; else one element stands for any number.
+  bool IsFullConstant(const AxisType& type, const Layout& layout, const at::Tensor& tensor, size_t index,
+                      bool moves) const;
   // Returns the map along axis `index` of a dim that this axis shards in zigzag and other axes after it, by the other
   // types of the tensor; null if no other axis shards the dim, or if its shards are not of one length.
   IndexMapPtr NestedZigzag(const TensorType& type, size_t index) const;
@@ -305,6 +329,8 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   int made_axis_ = -1;  // the axis along which `made_alone_` has one rank
   MadeAlone made_alone_;
   HostTensorObserver host_tensor_observer_;
+  // Along made_axis_: the lengths of shards on this rank, each with the size of the full dim, if these differ.
+  std::set<std::pair<int64_t, int64_t>> shard_lengths_;
   bool one_element_ = false;  // the sharded dim of shards of one element was
   bool has_owners_ = false;
   // ambiguous for an operator

@@ -20,12 +20,14 @@ namespace moonshard {
 namespace {
 
 struct TypeMeta final : public c10::BackendMeta {
-  TypeMeta(TensorType&& t, int64_t v, bool r, int64_t s) : type(std::move(t)), version(v), rises(r), split(s) {}
+  TypeMeta(TensorType&& t, int64_t v, bool r, int64_t s, bool h)
+      : type(std::move(t)), version(v), rises(r), split(s), of_host(h) {}
 
   TensorType type;
   int64_t version;
   bool rises;
   int64_t split;
+  bool of_host;
 };
 
 // The class is final, so that comparing it is enough; a dynamic_cast searches the bases.
@@ -42,7 +44,7 @@ int64_t VersionOf(const at::Tensor& tensor) {
 
 void SetType(const at::Tensor& tensor, TensorType type, int64_t version, bool rises) {
   tensor.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<TypeMeta>(
-      std::move(type), version < 0 ? VersionOf(tensor) : version, rises, SplitOf(tensor)));
+      std::move(type), version < 0 ? VersionOf(tensor) : version, rises, SplitOf(tensor), IsHostMemory(tensor)));
 }
 
 void SetSplit(const at::Tensor& tensor, int64_t split) {
@@ -52,6 +54,15 @@ void SetSplit(const at::Tensor& tensor, int64_t split) {
 int64_t SplitOf(const at::Tensor& tensor) {
   const TypeMeta* const meta = MetaOf(tensor);
   return meta == nullptr ? 0 : meta->split;
+}
+
+void SetHostMemory(const at::Tensor& tensor, bool of_host) {
+  if (TypeMeta* const meta = MetaOf(tensor)) meta->of_host = of_host;
+}
+
+bool IsHostMemory(const at::Tensor& tensor) {
+  const TypeMeta* const meta = MetaOf(tensor);
+  return meta != nullptr && meta->of_host;
 }
 
 const TensorType* TypeOf(const at::Tensor& tensor) {

@@ -25,6 +25,11 @@ const TensorType* TypeOf(const at::Tensor& tensor);
 void SetSplit(const at::Tensor& tensor, int64_t split);
 int64_t SplitOf(const at::Tensor& tensor);
 
+// Whether the host may have filled the memory of `tensor`: no operator has, since it was allocated. SetType keeps it.
+// Call SetHostMemory after SetType; without axes a tensor has no AxisType::unwritten.
+void SetHostMemory(const at::Tensor& tensor, bool of_host);
+bool IsHostMemory(const at::Tensor& tensor);
+
 // The tensor's version counter; 0 for tensors of inference mode, which have no counter.
 int64_t VersionOf(const at::Tensor& tensor);
 

@@ -72,6 +72,9 @@ AxisType Grouped(Operands& o, const AxisType& x, const AxisType& weight) {
   AxisType of_input = x;
   AxisType of_output = weight;
   of_output.dim = kChannels;
+  const bool known = x.map != nullptr && weight.map != nullptr;
+  if (!known && (from > 1 || to > 1) && !o.backward() && !x.of_gradient && !weight.of_gradient)
+    return o.Unproven("it is not known which channels each rank holds, and so which are in a group");
   if (x.map != nullptr) of_input.map = x.map->Opened(1, from);
   if (weight.map != nullptr) of_output.map = weight.map->Opened(1, to);
   if (!MeetMaps(o, of_input, of_output)) {

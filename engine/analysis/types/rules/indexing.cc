@@ -97,7 +97,12 @@ AxisTypes Embedding(Operands& o) {
                       o.Fault("a partial table is looked up with ids that differ between ranks; reduce the table first",
                               SuggestedFix::kMakeSum)}};
   if (table.is_shard() && table.dim == 0) {
-    if (ids.is(TypeKind::kOwnRows)) return {AxisType::Of(TypeKind::kVarying)};
+    if (ids.is(TypeKind::kOwnRows)) {
+      if (ids.map == nullptr || table.map == nullptr || *ids.map == *table.map)
+        return {AxisType::Of(TypeKind::kVarying)};
+      return {o.Fault(Phrase("ids were shifted to the rows of another table: to ", ids) + ", where " +
+                      ids.map->ToString() + "; in this table " + table.map->ToString())};
+    }
     return {
         o.Fault("global ids are used on a local shard of the table; shift the ids and mask the rows of other ranks")};
   }
@@ -651,7 +656,12 @@ AxisTypes Gather(Operands& o) {
     return {o.Fault("sharded indices are used on a replicated tensor; each rank needs its shard of the tensor",
                     SuggestedFix::kTakeShard)};
   }
-  return {OfNewValues(places)};
+  AxisType result = OfNewValues(places);
+  if (!x.is_replicate() || !places.is_replicate()) return {result};
+  const uint64_t along = dim < 64 ? uint64_t{1} << dim : 0;
+  result.uniform = x.uniform & places.uniform & ~along;
+  result.local = (x.local | places.local) & result.uniform;
+  return {result};
 }
 
 // (x, dim, indices, source or value): into x along dim.

@@ -123,6 +123,8 @@ AxisType OfGroups(Operands& o, const AxisType& x, int64_t groups, int64_t channe
   if (!x.is_shard() || x.dim != kChannelDim) return OfNewValues(x);
   const int64_t of_group = groups == 0 ? 1 : channels / groups;
   AxisType result = OfNewValues(x);
+  if (x.map == nullptr && of_group > 1 && !o.backward() && !x.of_gradient)
+    return o.Unproven("it is not known which channels each rank holds, and so which are in a group");
   if (x.map != nullptr) {
     result.map = x.map->Opened(1, of_group);
     if (result.map == nullptr)

@@ -183,7 +183,8 @@ AxisTypes SoftmaxBackward(Operands& o) {
         o.Fault("the backward of a nonlinear operator uses a saved tensor that is partial; reduce this tensor first",
                 SuggestedFix::kMakeSum)};
   AxisType result = Meet(o, AllOperands(o), o.made_dims(), Dependence::kMultilinear);
-  result.uniform = 0;
+  if (dim < 64) result.uniform &= ~(uint64_t{1} << dim);
+  result.local &= result.uniform;
   return {result};
 }
 
@@ -202,6 +203,8 @@ AxisTypes Order(Operands& o) {
 AxisTypes ReadNumber(Operands& o) {
   for (size_t i = 0; i < o.size(); ++i) {
     if (!o.type(i).is_replicate()) {
+      // Autograd's own backwards choose by it between ways to compute the same.
+      if (o.backward()) return {o.Unproven("a number is read from a gradient that differs between ranks")};
       return {o.Fault(Phrase("a number is read from a tensor that differs between ranks: the tensor is ", o.type(i)))};
     }
   }

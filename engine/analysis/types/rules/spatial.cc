@@ -61,6 +61,8 @@ AxisTypes PixelShuffle(Operands& o) {
   if (result.lead != 1 || result.floating) return {o.Unproven("no rule for shuffled channels that a view has made")};
   const int64_t factor = o.Int(1) * o.Int(1);
   const bool joins = o.name() == "pixel_shuffle";
+  if (joins && result.map == nullptr && !o.backward() && !result.of_gradient)
+    return {o.Unproven("it is not known which channels each rank holds, and so which are in a plane")};
   if (result.map != nullptr) {
     result.map = joins ? result.map->Opened(1, factor) : result.map->Flattened(1, factor);
     if (result.map == nullptr && joins) {

@@ -278,6 +278,13 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
     }
     const int64_t inner = type.length / rest;  // what each of its elements was made of
     if (type.length % rest != 0) break;
+    // Rows of what each rank has are rows of the full dim only in an order that a map tells. Where sizes are not
+    // compared nothing is proven, and the lengths are judged alone.
+    const bool decides = type.chosen != nullptr || o.sizes_compared();
+    if (type.map == nullptr && inner > 1 && decides && !o.backward() && !type.of_gradient) {
+      return o.Unproven(Phrase("a view takes dim ", type.dim,
+                               " apart, and it is not known which elements of the dim each rank holds"));
+    }
     if (type.heads > 0 && type.head > 1) {
       const bool across = inner % type.head != 0 && type.head % inner != 0;
       // Heads of another number that end where shards do: the indices are known, the heads are not those declared.
@@ -522,12 +529,13 @@ AxisTypes Strided(Operands& o, int64_t dim, int64_t size, int64_t begin, int64_t
   return {result};
 }
 
-// Whether a slice takes all elements that values chose on this rank because its end is their number or beyond it: with
-// other values the same end leaves elements out.
+// Whether a slice takes all elements that values chose on this rank because its end is their number or beyond it, or
+// its begin, counted from the end, their first or before it: with other values the same slice leaves elements out.
 bool TakesAllChosen(const Operands& o, int64_t dim, int64_t size) {
   const AxisType& type = o.type(0);
   const bool is_chosen = type.is_shard() && type.dim == dim && type.chosen != nullptr;
-  return is_chosen && o.made()[static_cast<size_t>(dim)] == size && o.Int(3, kToTheEnd) != kToTheEnd;
+  const bool bounded = o.Int(2) != 0 || o.Int(3, kToTheEnd) != kToTheEnd;
+  return is_chosen && o.made()[static_cast<size_t>(dim)] == size && bounded;
 }
 
 AxisTypes Slice(Operands& o) {
@@ -538,7 +546,7 @@ AxisTypes Slice(Operands& o) {
   if (step != 1) return Strided(o, dim, size, begin, step);
   if (begin < 0) begin += size;
   if (TakesAllChosen(o, dim, size)) {
-    return {o.Unproven(Phrase("a slice to a given end of dim ", dim, ", whose elements values have chosen"))};
+    return {o.Unproven(Phrase("a slice with given bounds of dim ", dim, ", whose elements values have chosen"))};
   }
   return {CutFeatures(o, dim, size, std::clamp<int64_t>(begin, 0, size), o.made()[static_cast<size_t>(dim)])};
 }
@@ -575,6 +583,9 @@ AxisTypes Split(Operands& o) {
   const AxisType& from = o.type(0);
   if (from.is_shard() && from.dim == dim && from.chosen != nullptr && (from.chosen->grouped || o.backward())) {
     return SplitIntoGroups(o, dim);
+  }
+  if (from.is_shard() && from.dim == dim && from.chosen != nullptr && o.products() == 1) {
+    return {o.Unproven(Phrase("a split of dim ", dim, ", whose elements values have chosen"))};
   }
   const int64_t size = o.sizes(0)[static_cast<size_t>(dim)];
   AxisTypes out;
@@ -703,7 +714,7 @@ AxisTypes Diagonal(Operands& o) {
   auto to = Identity(o.dims(0));
   int64_t place = 0;
   for (int64_t d = 0; d < o.dims(0); ++d) to[static_cast<size_t>(d)] = d == first || d == second ? -1 : place++;
-  return {OfNewValues(MapDims(type, to))};
+  return {MapDims(type, to)};
 }
 
 // (gradient, sizes of x, offset, dim1, dim2): zeros around the diagonal.
@@ -718,7 +729,10 @@ AxisTypes DiagonalBackward(Operands& o) {
     if (d != first && d != second) to.push_back(d);
   }
   to.push_back(first);
-  return {OfNewValues(MapDims(gradient, to))};
+  AxisType result = MapDims(gradient, to);
+  for (const int64_t d : {first, second}) result.uniform &= d < 64 ? ~(uint64_t{1} << d) : ~uint64_t{0};
+  result.local &= result.uniform;
+  return {result};
 }
 
 // unfold(x, dim, size, step): windows along a dim, whose elements are a new last dim. Windows of a shard would need
@@ -728,8 +742,9 @@ AxisTypes Unfold(Operands& o) {
   if (o.type(0).is_shard() && o.type(0).dim == dim) {
     return {o.Fault(Phrase("windows along dim ", dim, ", of which each rank has only a shard"))};
   }
-  AxisType result = OfNewValues(o.type(0));
-  result.zero = o.type(0).zero;
+  AxisType result = o.type(0);
+  if (dim < 64) result.uniform &= ~(uint64_t{1} << dim);
+  result.local &= result.uniform;
   return {result};
 }
 
@@ -740,7 +755,10 @@ AxisTypes UnfoldBackward(Operands& o) {
   const AxisType& gradient = o.type(0);
   if (gradient.is_shard() && (gradient.dim == o.Dim(2, dims) || gradient.dim == dims))
     return {o.Fault("the windows of a gradient are sharded; each rank would add up its own windows only")};
-  return {OfNewValues(gradient)};
+  AxisType result = gradient;
+  for (const int64_t d : {o.Dim(2, dims), dims}) result.uniform &= d < 64 ? ~(uint64_t{1} << d) : ~uint64_t{0};
+  result.local &= result.uniform;
+  return {result};
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ at::Tensor LossOf(const at::Tensor& output, const at::Tensor& weights) {
 // of those of the steps, and each of these ranks has an output and a loss of its own. Programs in which rows of the
 // batch meet, so that this is another step than that of all rows, are left out: they are right or wrong by what their
 // author meant.
-struct Unsharded {
+struct UnshardedForward {
   std::vector<ForwardNumbers> of_rows;
   ForwardNumbers gradients;
   at::Tensor x, weights;
@@ -76,8 +76,8 @@ ForwardNumbers GradientsOf(const ForwardNet& net) {
 double ErrorOf(const ForwardNumbers& got, const ForwardNumbers& want, std::string& where);
 
 // Nothing if the step cannot be computed, or if a parameter has no gradient.
-std::optional<Unsharded> RunUnsharded(const ForwardProgram& program) {
-  Unsharded out;
+std::optional<UnshardedForward> RunUnsharded(const ForwardProgram& program) {
+  UnshardedForward out;
   const int64_t ranks = RowRanks(program);
   try {
     out.x = RandomValues(program.input, program.values * 31 + 7);
@@ -173,7 +173,7 @@ std::string CauseOf(const TypeFault& fault) {
   return what + (fault.backward ? " (backward): " : ": ") + message;
 }
 
-void ProveForward(const ForwardProgram& program, const Unsharded& unsharded, int64_t rank, Judgement& out) {
+void ProveForward(const ForwardProgram& program, const UnshardedForward& unsharded, int64_t rank, Judgement& out) {
   const MeshShape shape = MeshShape::Parse(program.mesh).ValueOrThrow();
   const auto step = [&](const DeviceMesh& mesh, const TypeOptions& options) {
     const ForwardNet net = MakeForwardNet(program);
@@ -212,7 +212,7 @@ void ProveForward(const ForwardProgram& program, const Unsharded& unsharded, int
   }
 }
 
-void CompareNumbers(const ForwardProgram& program, const Unsharded& unsharded, Judgement& out) {
+void CompareNumbers(const ForwardProgram& program, const UnshardedForward& unsharded, Judgement& out) {
   std::mutex mutex;
   double largest = 0;
   std::string worst;
@@ -262,7 +262,7 @@ void CompareNumbers(const ForwardProgram& program, const Unsharded& unsharded, J
   }
 }
 
-Judgement JudgePlan(const ForwardProgram& program, const Unsharded& unsharded) {
+Judgement JudgePlan(const ForwardProgram& program, const UnshardedForward& unsharded) {
   Judgement out;
   const int64_t ranks = MeshShape::Parse(program.mesh).ValueOrThrow().world_size();
   ProveForward(program, unsharded, static_cast<int64_t>(program.values) % ranks, out);
@@ -272,14 +272,14 @@ Judgement JudgePlan(const ForwardProgram& program, const Unsharded& unsharded) {
 }
 
 std::optional<Judgement> JudgeForward(const ForwardProgram& program) {
-  const std::optional<Unsharded> unsharded = RunUnsharded(program);
+  const std::optional<UnshardedForward> unsharded = RunUnsharded(program);
   if (!unsharded) return std::nullopt;
   Judgement out = JudgePlan(program, *unsharded);
   // Right by the values alone: what is clamped, saturated or positive everywhere.
   for (uint64_t other = 1; other < 4 && out.right && out.proof == Proven::kFaults; ++other) {
     ForwardProgram again = program;
     again.values = program.values * 7919 + other;
-    if (const std::optional<Unsharded> values = RunUnsharded(again)) CompareNumbers(again, *values, out);
+    if (const std::optional<UnshardedForward> values = RunUnsharded(again)) CompareNumbers(again, *values, out);
   }
   return out;
 }
@@ -346,7 +346,7 @@ struct OtherPlans {
   std::map<std::string, int64_t> classes;
 
   void Try(const ForwardProgram& program, int64_t number) {
-    const std::optional<Unsharded> unsharded = RunUnsharded(program);
+    const std::optional<UnshardedForward> unsharded = RunUnsharded(program);
     Draws draws(program.values * 53 + 11);
     for (int plans = 0; plans < 2 && unsharded; ++plans) {
       std::optional<ForwardProgram> other;

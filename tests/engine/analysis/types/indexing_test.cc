@@ -554,7 +554,7 @@ TEST_CASE("a slice to a given end of chosen rows is unproven, and to their end a
     std::string why;
     const std::vector<RankRun> runs = RunOnAll(capacity, {Layout::Shard(0), Layout::Shard(0)}, 2, &why);
     CHECK(runs.empty() != to_the_end);
-    if (!to_the_end) CHECK_THAT(why, Catch::Contains("a slice to a given end of dim 0"));
+    if (!to_the_end) CHECK_THAT(why, Catch::Contains("a slice with given bounds of dim 0"));
   }
 }
 
