@@ -2,6 +2,7 @@
 // (one_module.h), models of several of them on ranks and in a proof, and what is refused.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -266,8 +267,8 @@ struct ChannelNetImpl : torch::nn::Module {
     norm = register_module("norm", nn::GroupNorm(torch::nn::GroupNormOptions(4, 8)));
     batch = register_module("batch", layers::BatchNorm2d(torch::nn::BatchNormOptions(8)));
     wide = register_module("wide", layers::ConvTranspose2d(torch::nn::ConvTranspose2dOptions(8, 4, 2).bias(false)));
-    down = register_module("down", nn::Conv2d(Options(4, 8, 1)));
-    back = register_module("back", nn::Conv2d(Options(8, 4, 1)));
+    down = register_module("down", nn::Conv2d(Options(4, 12, 1)));
+    back = register_module("back", nn::Conv2d(Options(12, 4, 1)));
     to(torch::kFloat64);
     const torch::NoGradGuard no_grad;
     double step = 0.7;
@@ -299,6 +300,12 @@ constexpr const char* kChannelRules = R"(
   at("{mix,norm,batch}", channelwise()),
   at("{wide,back}", channels_in()))";
 
+// Shards within each layer alone: dims of 8 and of 12 channels are sharded and gathered in one call.
+constexpr const char* kChannelRulesOfEach = R"(
+  at("{up,down}", channels_out { output = replicate }),
+  at("{mix,norm,batch}", channelwise { input = replicate, output = replicate }),
+  at("{wide,back}", channels_in { input = replicate }))";
+
 at::Tensor Waves(const std::vector<int64_t>& shape) {
   return torch::arange(c10::multiply_integers(shape), torch::kFloat64).cos().view(shape);
 }
@@ -313,10 +320,12 @@ TEST_CASE("a model of channels on ranks is the model, with its running statistic
   ChannelNetImpl whole(8);
   const at::Tensor expected = whole.forward(x);
   expected.square().sum().backward();
-  for (const char* shape : {"tp=2", "tp=4"}) {
-    RunRanks(shape, [&](DeviceMesh& mesh) {
+  using Run = std::pair<const char*, const char*>;
+  for (const auto& [shape, rules] :
+       {Run("tp=2", kChannelRules), Run("tp=4", kChannelRules), Run("tp=2", kChannelRulesOfEach)}) {
+    RunRanks(shape, [&, rules = rules](DeviceMesh& mesh) {
       const auto net = std::make_shared<ChannelNetImpl>(8);
-      const auto applied = ParallelizeModule(*net, LayersPlan(kChannelRules, mesh.shape()), mesh);
+      const auto applied = ParallelizeModule(*net, LayersPlan(rules, mesh.shape()), mesh);
       const at::Tensor y = net->forward(x);
       ExpectNear(y.detach(), expected.detach(), "the output");
       y.square().sum().backward();
@@ -362,15 +371,23 @@ std::string TextOfProof(const Proof& proof) {
 
 TEST_CASE("a model of channels is proven") {
   const at::Tensor x = Waves({3, 4, 4, 4});
+  const auto prove = [&x](const char* shape, const char* rules, int64_t groups) {
+    Proof proof = ProveLayers<ChannelNetImpl>(
+        shape, rules, [groups] { return std::make_shared<ChannelNetImpl>(groups); }, {x},
+        [&](ChannelNetImpl& net) { return net.forward(x); });
+    INFO(shape << ", groups " << groups << "\n" << TextOfProof(proof));
+    CHECK(proof.holds());
+    return proof;
+  };
   for (const char* shape : {"tp=2", "tp=4"}) {
-    for (const int64_t groups : {int64_t{8}, int64_t{4}}) {
-      const Proof proof = ProveLayers<ChannelNetImpl>(
-          shape, kChannelRules, [groups] { return std::make_shared<ChannelNetImpl>(groups); }, {x},
-          [&](ChannelNetImpl& net) { return net.forward(x); });
-      INFO(shape << ", groups " << groups << "\n" << TextOfProof(proof));
-      CHECK(proof.holds());
-    }
+    for (const int64_t groups : {int64_t{8}, int64_t{4}}) prove(shape, kChannelRules, groups);
   }
+  prove("tp=2", kChannelRulesOfEach, 8);
+  // On dp a batch norm in training sees the rows of one rank.
+  const Proof proof = prove("dp_replicate=2", "ddp {}", 8);
+  const auto own = std::ranges::find(proof.assumptions, Assumption::Kind::kOwnRows, &Assumption::kind);
+  REQUIRE(own != proof.assumptions.end());
+  CHECK(own->of == std::vector<std::string>{"aten::native_batch_norm in 'batch'"});
 }
 
 template <class Holder>

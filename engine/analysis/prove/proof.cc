@@ -30,8 +30,8 @@ JsonValue::Object ScopeJson(const Proof& proof) {
 }  // namespace
 
 std::string_view ToString(Assumption::Kind kind) {
-  constexpr std::array<std::string_view, 9> kNames = {"constants", "regions",   "axes",    "numbers", "value_sizes",
-                                                      "slices",    "backwards", "experts", "memory"};
+  constexpr std::array<std::string_view, 10> kNames = {"constants", "regions",   "axes",    "numbers",  "value_sizes",
+                                                       "slices",    "backwards", "experts", "own_rows", "memory"};
   return kNames.at(static_cast<size_t>(kind));
 }
 
@@ -56,6 +56,11 @@ std::string Assumption::ToText() const {
     case Kind::kExperts:
       return "which rows meet which in the experts of " + n + " modules (first: " + (of.empty() ? "" : of.front()) +
              "): each row is assumed to be computed by itself and by the expert of its token";
+    case Kind::kOwnRows:
+      return n +
+             " operators mix the rows of each data-parallel rank alone, which is not what one rank computes of all "
+             "rows: " +
+             Join(of, ", ");
     case Kind::kMemory:
       return "elements that the model's code reads or writes in a tensor's memory (data_ptr, accessor), not by an "
              "operator";

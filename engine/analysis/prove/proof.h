@@ -35,6 +35,7 @@ struct Assumption {
     kSlices,      // slices outside of all modules (of flattened gradients) may begin at another index than at tp=1
     kBackwards,   // a backward that runs other operators than at tp=1 is the derivative of its forward
     kExperts,     // on ep, each row is computed by itself and by the expert that its token has chosen
+    kOwnRows,     // operators mix the rows of one data-parallel rank, and take them for all rows
     kMemory,      // code of the model does not itself read or write a tensor's memory (data_ptr, accessor)
   };
 
@@ -42,14 +43,15 @@ struct Assumption {
   // kConstants: number of tensors; kValueSizes: of results; kSlices: of slices; other kinds: the length of `of`.
   int64_t count = 0;
   // kRegions: the names of the regions, sorted; kAxes: of the axes; kNumbers: kinds of sizes and numbers; kBackwards:
-  // modules, each with its first operator that differs; kExperts: modules that exchange tokens; other kinds: empty.
+  // modules, each with its first operator that differs; kExperts: modules that exchange tokens; kOwnRows: operators,
+  // each with its module, sorted; other kinds: empty.
   std::vector<std::string> of;
 
   // One sentence for reports.
   std::string ToText() const;
 };
 // "constants", "regions", "axes", "numbers", "value_sizes", "slices", "backwards", "experts",
-// "memory".
+// "own_rows", "memory".
 std::string_view ToString(Assumption::Kind kind);
 
 // The step for which a proof holds. Other sizes, ranks or paths through the model's code are not covered.

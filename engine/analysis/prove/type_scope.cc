@@ -429,6 +429,7 @@ struct TypeScope::State final : CallObserver {
       if (applied.plan().LayoutsOf(m).exchange) exchanging.push_back(applied.plan().tree->modules()[m].path);
     }
     add(Assumption::Kind::kExperts, std::move(exchanging));
+    add(Assumption::Kind::kOwnRows, {checker.own_steps().begin(), checker.own_steps().end()});
     out.push_back({Assumption::Kind::kMemory, 0, {}});
     return out;
   }

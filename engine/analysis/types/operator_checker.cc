@@ -1038,7 +1038,10 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   const bool counts_alone = std::ranges::none_of(call.operands, &Operand::needs_gradient);
   const bool own_step = IsDataAxis(axes_[axis].axis) && !entry.collective && !routed &&
                         (call.place.backward || counts_alone || std::ranges::none_of(types, &AxisType::is_partial));
-  if (own_step && (!fault.empty() || !operands.unproven().empty())) return fill(TypeKind::kVarying);
+  if (own_step && (!fault.empty() || !operands.unproven().empty())) {
+    if (!call.place.backward) own_steps_.insert(entry.name + " in '" + call.place.path + "'");
+    return fill(TypeKind::kVarying);
+  }
   if (!fault.empty()) {
     AxisType terms = AxisType::Partial();
     std::shared_ptr<const std::string> since = OriginAmong(types, &terms);

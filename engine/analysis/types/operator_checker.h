@@ -149,6 +149,10 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   int64_t operators() const { return operators_; }
   int64_t backward_operators() const { return backward_operators_; }
   int64_t assumed() const { return assumed_; }
+  // The operators of forwards, each with its module, that mix the rows of one data-parallel rank (a BatchNorm in
+  // training, a maximum over the batch, a mean over the targets that are not ignored): right for the rank's own rows,
+  // and not what one rank computes of the rows of all.
+  const std::set<std::string>& own_steps() const { return own_steps_; }
   // The names of the regions whose operators were not checked.
   const std::set<std::string, std::less<>>& trusted() const { return trusted_; }
 
@@ -331,9 +335,9 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   HostTensorObserver host_tensor_observer_;
   // Along made_axis_: the lengths of shards on this rank, each with the size of the full dim, if these differ.
   std::set<std::pair<int64_t, int64_t>> shard_lengths_;
-  bool one_element_ = false;  // the sharded dim of shards of one element was
+  bool one_element_ = false;  // the sharded dim of shards of one element was ambiguous for an operator
   bool has_owners_ = false;
-  // ambiguous for an operator
+  std::set<std::string> own_steps_;
   std::set<std::string, std::less<>> trusted_;
   // The first input of an open region; `type` is empty before the input is declared.
   struct RegionSource {

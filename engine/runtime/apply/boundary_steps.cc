@@ -490,14 +490,38 @@ class BoundaryMaker {
   Boundary::Steps out_;
 };
 
-// Size of the dim that the layout of an input or output on `axis` shards, where it is one of features that no other
-// axis shards; -1 where it is known only in a run.
-int64_t FeatureSize(const Placement& placement, MeshAxis axis, const MeshShape& mesh, int64_t features) {
-  if (!placement[axis].is_shard() || placement[axis].dim != -1) return -1;
+// The dims of an input or output of a module, as layouts write them, whose full size its kind and weight determine.
+struct KnownSizes {
+  int64_t features = -1;      // of dim -1; -1: known only in a run
+  int64_t channels = -1;      // of dims 1 and channels_dim; -1 likewise
+  int64_t channels_dim = -1;  // of a convolution over n positions -1 - n
+};
+
+// The weight of a convolution does not say how many groups it has, and so not the channels of its input; that of a
+// transposed one not those of its output.
+KnownSizes SizesOfKind(const ModuleTree& tree, const Module& module, int64_t features, bool output) {
+  const auto& parameters = tree.parameters(module);
+  const auto weight = std::ranges::find(parameters, "weight", &Parameter::name);
+  const std::string& kind = module.kind;
+  if (weight == parameters.end() || weight->shape.empty()) return {.features = features};
+  if (kind.starts_with("BatchNorm") || kind.starts_with("InstanceNorm") || kind == "GroupNorm") {
+    return {.features = features, .channels = weight->shape[0]};
+  }
+  if (kind != "Conv1d" && kind != "Conv2d" && kind != "Conv3d") return {.features = features};
+  return {.channels = output ? weight->shape[0] : -1, .channels_dim = 1 - static_cast<int64_t>(weight->shape.size())};
+}
+
+// Size of the dim that the layout of an input or output on `axis` shards, if no other axis shards a dim of this name;
+// -1 where it is known only in a run.
+int64_t KnownSize(const Placement& placement, MeshAxis axis, const MeshShape& mesh, const KnownSizes& sizes) {
+  if (!placement[axis].is_shard()) return -1;
+  const int64_t dim = placement[axis].dim;
   const bool alone = std::ranges::none_of(kMeshAxes, [&](MeshAxis other) {
-    return other != axis && mesh.size(other) > 1 && ShardsFeatures(placement[other]);
+    return other != axis && mesh.size(other) > 1 && placement[other].is_shard() && placement[other].dim == dim;
   });
-  return alone ? features : -1;
+  if (!alone) return -1;
+  if (dim == -1) return sizes.features;
+  return dim == 1 || dim == sizes.channels_dim ? sizes.channels : -1;
 }
 
 }  // namespace
@@ -509,7 +533,8 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
   const ModuleSteps& steps = plan.StepsOf(module);
   // Line numbers, but no directory: the file may have another path on another rank.
   const std::string line = " (line " + std::to_string(SourceOf(plan, layouts).line) + ")";
-  const auto add = [&](const ModuleStep& step, const Redistribution& redistribution, int64_t features,
+  const Module& own = plan.tree->modules()[module];
+  const auto add = [&](const ModuleStep& step, const Redistribution& redistribution, const KnownSizes& sizes,
                        const char* side) {
     Layout from = redistribution.from[step.axis];
     Layout to = redistribution.to[step.axis];
@@ -522,10 +547,9 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
         layout->zigzag = false;
       }
     }
-    const std::string label =
-        plan.tree->modules()[module].path + " " + side + " " + std::to_string(step.position) + line;
-    const int64_t from_size = FeatureSize(redistribution.from, step.axis, plan.mesh, features);
-    const int64_t to_size = FeatureSize(redistribution.to, step.axis, plan.mesh, features);
+    const std::string label = own.path + " " + side + " " + std::to_string(step.position) + line;
+    const int64_t from_size = KnownSize(redistribution.from, step.axis, plan.mesh, sizes);
+    const int64_t to_size = KnownSize(redistribution.to, step.axis, plan.mesh, sizes);
     std::optional<TensorRedistribution> made =
         TensorRedistribution::Make(
             from, to, groups.at(group),
@@ -535,11 +559,13 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
   };
   for (const ModuleStep& step : steps.enter) {
     if (step.kind != StepKind::kRedistributeInput) continue;
-    add(step, *layouts.inputs[static_cast<size_t>(step.position)], layouts.in_features, "input");
+    add(step, *layouts.inputs[static_cast<size_t>(step.position)],
+        SizesOfKind(*plan.tree, own, layouts.in_features, /*output=*/false), "input");
   }
   for (const ModuleStep& step : steps.leave) {
     if (step.kind != StepKind::kRedistributeOutput) continue;
-    add(step, *layouts.outputs[static_cast<size_t>(step.position)], layouts.out_features, "output");
+    add(step, *layouts.outputs[static_cast<size_t>(step.position)],
+        SizesOfKind(*plan.tree, own, layouts.out_features, /*output=*/true), "output");
   }
   return out;
 }

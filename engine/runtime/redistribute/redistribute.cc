@@ -161,14 +161,17 @@ int64_t ExchangeSize(const RedistributionSpec& spec, int64_t dim, int64_t mine) 
 }
 
 // The global size of the sharded dim of an input, by the cheapest source that is certain: the plan, the head count, a
-// size that a slice or reduce-scatter noted earlier in this call (every rank noted the same), an exchange.
+// size that a slice or reduce-scatter noted earlier in this call (every rank noted the same), an exchange. What is
+// noted for a dim is the length of the sequence: dims counted from the end, beyond the last, are channels, whose number
+// differs from module to module.
 int64_t GlobalSizeOf(const RedistributionSpec& spec, int64_t dim, int64_t local) {
   if (spec.from_size >= 0) return spec.from_size;
   if (spec.from.heads > 0) {
     // Equal shards: heads/n heads on each rank, or one head where there are fewer heads than ranks.
     return local * std::min(spec.from.heads, spec.group->size());
   }
-  if (const std::optional<int64_t> noted = CallFrame::OnlySize(*spec.group, dim)) return *noted;
+  const bool channels = spec.from.dim < -1;
+  if (const auto noted = channels ? std::nullopt : CallFrame::OnlySize(*spec.group, dim)) return *noted;
   return ExchangeSize(spec, dim, local);
 }
 
@@ -267,7 +270,8 @@ at::Tensor Forward(const RedistributionSpec& spec, at::Tensor x, ForwardContext&
     const int64_t size = x.size(context.to_dim);
     context.to = spec.Map(spec.to, size);
     // A later shard -> full of the same dim in this call (the sequence, back from a row of blocks) finds its size here.
-    CallFrame::NoteSize(*spec.group, context.to_dim, size);
+    const bool channels = spec.to.dim < -1 || (spec.to.dim >= 0 && spec.to_size >= 0);
+    if (!channels) CallFrame::NoteSize(*spec.group, context.to_dim, size);
   }
   switch (spec.row) {
     case RedistributionRow::kIdentity:

@@ -91,10 +91,30 @@ void AddConvolutions(Forwards& out) {
                  }});
 }
 
+// A layer that is called on what it has made itself: the engine adds the gradients of each state in another order.
+void AddRecurrences(Forwards& out) {
+  Style cell = Columns();
+  cell.outputs = {Redistribution{Layout::Shard(-1), kReplicated}};
+  cell.inputs = {Redistribution{kReplicated, kShared}};
+  const auto add = [&](const char* name, bool states) {
+    out.push_back({std::string("recurrence: ") + name, Layers({{"cell", 4}}),
+                   Around({{"block.cell", cell}}, kReplicated, kReplicated, std::nullopt),
+                   [states](BlockImpl& m, const Tensor& x) {
+                     Tensor h = x;
+                     std::vector<Tensor> all;
+                     for (int i = 0; i < 3; ++i) all.push_back(h = at::tanh(m.Call("cell", h) + x));
+                     return (states ? at::stack(all).sum(0) : h) * m.b;
+                   }});
+  };
+  add("the last state, right", false);
+  add("all states, right", true);
+}
+
 }  // namespace
 
 Forwards LayerForwards() {
   Forwards out;
+  AddRecurrences(out);
   AddLookups(out);
   AddConvolutions(out);
   return out;
