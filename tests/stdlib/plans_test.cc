@@ -58,7 +58,7 @@ Layer Gemma(Part attention, Part mlp) {
   };
 }
 
-Layer FalconH1(Part mixer) {
+Layer FalconH1(const Part& mixer) {
   return [=](torch::nn::Module& layer) mutable -> Forward {
     const Forward first = Norm(layer, "input_layernorm");
     Part mamba = layer.register_module("mamba", mixer);
