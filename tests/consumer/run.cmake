@@ -69,6 +69,13 @@ Run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE} -B ${WORK}/build -DCMAKE_BUILD
   "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}")
 set(ENV{CCACHE_SLOPPINESS} pch_defines,time_macros)  # what ccache needs to keep a file with a precompiled header
 Run(${CMAKE_COMMAND} --build ${WORK}/build --parallel 2)
+find_program(CLANG NAMES clang++-16 clang++)
+if(CLANG)
+  set(compiler -DCMAKE_CXX_COMPILER=${CLANG})
+endif()
+Run(${CMAKE_COMMAND} -G ${GENERATOR} -S ${SOURCE}/headers -B ${WORK}/headers -DCMAKE_BUILD_TYPE=Release
+  -DCMAKE_PREFIX_PATH=${WORK}/moved -DMOONSHARD_TORCH_ROOT=${TORCH} "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" ${compiler})
+Run(${CMAKE_COMMAND} --build ${WORK}/headers --parallel 2)
 
 # RunTwoRanks(PROGRAM words...): a program as two ranks.
 function(RunTwoRanks)
