@@ -122,12 +122,14 @@ void FullParameters::Start(Direction direction) {
   versions_.clear();
   for (const UnitParameter& parameter : parameters_) versions_.push_back(parameter.tensor._version());
   pending_some_ = from_some;
+  std::vector<PendingCollective> pending;  // none is kept if one of several fails
   for (size_t f = 0; f < flats_.size(); ++f) {
     const at::Tensor block = from_some ? kept_[f] : PackedShards(f);
     const int64_t elements = flats_[f].shards.elements();
     const CollectiveUse use = {direction, &label_, {&elements, 1}, elements * block.element_size(), -1};
-    pending_.push_back((from_some ? some_ : group_)->StartAllGather(block, use));
+    pending.push_back((from_some ? some_ : group_)->StartAllGather(block, use));
   }
+  pending_ = std::move(pending);
 }
 
 // All stamps are compared before anything is filled: where ranks gather different units, no parameter is taken for

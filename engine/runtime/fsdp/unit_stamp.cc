@@ -68,10 +68,19 @@ std::string UnitStamp::LabelOfCode(uint32_t code) const {
   return "";
 }
 
+// On a GPU each line is a few kernels; none waits.
+at::Tensor UnitStamp::GatheredAlike(const at::Tensor& stamps, const at::Tensor& own) {
+  return Comparable(stamps).eq(Comparable(own)).all();
+}
+
+at::Tensor UnitStamp::SummedAlike(const at::Tensor& sums) {
+  return Comparable(sums).view({2, kDigits}).ne(0).all(0).any().logical_not();
+}
+
 void UnitStamp::CompareGathered(const at::Tensor& stamps, const at::Tensor& own, const AxisGroup& group) const {
   if (group.size() == 1 || group.recording()) return;
   if (!stamps.is_cpu()) {
-    at::_assert_async(Comparable(stamps).eq(Comparable(own)).all(),
+    at::_assert_async(GatheredAlike(stamps, own),
                       "ranks gather the parameters of different units; this one those of " + label());
     return;
   }
@@ -98,8 +107,7 @@ void UnitStamp::CompareGathered(const at::Tensor& stamps, const at::Tensor& own,
 void UnitStamp::CompareSums(const at::Tensor& sums, const AxisGroup& group) const {
   if (group.size() == 1 || group.recording()) return;
   if (!sums.is_cpu()) {
-    at::_assert_async(Comparable(sums).view({2, kDigits}).ne(0).all(0).any().logical_not(),
-                      "ranks sum the gradients of different units; this one those of " + label());
+    at::_assert_async(SummedAlike(sums), "ranks sum the gradients of different units; this one those of " + label());
     return;
   }
   const at::Tensor read = sums.to(at::kFloat).contiguous();

@@ -51,6 +51,11 @@ class UnitStamp {
   // the CPU the error names the other unit if the ranks mean two units; if they mean more, it only says so.
   void CompareSums(const at::Tensor& sums, const AxisGroup& group) const;
 
+  // What is asserted on a GPU: whether the stamps of all ranks are `own`, or the sums are those of equal stamps. A
+  // tensor of one bool on the device of the arguments.
+  static at::Tensor GatheredAlike(const at::Tensor& stamps, const at::Tensor& own);
+  static at::Tensor SummedAlike(const at::Tensor& sums);
+
  private:
   const std::string& label() const { return (*labels_)[unit_]; }
   // The label of the unit with this code; "" if there is none.

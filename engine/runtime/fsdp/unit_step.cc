@@ -50,7 +50,9 @@ class RootStep::Forward final : public State {
   explicit Forward(RootStep& step) : step_(&step) {
     bool failed = step.order_->TakeFailure();
     for (const std::shared_ptr<Unit>& unit : step.units_) failed = failed || unit->in_use();
-    for (const std::shared_ptr<Unit>& unit : step.units_) failed ? unit->Reset() : unit->DropAhead();
+    if (failed) {
+      for (const std::shared_ptr<Unit>& unit : step.units_) unit->Reset();
+    }
     step.order_->BeginForward();
   }
   ~Forward() override {

@@ -199,7 +199,9 @@ TEST_CASE("a stamp survives every dtype, and the sum over any number of ranks") 
       const auto stamp = [&](size_t unit) { return UnitStamp(unit, labels).Make(dtype); };
       const auto gathered = [&](size_t own, size_t other) {
         const at::Tensor all = at::stack({stamp(own).to(at::kFloat), stamp(other).to(at::kFloat)}).to(dtype);
-        return ErrorOf([&] { UnitStamp(own, labels).CompareGathered(all, stamp(own), *group); });
+        std::string text = ErrorOf([&] { UnitStamp(own, labels).CompareGathered(all, stamp(own), *group); });
+        Expect(UnitStamp::GatheredAlike(all, stamp(own)).item<bool>() == text.empty(), "as on a GPU");
+        return text;
       };
       for (size_t unit : {0, 1, 255, 256, 257, 19999}) {
         Expect(gathered(unit, unit).empty(), "equal stamps differ");
@@ -216,7 +218,9 @@ TEST_CASE("a stamp survives every dtype, and the sum over any number of ranks") 
         for (const auto& [unit, ranks] : units) {
           for (int i = 0; i < ranks; ++i) sums = sums + stamp(unit);
         }
-        return ErrorOf([&] { UnitStamp(own, labels).CompareSums(sums, *group); });
+        std::string text = ErrorOf([&] { UnitStamp(own, labels).CompareSums(sums, *group); });
+        Expect(UnitStamp::SummedAlike(sums).item<bool>() == text.empty(), "as on a GPU");
+        return text;
       };
       for (int ranks : {1, 2, 3, 300, 1000}) {
         Expect(summed(77, {{77, ranks}}).empty(), "the sum of equal stamps differs");
