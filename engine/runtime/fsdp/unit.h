@@ -21,8 +21,8 @@
 // registered a hook (register_hook on the leaf) has no such edge, because autograd would call the hook with an
 // undefined gradient.
 //
-// Not supported, with an error: a backward with create_graph, since the reduction is no part of autograd's graph; sparse
-// gradients; a parameter that got another dtype or device after Parallelize.
+// Not supported, with an error: a backward with create_graph, since the reduction is no part of autograd's graph;
+// sparse gradients; a parameter that got another dtype or device after Parallelize.
 //
 // These cases are supported: several calls of a module before a backward, a call during the backward of another call
 // (recomputation), a call under no_grad, and a call that ends with an exception. Full parameters may have another dtype
