@@ -42,8 +42,8 @@ Diagnostics CheckRanks(const MeshShape& mesh, int64_t most, const std::string& w
 // call; SIGINT, SIGTERM and SIGHUP end the ranks first, then this process.
 int LaunchRanks(const LaunchOptions& options);
 
-// Whether another launcher started this process: RANK and WORLD_SIZE are set, or the variables of mpirun or of a step of
-// srun (core/base/launcher.h).
+// Whether another launcher started this process: RANK and WORLD_SIZE are set, or the variables of mpirun or of a step
+// of srun (core/base/launcher.h).
 bool StartedByLauncher(const Environment& environment = ProcessEnvironment);
 
 // The path of `name` in the directory of the running executable; it may not exist.

@@ -28,8 +28,8 @@ class Saves {
   // The options of the optimizer are taken from the command line; differences from the saved options are reported.
   std::optional<int64_t> Resume();
   // Saves in the background. If the write fails (kWriteFailed), the run continues: this call reports it as a warning
-  // where the save cannot begin (no file can be created), else the next call of Begin or End does. These calls throw any
-  // other error of the save.
+  // where the save cannot begin (no file can be created), else the next call of Begin or End does. These calls throw
+  // any other error of the save.
   void Begin(int64_t step);
   // Saves the last step of the run, unless it is saved already, and waits until it is written.
   void End(int64_t step);

@@ -32,7 +32,7 @@ LauncherKind LauncherOf(const Environment& environment);
 
 // Whether SLURM_STEP_ID is the number of a step that srun started. A batch script and the shell of salloc have
 // SLURM_PROCID=0 and the SLURM_NTASKS of their job, too, and are no rank: they have no step, or one of the numbers that
-// SLURM keeps for itself (batch, extern, interactive: from 0xfffffff1 on, slurm.h).
+// SLURM keeps for itself (batch, extern, interactive: those above SLURM_MAX_NORMAL_STEP_ID).
 bool IsSlurmStep(const Environment& environment);
 
 }  // namespace moonshard

@@ -1,11 +1,11 @@
-// c10d opens a socket at all addresses; it takes one over that is bound already (masterListenFd), which is how the server
-// gets the address. The socket listens from the beginning: two sockets with SO_REUSEADDR may be bound to one address as
-// long as neither listens, and it would not be noticed that the port is in use.
+// c10d opens a socket at all addresses; it takes one over that is bound already (masterListenFd), which is how the
+// server gets the address. The socket listens from the beginning: two sockets with SO_REUSEADDR may be bound to one
+// address as long as neither listens, and it would not be noticed that the port is in use.
 //
 // c10d's client waits ever longer between two attempts to connect, seconds after a few. Of two connections that a
-// process opens while its server starts, one may be seconds behind the other: the watch of the ranks (rank_watch.h)
-// would not have come yet when a rank fails right after joining, and the failure would reach no one. So the client waits
-// here until a server accepts connections, and c10d then connects at its first attempt.
+// process opens before the server starts, one may be seconds behind the other: the watch of the ranks (rank_watch.h)
+// would not have come yet when a rank fails right after joining, and its process would wait for a server that has
+// ended. So the client waits here until a server accepts connections, and c10d then connects at its first attempt.
 #include "engine/runtime/mesh/tcp_store.h"
 
 #include <fcntl.h>
