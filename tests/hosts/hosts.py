@@ -867,6 +867,8 @@ def main() -> int:
     if os.geteuid() != 0 or not shutil.which("ip"):
         print("skipped: several hosts need root and iproute2")
         return 77
+    # A shell that starts this in the background ignores SIGINT for it, and the ranks would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments.out.mkdir(parents=True, exist_ok=True)
     data = arguments.out / "tokens.bin"
     number = 1
