@@ -264,7 +264,7 @@ at::Tensor Ids(int64_t rows, int64_t tokens, int64_t vocabulary) {
 constexpr int64_t kRows = 12;
 constexpr int64_t kTokens = 13;  // neither 2 nor 4 divides it
 
-TEST_CASE("context parallelism in float64 gives the numbers of one rank") {
+TEST_CASE("context parallelism in float64 gives the numbers of one rank", "[float64]") {
   std::vector<ContextSetup> setups;
   for (const char* checkpoint : {"llama_gqa", "llama_bias", "qwen3_head_dim12", "gemma3_softcap", "phi3_gqa"}) {
     setups.push_back({checkpoint, "cp=4"});

@@ -438,7 +438,7 @@ void ExpectStepOf(const ExchangeSetup& setup, const ExchangedStep& want, double 
   CHECK(std::abs(loss - want.loss) <= bound * want.loss);
 }
 
-TEST_CASE("an exchange of tokens in float64 gives the numbers of one rank") {
+TEST_CASE("an exchange of tokens in float64 gives the numbers of one rank", "[float64]") {
   const std::string recomputed = R"(recompute { "model.layers.*" })";
   const std::string layers = R"(fsdp { wrap = "model.layers.*", reshard = true })";
   std::vector<ExchangeSetup> setups;

@@ -288,7 +288,7 @@ void ExpectSame(const OwnStep& got, const OwnStep& want, const std::string& wher
   }
 }
 
-TEST_CASE("own inputs in float64 give the numbers of one rank") {
+TEST_CASE("own inputs in float64 give the numbers of one rank", "[float64]") {
   std::vector<OwnSetup> setups;
   const std::string recomputed = R"(recompute { "model.layers.*" })";
   const std::string sharded = R"(fsdp { wrap = "model.layers.*", reshard = true })";

@@ -286,7 +286,7 @@ std::pair<double, std::string> WorstOf(const RouterSetup& setup, const RoutedSte
   return std::max(worst, {std::abs(loss - want.loss) / want.loss, "the loss"});
 }
 
-TEST_CASE("the losses of routers in float64 give the numbers of one rank") {
+TEST_CASE("the losses of routers in float64 give the numbers of one rank", "[float64]") {
   for (const char* checkpoint : {"mixtral", "qwen3_moe", "qwen2_moe"}) {
     std::vector<RouterSetup> setups = SetupsOfRouters(checkpoint);
     setups.push_back({checkpoint, "dp_shard=3,ep=2"});

@@ -30,7 +30,7 @@ GCC_ONLY = {"-Wno-restrict", "-Wno-maybe-uninitialized", "-Winvalid-pch"}
 EXTRA = ["-Wno-unknown-warning-option", "-Wno-pragma-once-outside-header", "-Wno-inconsistent-missing-override",
          "-Wno-unused-const-variable"]
 INCLUDE = re.compile(r'^#include ["<]([^">]+)[">]')
-MOST_FILES = 14  # of a bundle: what one process checks while the other cores have work
+MOST_FILES = 24  # of a bundle: what one process checks while the other cores have work
 
 
 def read(path):
