@@ -36,8 +36,8 @@ struct ExpertsImpl : torch::nn::Module {
   ExpertsImpl() {
     stem = register_module("stem", nn::Linear(torch::nn::LinearOptions(kWidth, kWidth)));
     for (size_t i = 0; i < kExperts; ++i) {
-      experts.push_back(register_module("expert_" + std::to_string(i),
-                                        nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false))));
+      experts.emplace_back(register_module("expert_" + std::to_string(i),
+                                           nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false))));
     }
     int64_t seed = 1;
     for (at::Tensor& p : parameters()) {
