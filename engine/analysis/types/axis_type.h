@@ -51,6 +51,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "engine/analysis/types/index_map.h"
+#include "engine/analysis/types/of_batch.h"
 #include "engine/layout/layout.h"
 
 namespace moonshard {
@@ -120,6 +121,7 @@ struct AxisType {
   int64_t owner = -1;     // of varying: the rank that has the full tensor; -1: several or unknown ranks
   int64_t heads = 0;      // of a shard: the full number of heads; 0: not made of heads
   int64_t head = 0;       // of a shard made of heads: the number of elements of a head
+  OfBatch batch;          // along a data-parallel axis, in a forward
   std::shared_ptr<const std::string> since;  // the operator or region from which the layout comes, for messages
 
   bool is(TypeKind other) const { return kind == other; }
