@@ -8,8 +8,8 @@
 //               several shards one after the other, as in the output of a fused projection
 //   partial     the full tensor is the sum of the ranks' tensors; `partial mean`: their mean
 //   own rows    ids for a lookup in a table that is sharded by rows, shifted to the rows of this rank: ids of rows on
-//               other ranks are not valid, and the results for these ids must be masked (NoteOwnRows). `map`: of the
-//               table's rows, if known
+//               other ranks are not valid, and the results for these ids, which are own rows too, must be masked
+//               (NoteOwnRows) before anything else is computed from them. `map`: of the table's rows, if known
 //   routed      rows of the tokens of all ranks that belong to this rank's own experts (DeclareRouted), the
 //               weights of these experts, and what is computed from both. May be combined with replicated tensors, but
 //               not with a shard of the batch. As the gradient of a weight of these experts it is complete, as that of

@@ -77,8 +77,8 @@ uint8_t Multiplied(const Factor& a, const Factor& b) {
   const bool rows = (a.scales & kOfRows) != 0;
   if (rows && (b.scales & kOfRows) != 0) return OfSeveralRows(a.scales, b.scales);
   // By a number of the rank's rows, or one over it.
-  if (rows) return a.scales | kCounted;
-  if ((b.scales & kOfRows) != 0) return b.scales | kCounted;
+  if (rows) return a.scales | kOther;
+  if ((b.scales & kOfRows) != 0) return b.scales | kOther;
   return kOther;
 }
 
@@ -86,7 +86,7 @@ uint8_t Divided(const Factor& a, const Factor& b) {
   if (b.scales == kConstant) return a.scales;
   if ((b.scales & kOfRows) != 0) return OfSeveralRows(a.scales, b.scales);
   const bool counts = !b.gradient && (b.scales & (kSum | kMean)) != 0;
-  if ((a.scales & kOfRows) != 0) return counts && b.scales == kSum ? kCounted : a.scales | kCounted;
+  if ((a.scales & kOfRows) != 0) return a.scales | kOther;
   if (counts && a.scales == b.scales) return kOwnMean;
   return kOther;
 }
@@ -137,7 +137,7 @@ uint8_t Reduced(const Factor& a, Reduction how, bool rows, bool all) {
   const uint8_t made = how == Reduction::kSum ? kSum : how == Reduction::kMean ? kMean : kOther;
   switch (static_cast<BatchScale>(a.scales)) {
     case BatchScale::kRows: return rows || all ? made : kRows;
-    case BatchScale::kCounted: return !rows && !all ? kCounted : made == kOther ? kOther : kOwnMean;
+    case BatchScale::kCounted: return !rows && !all ? kCounted : made == kSum ? kOwnMean : made;
     case BatchScale::kTurned: return all ? made : static_cast<uint8_t>(made | kTurned | kRows);
     case BatchScale::kConstant: return kConstant;
     default: return how == Reduction::kOther ? kOther : a.scales;
