@@ -9,7 +9,7 @@
 //   mean + constant, mean + mean                    a mean
 //   sum + mean                                      other
 //   sum / number                                    a sum; also a mean, where the number may be that of the rows
-//   sum / sum without a gradient                    an own mean: a mask's number of rows, by which a masked mean divides
+//   sum / sum without a gradient                    an own mean: a masked mean divides by the mask's number of rows
 //   a function that is not linear, of a sum         other; without gradients the sum (a clamp of a count)
 //   any, with rows among the operands               rows
 // Stage before: operands.h, of_batch.h. Stage after: operator_checker.h.

@@ -1165,6 +1165,14 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
       NoteUnproven(entry.name + ": values are repeated as often as a shard is long");
       return fill(TypeKind::kUnproven);
     }
+    // What all ranks have is as long as with one rank, also where its length follows values; those of a part that a
+    // program cuts off by sizes are compared nowhere else.
+    const bool given = entry.base == "split_with_sizes" && !call.place.backward && static_cast<int>(axis) == made_axis_;
+    if (given && type.is_replicate() && type.by_value && call.alone != nullptr && i < call.alone->size() &&
+        at::IntArrayRef((*call.alone)[i]) != at::IntArrayRef(call.products[i].sizes)) {
+      NoteUnproven(entry.name + ": a part of values that all ranks have has another size than with one rank");
+      return fill(TypeKind::kUnproven);
+    }
     // Where an operator writes into places of it, the rest stays as it was.
     const bool written =
         entry.into_places && !entry.overwrites && type.local != 0 && !types.empty() && types[0].unwritten;

@@ -31,8 +31,8 @@ struct TypeFault {
   // kBoundary, kRegion, kGradient: the declared or required layout; kSize: the sizes or the number with one rank on
   // `axis`; kScale: how the gradients are reduced, "mean" or "sum"; else empty.
   std::string declared;
-  // kBoundary, kRegion, kGradient, kSize: the layout, sizes or number that was found; kScale: what the loss is (OfBatch);
-  // else empty.
+  // kBoundary, kRegion, kGradient, kSize: the layout, sizes or number that was found; kScale: what the loss is
+  // (of_batch.h); else empty.
   std::string got;
   std::string since;  // the operator or region from which the layout comes; may be empty
   SuggestedFix suggested_fix = SuggestedFix::kUnknown;
