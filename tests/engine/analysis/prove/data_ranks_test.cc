@@ -82,7 +82,7 @@ std::vector<RowCase> RowCases() {
   };
   const RowNetImpl::Body reads_before_it_writes = [](RowNetImpl& net, const at::Tensor& x) {
     const at::Tensor h = at::tanh(net.up(x));
-    const at::Tensor y = net.down(h - net.running.clone());
+    at::Tensor y = net.down(h - net.running.clone());
     UpdateRunning(net, h);
     return y;
   };
