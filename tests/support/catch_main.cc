@@ -1,6 +1,6 @@
-// main() of the test programs. MOONSHARD_WITHOUT_TAG=TAG leaves out the tests of that tag, whatever the command line selects:
-// `./dev test --as` computes as another processor, and leaves out [float64], tests that compare this machine with itself in
-// float64, where no processor's order of sums reaches the bounds.
+// main() of the test programs. MOONSHARD_WITHOUT_TAG=TAG leaves out the tests of that tag, whatever the command
+// line selects: `./dev test --as` computes as another processor, and leaves out [float64], tests that compare this
+// machine with itself in float64, where no processor's order of sums reaches the bounds.
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
 

@@ -10,11 +10,11 @@ namespace moonshard {
 
 namespace {
 
-// While it lives, threads that the calling one starts are scheduled as SCHED_BATCH: one that wakes up takes no processor
-// from a thread that runs. Gloo's thread for events skips a pair of ranks whose lock another thread holds, and looks
-// again at once. Woken by a peer's message it would run in the place of that holder where there are fewer processors
-// than threads, and look some 10,000 times until the holder runs again: more than half of the time of small
-// collectives.
+// While it lives, threads that the calling one starts are scheduled as SCHED_BATCH: one that wakes up takes no
+// processor from a thread that runs. Gloo's thread for events skips a pair of ranks whose lock another thread
+// holds, and looks again at once. Woken by a peer's message it would run in the place of that holder where there
+// are fewer processors than threads, and look some 10,000 times until the holder runs again: more than half of the
+// time of small collectives.
 class NewThreadsWaitTheirTurn {
  public:
   NewThreadsWaitTheirTurn() : changed_(sched_getscheduler(0) == SCHED_OTHER && Set(SCHED_BATCH)) {}
