@@ -229,19 +229,8 @@ void Saves::Begin(int64_t step) {
   Finish();
   state_.host[kDataText] = data_.Position();
   state_.host[kOptionsText] = Options();
-  try {
-    checkpoints_->SaveInBackground(state_, step);
-    saving_ = step;
-  } catch (const PlanError& error) {
-    WarnOfDisk(error);
-  }
-}
-
-// Throws `error` unless it is one of the disk alone.
-void Saves::WarnOfDisk(const PlanError& error) {
-  const auto fatal = [](const Diagnostic& d) { return d.finding != Finding::kWriteFailed; };
-  if (std::ranges::any_of(error.diagnostics(), fatal)) throw error;
-  report_.Warn(error.diagnostics());
+  checkpoints_->SaveInBackground(state_, step);
+  saving_ = step;
 }
 
 void Saves::Finish() {
@@ -251,7 +240,9 @@ void Saves::Finish() {
     saved_ = saving_;
     report_.Saved(*saved_);
   } catch (const PlanError& error) {
-    WarnOfDisk(error);
+    const auto fatal = [](const Diagnostic& d) { return d.finding != Finding::kWriteFailed; };
+    if (std::ranges::any_of(error.diagnostics(), fatal)) throw;
+    report_.Warn(error.diagnostics());
   }
   saving_.reset();
 }
