@@ -2,10 +2,12 @@
 
     hosts.py BUILD OUT [--times N] [FAULT...]
 
-The hosts are network namespaces, joined by cable.py. Each fault happens to a run of two ranks (tp=2) that has taken
-steps and saved. Recorded: which rank notices it, after how long, what it writes, what is on disk, and whether a resumed
-run has the losses of an undisturbed run on one host, to the bit. OUT/table.md has the table, OUT/runs.jsonl a line for
-each run, OUT/FAULT.N what the ranks wrote. The exit code is 1 if a run did not go as its fault demands.
+The hosts are network namespaces, joined by cable.py. Each fault happens to a run of two ranks (tp=2) or of three
+(dp=3), a rank on each host, that has taken steps and saved. Recorded: which rank notices it, after how long, what it
+writes, what is on disk, and whether a resumed run has the losses of an undisturbed run of as many ranks on one host, to
+the bit. With --times N each fault is run N times, and a line for each fault has the times of all its runs. OUT/table.md
+has the table, OUT/runs.jsonl a line for each run, OUT/FAULT.N what the ranks wrote. The exit code is 1 if a run did not
+go as its fault demands.
 """
 
 import argparse
@@ -106,11 +108,12 @@ class Place:
             kept.pop(name, None)
         return {**kept, "OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "0", "CUDA_VISIBLE_DEVICES": "", **more}
 
-    def words(self, steps: int, *more: str) -> list[str]:
+    def words(self, steps: int, ranks: int, *more: str) -> list[str]:
         given = set(more)
         words = ["train", str(MODEL), "--data", str(self.data), "--steps", str(steps), "--schedule", "constant",
                  "--log-every", "1000000", *more]
-        for name, value in (("--mesh", "tp=2"), ("--sequence", "16"), ("--batch", "8"), ("--lr", "1e-3")):
+        mesh, batch = ("tp=2", "8") if ranks == 2 else (f"dp={ranks}", str(3 * ranks))
+        for name, value in (("--mesh", mesh), ("--sequence", "16"), ("--batch", batch), ("--lr", "1e-3")):
             if name not in given:
                 words += [name, value]
         return words
@@ -129,19 +132,20 @@ def losses_of(log: pathlib.Path) -> dict[int, float]:
 
 
 class Reference:
-    """The losses of an undisturbed run on one host."""
+    """The losses of an undisturbed run of so many ranks on one host."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.log = place.out / "reference.jsonl"
+    def __init__(self, place: Place, ranks: int) -> None:
+        self.place, self.ranks = place, ranks
+        self.log = place.out / f"reference.{ranks}.jsonl"
         self.losses = losses_of(self.log)
 
     def upto(self, steps: int) -> dict[int, float]:
         if len(self.losses) < steps:
             steps = max(steps, 2 * len(self.losses))
             self.log.unlink(missing_ok=True)
-            subprocess.run([str(self.place.build / "moonshard"), *self.place.words(steps, "--log", str(self.log))],
-                           env=self.place.environment(), check=True, capture_output=True)
+            words = self.place.words(steps, self.ranks, "--log", str(self.log))
+            subprocess.run([str(self.place.build / "moonshard"), *words], env=self.place.environment(), check=True,
+                           capture_output=True)
             self.losses = losses_of(self.log)
         return self.losses
 
@@ -153,14 +157,17 @@ class Reference:
 
 
 class Rank:
-    def __init__(self, run: "Run", rank: int, host: str, words: list[str], **environment: str) -> None:
+    """A rank on a host. `under`: a command that runs it, as ("env", "NAME=VALUE")."""
+
+    def __init__(self, run: "Run", rank: int, host: str, words: list[str], under: tuple[str, ...] = (),
+                 **environment: str) -> None:
         self.rank = rank
         self.err_file = run.folder / f"rank{rank}.{run.part}.err"
         variables = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(run.ranks), "LOCAL_WORLD_SIZE": "1",
                      "MASTER_ADDR": run.master, "MASTER_PORT": str(PORT)}
         with open(self.err_file, "wb") as err, open(run.folder / f"rank{rank}.{run.part}.out", "wb") as out:
             self.process = subprocess.Popen(
-                run.hosts.within(host, str(run.place.build / "moonshard-run"), *words), stdout=out, stderr=err,
+                run.hosts.within(host, *under, str(run.place.build / "moonshard-run"), *words), stdout=out, stderr=err,
                 stdin=subprocess.DEVNULL, env=run.place.environment(**{**variables, **environment}),
                 start_new_session=True)
 
@@ -195,6 +202,11 @@ class Run:
         self.part = 0
         self.all: list[Rank] = []
         self.notes: dict[str, Any] = {}
+        self.under: dict[int, tuple[str, ...]] = {}  # by rank
+        self.mounts: list[pathlib.Path] = []
+
+    def words(self, steps: int, *more: str) -> list[str]:
+        return self.place.words(steps, self.ranks, *more)
 
     def start(self, steps: int = 1_000_000, *more: str, only: str | None = None, words_of: dict[int, list[str]] | None = None,
               save: bool = True, **environment: str) -> None:
@@ -202,8 +214,8 @@ class Run:
         given = ["--log", str(self.log), *more]
         if save:
             given += ["--save", str(self.save), "--save-every", "40"]
-        words = self.place.words(steps, *given)
-        self.all = [Rank(self, rank, host, (words_of or {}).get(rank, words), **environment)
+        words = self.words(steps, *given)
+        self.all = [Rank(self, rank, host, (words_of or {}).get(rank, words), self.under.get(rank, ()), **environment)
                     for rank, host in enumerate(self.hosts.names) if only is None or host in only]
 
     def takes(self, steps: int, within: float = 90) -> None:
@@ -265,12 +277,12 @@ class Run:
         self.notes["steps_lost"] = max(losses_of(self.log), default=latest) - latest
         return latest
 
-    def resumes(self) -> None:
+    def resumes(self, **environment: str) -> None:
         """From what is on disk, 20 steps more, with the losses of the undisturbed run in all steps."""
         self.kill()
         self.hosts.tell("join")
         latest = self.on_disk()
-        self.start(latest + 20, "--resume")
+        self.start(latest + 20, "--resume", **environment)
         for rank in self.all:
             code, _ = rank.ends(120)
             must(code == 0, f"the resumed rank {rank.rank} ended with {code}: {rank.err()[-800:]}")
@@ -314,7 +326,7 @@ def file_missing(run: Run) -> None:
     other = run.folder / "model"
     shutil.copytree(MODEL, other)
     (other / "model-00003-of-00006.safetensors").unlink()
-    words = run.place.words(100, "--log", str(run.log))
+    words = run.words(100, "--log", str(run.log))
     run.start(100, save=False, words_of={0: words, 1: [words[0], str(other), *words[2:]]})
     code, _ = run.all[1].ends(60)
     must(code > 0, "rank 1 did not fail")
@@ -326,7 +338,7 @@ def file_missing(run: Run) -> None:
 def other_data(run: Run) -> None:
     other = run.folder / "other.bin"
     other.write_bytes(run.place.data.read_bytes()[::-1])
-    words = run.place.words(100, "--log", str(run.log))
+    words = run.words(100, "--log", str(run.log))
     run.start(100, save=False, words_of={0: words, 1: [*words[:3], str(other), *words[4:]]})
     begin = time.monotonic()
     for rank in run.all:
@@ -338,7 +350,7 @@ def other_data(run: Run) -> None:
 
 @fault("the directory of --save is another one on one host")
 def other_directory(run: Run) -> None:
-    words = {rank: run.place.words(100, "--log", str(run.log), "--save", str(folder))
+    words = {rank: run.words(100, "--log", str(run.log), "--save", str(folder))
              for rank, folder in ((0, run.save), (1, run.folder / "elsewhere"))}
     run.start(100, save=False, words_of=words)
     begin = time.monotonic()
@@ -349,9 +361,83 @@ def other_directory(run: Run) -> None:
                      disk="nothing, the run had not begun", resumes="-")
 
 
+@fault("the directory of --save is another one on one host, under the same name, when the run resumes")
+def other_directory_resuming(run: Run) -> None:
+    run.begins()
+    run.stops()
+    latest = run.on_disk()
+    other = run.folder / "elsewhere"
+    shutil.copytree(run.save, other)
+    # Seen by this rank alone: each command within a network namespace has mounts of its own.
+    run.under[1] = ("sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', str(other), str(run.save))
+    run.start(latest + 20, "--resume")
+    begin = time.monotonic()
+    for rank in run.all:
+        code, _ = rank.ends(60)
+        must(code > 0 and "not the same as on rank 0" in rank.err(), f"rank {rank.rank}: {code} {rank.err()[-600:]}")
+    run.notes.update(by="all", seconds=round(time.monotonic() - begin, 1), reads=first_finding(run.all[0].err()))
+    run.under.clear()
+    run.resumes()
+
+
+@fault("the disk of --save is full")
+def disk_full(run: Run) -> None:
+    run.save.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(run.save)], check=True, capture_output=True)
+    run.mounts.append(run.save)
+    run.begins()
+    begin = time.monotonic()
+    filler = run.save / "filler"
+    # A save that fails removes what it wrote: so the space is taken again until one has failed from its begin.
+    while run.all[0].err().count("No space left on device") < 2:
+        must(time.monotonic() - begin < 60, "no save has failed within 60 s")
+        with contextlib.suppress(OSError), open(filler, "ab", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        run.notes.setdefault("seconds", None)
+        if run.notes["seconds"] is None and "No space left on device" in run.all[0].err():
+            run.notes["seconds"] = round(time.monotonic() - begin, 1)
+        time.sleep(0.05)
+    if run.notes["seconds"] is None:
+        run.notes["seconds"] = round(time.monotonic() - begin, 1)
+    run.notes.update(by="0", reads=first_finding(run.all[0].err()))
+    run.takes(50)
+    latest = run.on_disk()
+    run.kill()
+    filler.unlink()
+    must(run.on_disk() == latest, "the last save has changed")
+    run.resumes()
+
+
+@fault("the clock of one host is an hour ahead, that of the other an hour behind; exchanged when the run resumes")
+def clocks(run: Run) -> None:
+    if not shutil.which("faketime"):
+        raise Skipped("no faketime: apt-get install faketime")
+    # Only what a wrong clock changes: not the time since the start, and not the times of files.
+    real = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
+    # The command itself would take the signals that are meant for the rank.
+    library = subprocess.run(["faketime", "-m", "-f", "+1h", "printenv", "LD_PRELOAD"], capture_output=True, text=True,
+                             check=True).stdout.strip()
+    ahead, behind = (("env", f"LD_PRELOAD={library}", f"FAKETIME={offset}") for offset in ("+1h", "-1h"))
+    hours = [int(subprocess.run([*under, "date", "+%s"], capture_output=True, text=True, check=True,
+                                env={**os.environ, **real}).stdout) for under in (ahead, behind)]
+    must(7195 <= hours[0] - hours[1] <= 7205, f"the clocks are {hours[0] - hours[1]} s apart")
+    run.under = {0: ahead, 1: behind}
+    run.begins(**real)
+    begin = time.monotonic()
+    run.all[1].send(signal.SIGTERM)
+    for rank in run.all:
+        code, _ = rank.ends(30)
+        must(code == 128 + signal.SIGTERM, f"rank {rank.rank} ended with {code}: {rank.err()[-600:]}")
+    run.notes.update(by="-", seconds=round(time.monotonic() - begin, 1), reads="nothing; SIGTERM ends the run after")
+    run.under = {0: behind, 1: ahead}
+    run.resumes(**real)
+    must(run.notes["steps_lost"] == 0, "a step was lost")
+
+
 @fault("kill -9 of a rank while it joins", "abc")
 def killed_joining(run: Run) -> None:
-    words = run.place.words(100, "--mesh", "dp=3", "--batch", "9", "--log", str(run.log))
+    words = run.words(100, "--log", str(run.log))
     run.start(100, only="ab", save=False, words_of={0: words, 1: words})
     time.sleep(6)  # the third does not come
     run.all[1].send(signal.SIGKILL)
@@ -610,21 +696,19 @@ def ipv6_alone(run: Run) -> None:
 
 @fault("kill -9 of a rank of three", "abc")
 def killed_of_three(run: Run) -> None:
-    words = ["--mesh", "dp=3", "--batch", "9"]
-    run.begins(*words)
+    run.begins()
     run.all[1].send(signal.SIGKILL)
     begin = time.monotonic()
     for by in (0, 2):
         run.noticed(by, 15, 1, "rank 1 on ", "(10.84.0.2)", "failed first", "has ended without a message")
     run.notes.update(by="0 and 2", seconds=round(time.monotonic() - begin, 1))
-    run.kill()
-    latest = run.on_disk()
-    run.start(latest + 20, "--resume", *words)
-    for rank in run.all:
-        code, _ = rank.ends(120)
-        must(code == 0, f"the resumed rank {rank.rank} ended with {code}: {rank.err()[-800:]}")
-    must(max(losses_of(run.log)) >= latest + 20, "the resumed run has not taken its steps")
-    run.notes["resumes"] = "it does; losses of three ranks were not compared"
+    run.resumes()
+
+
+@fault("SIGTERM at a rank of three", "abc")
+def sigterm_of_three(run: Run) -> None:
+    run.begins()
+    stopped_by(run, 2, signal.SIGTERM)
 
 
 @fault("kill -9 of a rank under torchrun --max-restarts 1, one agent on each host")
@@ -634,7 +718,7 @@ def torchrun_restarts(run: Run) -> None:
         raise Skipped("no torchrun: " + " ".join(run.place.torchrun))
     agents = []
     for node, host in enumerate(run.hosts.names):
-        words = run.place.words(400, "--log", str(run.log), "--save", str(run.save), "--save-every", "40", "--resume")
+        words = run.words(400, "--log", str(run.log), "--save", str(run.save), "--save-every", "40", "--resume")
         agent = [*run.place.torchrun, "--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1",
                  "--master-addr", run.master, "--master-port", str(PORT), "--max-restarts", "1",
                  "--monitor-interval", "1", "--no-python", "--", str(run.place.build / "moonshard"), *words]
@@ -679,12 +763,12 @@ def torchrun_restarts(run: Run) -> None:
 def slurm_requeue(run: Run) -> None:
     def variables(rank: int, restart: int) -> dict[str, str]:
         return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "4711",
-                "SLURM_STEP_NODELIST": "10.84.0.1,10.84.0.2", "SLURM_RESTART_COUNT": str(restart),
+                "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "10.84.0.1,10.84.0.2", "SLURM_RESTART_COUNT": str(restart),
                 "RANK": "", "WORLD_SIZE": "", "LOCAL_RANK": "", "MASTER_ADDR": "", "MASTER_PORT": ""}
 
     def job(restart: int, steps: int) -> None:
         run.part += 1
-        words = run.place.words(steps, "--log", str(run.log), "--save", str(run.save), "--save-every", "40", "--resume")
+        words = run.words(steps, "--log", str(run.log), "--save", str(run.save), "--save-every", "40", "--resume")
         run.all = [Rank(run, rank, host, words, **variables(rank, restart)) for rank, host in enumerate("ab")]
 
     job(0, 1_000_000)
@@ -707,14 +791,14 @@ def slurm_requeue(run: Run) -> None:
 
 
 # --- The table ------------------------------------------------------------------------------------------------------
-def run_once(place: Place, reference: Reference, name: str, number: int) -> dict[str, Any]:
+def run_once(place: Place, references: dict[int, Reference], name: str, number: int) -> dict[str, Any]:
     text, body, names = FAULTS[name]
     folder = place.out / f"{name}.{number}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     result: dict[str, Any] = {"fault": name, "number": number, "failed": "", "skipped": ""}
     hosts = Hosts(names)
-    run = Run(place, reference, folder, hosts)
+    run = Run(place, references[len(names)], folder, hosts)
     try:
         body(run)
     except Skipped as why:
@@ -724,6 +808,8 @@ def run_once(place: Place, reference: Reference, name: str, number: int) -> dict
     finally:
         run.kill()
         hosts.close()
+        for mount in run.mounts:
+            subprocess.run(["umount", "-l", str(mount)], capture_output=True)
     shutil.rmtree(run.save, ignore_errors=True)
     return {**result, **run.notes}
 
@@ -755,17 +841,34 @@ def table(results: list[dict[str, Any]]) -> Iterator[str]:
             f"{len(good)} of {len(runs)}")) + " |"
 
 
+def summary(results: list[dict[str, Any]], name: str) -> str:
+    """A line about all runs of a fault."""
+    runs = [result for result in results if result["fault"] == name]
+    skipped = [result for result in runs if result["skipped"]]
+    good = [result for result in runs if not result["failed"] and not result["skipped"]]
+    text = f"{name}: {len(good)} of {len(runs) - len(skipped)} good, {spread([result.get('seconds') for result in good])}"
+    if skipped:
+        text += f", {len(skipped)} skipped ({skipped[0]['skipped']})"
+    lost = [result["steps_lost"] for result in good if "steps_lost" in result]
+    if lost:
+        text += f", at most {max(lost)} steps taken again"
+    failed = [f"{result['number'] + 1}: {result['failed'][:200]}" for result in runs if result["failed"]]
+    return text + "".join(f"\n    run {line}" for line in failed)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="faults of a training run on several hosts")
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--times", type=int, default=1, help="how often each fault is run, one run after the other")
     parser.add_argument("--torchrun", default="torchrun", help="the command, as in 'python3 -m torch.distributed.run'")
     parser.add_argument("faults", nargs="*", choices=[[], *FAULTS])
     arguments = parser.parse_intermixed_args()
     if os.geteuid() != 0 or not shutil.which("ip"):
         print("skipped: several hosts need root and iproute2")
         return 77
+    # A shell that starts this in the background ignores SIGINT for it, and the ranks would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments.out.mkdir(parents=True, exist_ok=True)
     data = arguments.out / "tokens.bin"
     number = 1
@@ -775,18 +878,22 @@ def main() -> int:
         tokens.append((number >> 16) % 64)
     data.write_bytes(tokens.tobytes())
     place = Place(arguments.build.resolve(), arguments.out.resolve(), data.resolve(), arguments.torchrun.split())
-    reference = Reference(place)
+    references = {ranks: Reference(place, ranks) for ranks in (2, 3)}
     results: list[dict[str, Any]] = []
     with open(arguments.out / "runs.jsonl", "a", encoding="utf-8") as lines:
-        for turn in range(arguments.times):
-            for name in arguments.faults or FAULTS:
+        for name in arguments.faults or FAULTS:
+            for turn in range(arguments.times):
                 begin = time.monotonic()
-                result = run_once(place, reference, name, turn)
+                result = run_once(place, references, name, turn)
                 results.append(result)
                 lines.write(json.dumps(result) + "\n")
                 lines.flush()
                 verdict = "skipped: " + result["skipped"] if result["skipped"] else "FAILED: " + result["failed"] if result["failed"] else f"{result.get('seconds', '-')} s"
                 print(f"{name} {turn + 1}/{arguments.times} ({time.monotonic() - begin:.0f} s): {verdict}", flush=True)
+    if arguments.times > 1:
+        print()
+        for name in dict.fromkeys(result["fault"] for result in results):
+            print(summary(results, name))
     text = "\n".join(table(results)) + "\n"
     (arguments.out / "table.md").write_text(text, encoding="utf-8")
     print("\n" + text)

@@ -351,10 +351,11 @@ Diagnostics CheckRanks(const MeshShape& mesh, int64_t most, const std::string& w
   return {std::move(d)};
 }
 
-bool StartedByLauncher() {
-  const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
-  return (set("RANK") && set("WORLD_SIZE")) || (set("SLURM_PROCID") && set("SLURM_NTASKS")) ||
-         set("OMPI_COMM_WORLD_RANK") || (set("PMI_RANK") && set("MPI_LOCALRANKID"));
+bool StartedByLauncher(const Environment& environment) {
+  const LauncherKind kind = LauncherOf(environment);
+  // One of the two alone is a variable of the user's own.
+  if (kind == LauncherKind::kTorchrun) return environment("RANK") && environment("WORLD_SIZE");
+  return kind != LauncherKind::kNone;
 }
 
 std::string SiblingExecutable(const std::string& name) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/core/base/diagnostic.h"
+#include "engine/core/base/launcher.h"
 #include "engine/layout/mesh_shape.h"
 
 namespace moonshard {
@@ -41,9 +42,9 @@ Diagnostics CheckRanks(const MeshShape& mesh, int64_t most, const std::string& w
 // call; SIGINT, SIGTERM and SIGHUP end the ranks first, then this process.
 int LaunchRanks(const LaunchOptions& options);
 
-// Whether another launcher started this process: RANK and WORLD_SIZE are set, or the corresponding variables of SLURM
-// or MPI.
-bool StartedByLauncher();
+// Whether another launcher started this process: RANK and WORLD_SIZE are set, or the variables of mpirun or of a step
+// of srun (core/base/launcher.h).
+bool StartedByLauncher(const Environment& environment = ProcessEnvironment);
 
 // The path of `name` in the directory of the running executable; it may not exist.
 std::string SiblingExecutable(const std::string& name);

@@ -44,7 +44,8 @@ constexpr auto kEnvironment = std::to_array<Entry>({
     {"TMPDIR", "directory of the file that local ranks use to find each other; default: /tmp"},
     {"RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT",
      "if set, as by torchrun, this process is one rank of a group that a launcher started. The variables of srun "
-     "(SLURM_PROCID and others) and of mpirun (OMPI_COMM_WORLD_RANK, PMI_RANK and others) mean the same. Without such "
+     "(SLURM_PROCID, SLURM_STEP_ID and others) and of mpirun (OMPI_COMM_WORLD_RANK, PMI_RANK and others) mean the "
+     "same. Without such "
      "variables moonshard starts the ranks"},
     {"MOONSHARD_STORE",
      "replaces MASTER_ADDR and MASTER_PORT: a new file that the ranks of one machine use to find each other"},

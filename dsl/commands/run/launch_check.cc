@@ -20,11 +20,11 @@
 #include <torch/version.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "engine/core/base/version.h"
 #include "engine/runtime/mesh/mesh_group.h"
 #include "engine/runtime/mesh/route.h"
+#include "engine/runtime/mesh/tcp_store.h"
 
 namespace moonshard {
 namespace {
@@ -134,13 +134,7 @@ c10::intrusive_ptr<c10d::Store> OpenStore(const Launch& launch, milliseconds tim
     store->setTimeout(timeout);
     return store;
   }
-  c10d::TCPStoreOptions tcp;
-  tcp.port = launch.port;
-  tcp.isServer = launch.serves_store;
-  tcp.waitWorkers = false;
-  tcp.timeout = timeout;
-  tcp.multiTenant = true;  // the mesh opens it too
-  return c10::make_intrusive<c10d::TCPStore>(launch.host, tcp);
+  return OpenTcpStore(launch, timeout);
 }
 
 Diagnostic NoStore(const Launch& launch, const std::string& why, milliseconds waited) {

@@ -670,6 +670,7 @@ ShardedModel MakeSharded(const ModelOptions& options, const ModelFolder& folder,
   ApplyOptions apply;
   if (!folder.program) apply.deferred_type = type;  // a program has its dtype
   apply.independent_replicas = !trains;
+  apply.unreduced_gradients = trains;  // verify finds them by their values
   out.applied = AppliedPlan::Apply(
       live, ToResult(ResolveModel(options, folder.config, folder.mesh, live.tree)).ValueOrThrow(), mesh, apply);
   if (out.model.routers) out.model.routers->Bind(*out.model.module, *out.applied);

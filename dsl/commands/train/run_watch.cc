@@ -109,21 +109,26 @@ void RunWatch::Fail(const std::string& message, int exit_code, bool consequence)
   EndAfterAll(message, exit_code);
 }
 
-int RunWatch::Guard(const std::function<int()>& body) const {
+void RunWatch::Report() const {
   try {
-    return body();
+    throw;
   } catch (const PlanError& error) {
     const Diagnostics& found = error.diagnostics();
     Fail(LineOf(found), ExitCodeOf(found), std::ranges::count(found, Finding::kRankLost, &Diagnostic::finding) > 0);
-    throw;
   } catch (const InternalError& error) {
     Fail(std::string("defect: ") + error.what(), kExitDefect, /*consequence=*/false);
-    throw;
   } catch (const c10::DistError& error) {
     Fail(ErrorText(error), kExitFailed, /*consequence=*/true);
-    throw;
   } catch (const std::exception& error) {
     Fail(ErrorText(error), kExitFailed, /*consequence=*/false);
+  }
+}
+
+int RunWatch::Guard(const std::function<int()>& body) const {
+  try {
+    return body();
+  } catch (...) {
+    Report();
     throw;
   }
 }

@@ -18,14 +18,19 @@ class RunWatch {
   // in a run of one rank. In a run of several the process then ignores SIGPIPE.
   explicit RunWatch(const TrainVerb& verb);
 
-  // As RankWatch. `make` runs in the stage `stage`, and its result is returned.
+  // As RankWatch. `make` runs in the stage `stage`, and its result is returned; an exception of it as in Guard.
   void Enter(std::string stage, bool reported = true) const;
   void Attach(const DeviceMesh& mesh) const;
   void Done() const;
   template <class Make>
   auto In(std::string stage, const Make& make) const {
     Enter(std::move(stage));
-    return make();
+    try {
+      return make();
+    } catch (...) {
+      Report();
+      throw;
+    }
   }
 
   // Runs `read`, which waits for the device of `mesh`, and returns its result. `what` is reported if that takes long.
@@ -42,6 +47,8 @@ class RunWatch {
   int Guard(const std::function<int()>& body) const;
 
  private:
+  // Of the exception that is being handled.
+  void Report() const;
   void Fail(const std::string& message, int exit_code, bool consequence) const;
 
   const TrainVerb& verb_;

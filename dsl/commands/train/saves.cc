@@ -229,8 +229,19 @@ void Saves::Begin(int64_t step) {
   Finish();
   state_.host[kDataText] = data_.Position();
   state_.host[kOptionsText] = Options();
-  checkpoints_->SaveInBackground(state_, step);
-  saving_ = step;
+  try {
+    checkpoints_->SaveInBackground(state_, step);
+    saving_ = step;
+  } catch (const PlanError& error) {
+    WarnOfDisk(error);
+  }
+}
+
+// Throws `error` unless it is one of the disk alone.
+void Saves::WarnOfDisk(const PlanError& error) {
+  const auto fatal = [](const Diagnostic& d) { return d.finding != Finding::kWriteFailed; };
+  if (std::ranges::any_of(error.diagnostics(), fatal)) throw error;
+  report_.Warn(error.diagnostics());
 }
 
 void Saves::Finish() {
@@ -240,9 +251,7 @@ void Saves::Finish() {
     saved_ = saving_;
     report_.Saved(*saved_);
   } catch (const PlanError& error) {
-    const auto fatal = [](const Diagnostic& d) { return d.finding != Finding::kWriteFailed; };
-    if (std::ranges::any_of(error.diagnostics(), fatal)) throw;
-    report_.Warn(error.diagnostics());
+    WarnOfDisk(error);
   }
   saving_.reset();
 }

@@ -27,14 +27,16 @@ class Saves {
   // given; kCorruptData if no step is valid; kNotSupported if the optimizer was saved with another value of amsgrad.
   // The options of the optimizer are taken from the command line; differences from the saved options are reported.
   std::optional<int64_t> Resume();
-  // Saves in the background. If the write fails (kWriteFailed), the next call of Begin or End reports it as a warning
-  // and the run continues; that call throws any other error of the save.
+  // Saves in the background. If the write fails (kWriteFailed), the run continues: this call reports it as a warning
+  // where the save cannot begin (no file can be created), else the next call of Begin or End does. These calls throw
+  // any other error of the save.
   void Begin(int64_t step);
   // Saves the last step of the run, unless it is saved already, and waits until it is written.
   void End(int64_t step);
 
  private:
   void Finish();
+  void WarnOfDisk(const PlanError& error);
   std::optional<int64_t> StepToResume();
   void CompareConfig(int64_t step) const;
   void Load(int64_t step);

@@ -45,6 +45,20 @@ void CheckPackedIntegers(const CompiledPlan& plan, Diagnostics& diagnostics);
 // shapes cannot fit, and a warning if the module would run with wrong values or gradients, or if the plan is lenient.
 void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagnostics);
 
+// A gradient of which each rank of tp computes a term, while the plan declares that it is the same on every rank.
+struct UnreducedGradient {
+  bool of_weight = false;  // of the module's weight; else of its first argument
+  Diagnostic error;        // kStyleDoesNotFit at the line of the rule, with what would reduce the gradient
+};
+
+// Returns the gradient that the backward of a call of `module` leaves unreduced on tp, whether or not another
+// contradiction of the same style is reported first. Two cases: the weight of a Linear is sharded along the output
+// features, and the first input is used as replicate (not shared), so the gradient of the input is a term; or the
+// weight of a Linear, a norm or a scale is replicate (not shared), and the first input is used as a shard, so the
+// gradient of the weight is a term. A forward computes right values in both cases. Modules that
+// CheckWeightAndRedistributions does not check have none.
+std::optional<UnreducedGradient> FindUnreducedGradient(const CompiledPlan& plan, size_t module);
+
 // Returns kMostlyReplicated with the largest replicated parameters if the plan shards less than half of the model's
 // elements: its rules were probably written for another model. Returns nullopt if the plan shards no element, since
 // CheckAxes (mesh_axes.h) reports the unused axis, and on a mesh without tp, where ep shards experts alone. Tied

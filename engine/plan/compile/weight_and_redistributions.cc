@@ -9,6 +9,7 @@
 #include "engine/plan/compile/checks.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <set>
 #include <string>
@@ -58,6 +59,15 @@ const Layout* LayoutOf(const ModuleLayouts& layouts, const ModuleTree::Signature
   return nullptr;
 }
 
+// Each rank's output features give a term of the gradient of an input that all ranks have in full.
+std::optional<Contradiction> OfInputGradient(const std::string& weight, const Layout* used) {
+  if (used == nullptr || used->kind != LayoutKind::kReplicate) return std::nullopt;
+  return Contradiction{
+      weight + ", and an input that is used as replicate",
+      "an input that is used as shared: the gradient of the input is partial on each rank, and must be reduced",
+      "use colwise {}: it declares weight = shard(0), and an input that is used as shared", true};
+}
+
 std::optional<Contradiction> OfColwise(const std::string& weight, const ModuleLayouts& layouts, const Layout* bias) {
   const Layout* used = UsedAs(layouts);
   const Layout* made = MadeAs(layouts);
@@ -79,13 +89,7 @@ std::optional<Contradiction> OfColwise(const std::string& weight, const ModuleLa
                          "colwise { output = replicate } also gathers the output features",
                          true};
   }
-  if (used != nullptr && used->kind == LayoutKind::kReplicate) {
-    return Contradiction{
-        weight + ", and an input that is used as replicate",
-        "an input that is used as shared: the gradient of the input is partial on each rank, and must be reduced",
-        "use colwise {}: it declares weight = shard(0), and an input that is used as shared", true};
-  }
-  return std::nullopt;
+  return OfInputGradient(weight, used);
 }
 
 std::optional<Contradiction> OfRowwise(const std::string& weight, const ModuleLayouts& layouts, const Layout* bias) {
@@ -171,6 +175,55 @@ std::optional<Contradiction> OfConvolution(const Layout& cut, const ModuleLayout
                        "use channels_in {} for a convolution, and channelwise {} for one with groups"};
 }
 
+// How the weight of a module enters its result, as far as the kind and the shapes show it.
+enum class WeightKind : uint8_t { kOther, kMatrix, kConvolution, kVector };
+
+WeightKind KindOfWeight(const Module& module, const ModuleTree::Signature& signature, const Parameter& weight) {
+  if (module.kind == "Linear" && weight.shape.size() == 2) return WeightKind::kMatrix;
+  if (module.kind.starts_with("Conv") && weight.shape.size() > 2) return WeightKind::kConvolution;
+  const bool vectors =
+      std::ranges::all_of(signature, [](const Parameter& p) { return p.is_buffer || p.shape.size() == 1; });
+  return vectors ? WeightKind::kVector : WeightKind::kOther;
+}
+
+// A module with a weight and a style that claims to know how it is used.
+struct Subject {
+  const Module& module;
+  const ModuleLayouts& layouts;
+  const ModuleTree::Signature& signature;
+  const Layout& cut;  // of the weight on tp
+  WeightKind kind;
+};
+
+std::optional<Subject> SubjectAt(const CompiledPlan& plan, size_t m) {
+  const ModuleTree& tree = *plan.tree;
+  const Module& module = tree.modules()[m];
+  const ModuleLayouts& layouts = plan.LayoutsOf(m);
+  const ModuleTree::Signature& signature = tree.parameters(module);
+  const Parameter* weight = WeightOf(signature);
+  if (weight == nullptr || layouts.rule < 0 || !layouts.missing.empty()) return std::nullopt;
+  if (!tree.complete() && (IsTransposed(module.path) || layouts.lookup == Lookup::kMasked)) return std::nullopt;
+  const Layout& cut = layouts.params[static_cast<size_t>(weight - signature.data())][MeshAxis::kTp];
+  if (cut.owner >= 0) return std::nullopt;
+  return Subject{module, layouts, signature, cut, KindOfWeight(module, signature, *weight)};
+}
+
+std::optional<Contradiction> ContradictionOf(const Subject& subject) {
+  switch (subject.kind) {
+    case WeightKind::kMatrix:
+      if (subject.layouts.lookup == Lookup::kMasked) {
+        return Contradiction{"lookup = \"masked\", which looks up ids", "an embedding",
+                             "for an output projection, use colwise { output = replicate }: it shards the same rows"};
+      }
+      return OfLinear(subject.cut, subject.layouts, LayoutOf(subject.layouts, subject.signature, "bias"));
+    case WeightKind::kConvolution:
+      return OfConvolution(subject.cut, subject.layouts, subject.module.kind.find("Transpose") != std::string::npos);
+    case WeightKind::kVector: return OfVector(subject.cut, subject.layouts);
+    case WeightKind::kOther: break;
+  }
+  return std::nullopt;
+}
+
 // The weight or else the bias, where a rule names it by its path: the layout of such a rule is not the one that the
 // style was made for.
 std::optional<size_t> NamedByPath(const ModuleLayouts& layouts, const ModuleTree::Signature& signature) {
@@ -182,60 +235,71 @@ std::optional<size_t> NamedByPath(const ModuleLayouts& layouts, const ModuleTree
   return std::nullopt;
 }
 
+// Of the first contradiction in a module. `named`: NamedByPath of it.
+Diagnostic DiagnosticOf(const CompiledPlan& plan, const Subject& subject, const Contradiction& found,
+                        std::optional<size_t> named) {
+  const std::string path = subject.module.path + (named ? "." + subject.signature[*named].name : "");
+  const SourceSpan& where = named ? SourceOf(plan, subject.layouts, *named) : SourceOf(plan, subject.layouts);
+  Diagnostic d = MakeDiagnostic(
+      Finding::kStyleDoesNotFit,
+      named ? "the layout of '" + path + "' contradicts style '" + subject.layouts.style + "' of its module"
+            : "style '" + subject.layouts.style + "' contradicts itself on '" + path + "'",
+      where);
+  if (const SourceSpan& style = SourceOf(plan, subject.layouts); named && style.known() && style != where)
+    d.related.push_back(style);
+  d.path = path;
+  d.declared = found.declared;
+  d.required = found.required;
+  d.help = found.help;
+  return d;
+}
+
 }  // namespace
 
 void CheckWeightAndRedistributions(const CompiledPlan& plan, Diagnostics& diagnostics) {
   if (plan.mesh.size(MeshAxis::kTp) == 1) return;
-  const ModuleTree& tree = *plan.tree;
   std::set<std::pair<int32_t, int32_t>> said;  // rules of the module and of the parameter
   // The result depends on the layouts and the path class; most layouts are of one class.
   std::vector<std::optional<uint32_t>> class_of(plan.layouts.size());
   for (size_t m = 0; m < plan.layouts_of.size(); ++m) {
-    const Module& module = tree.modules()[m];
+    const uint32_t path_class = plan.tree->modules()[m].path_class;
     std::optional<uint32_t>& looked_at = class_of[plan.layouts_of[m]];
-    if (looked_at == module.path_class) continue;
-    looked_at = module.path_class;
-    const ModuleLayouts& layouts = plan.LayoutsOf(m);
-    const ModuleTree::Signature& signature = tree.parameters(module);
-    const Parameter* weight = WeightOf(signature);
-    if (weight == nullptr || layouts.rule < 0 || !layouts.missing.empty()) continue;
-    if (!tree.complete() && (IsTransposed(module.path) || layouts.lookup == Lookup::kMasked)) continue;
-    const Layout& cut = layouts.params[static_cast<size_t>(weight - signature.data())][MeshAxis::kTp];
-    if (cut.owner >= 0) continue;
-    std::optional<Contradiction> found;
-    if (module.kind == "Linear" && weight->shape.size() == 2) {
-      if (layouts.lookup == Lookup::kMasked) {
-        found = Contradiction{"lookup = \"masked\", which looks up ids", "an embedding",
-                              "for an output projection, use colwise { output = replicate }: it shards the same rows"};
-      } else {
-        found = OfLinear(cut, layouts, LayoutOf(layouts, signature, "bias"));
-      }
-    } else if (module.kind.starts_with("Conv") && weight->shape.size() > 2) {
-      found = OfConvolution(cut, layouts, module.kind.find("Transpose") != std::string::npos);
-    } else if (std::ranges::all_of(signature, [](const Parameter& p) { return p.is_buffer || p.shape.size() == 1; })) {
-      found = OfVector(cut, layouts);
-    }
-    const std::optional<size_t> named = NamedByPath(layouts, signature);
-    if (!found || !said.insert({layouts.rule, named ? layouts.param_rules[*named] : -1}).second) continue;
-    const SourceSpan& where = named ? SourceOf(plan, layouts, *named) : SourceOf(plan, layouts);
+    if (looked_at == path_class) continue;
+    looked_at = path_class;
+    const std::optional<Subject> subject = SubjectAt(plan, m);
+    if (!subject) continue;
+    const std::optional<Contradiction> found = ContradictionOf(*subject);
+    const std::optional<size_t> named = NamedByPath(subject->layouts, subject->signature);
+    if (!found || !said.insert({subject->layouts.rule, named ? subject->layouts.param_rules[*named] : -1}).second)
+      continue;
+    Diagnostic d = DiagnosticOf(plan, *subject, *found, named);
     // Another error at the same line is more specific.
-    const auto said_already = [&](const Diagnostic& d) { return d.severity == Severity::kError && d.where == where; };
+    const auto said_already = [&](const Diagnostic& other) {
+      return other.severity == Severity::kError && other.where == d.where;
+    };
     if (std::ranges::any_of(diagnostics, said_already)) continue;
-    const std::string path = module.path + (named ? "." + signature[*named].name : "");
-    Diagnostic d =
-        MakeDiagnostic(Finding::kStyleDoesNotFit,
-                       named ? "the layout of '" + path + "' contradicts style '" + layouts.style + "' of its module"
-                             : "style '" + layouts.style + "' contradicts itself on '" + path + "'",
-                       where);
-    if (const SourceSpan& style = SourceOf(plan, layouts); named && style.known() && style != where)
-      d.related.push_back(style);
     if (found->runs || plan.plan->lenient) d.severity = Severity::kWarning;
-    d.path = path;
-    d.declared = found->declared;
-    d.required = found->required;
-    d.help = found->help;
     diagnostics.push_back(std::move(d));
   }
+}
+
+// Not the first contradiction of the module but this one, whatever else the style declares.
+std::optional<UnreducedGradient> FindUnreducedGradient(const CompiledPlan& plan, size_t module) {
+  if (plan.mesh.size(MeshAxis::kTp) == 1) return std::nullopt;
+  const std::optional<Subject> subject = SubjectAt(plan, module);
+  if (!subject || subject->layouts.lookup == Lookup::kMasked) return std::nullopt;
+  const Layout& cut = subject->cut;
+  const Layout* used = UsedAs(subject->layouts);
+  const bool matrix = subject->kind == WeightKind::kMatrix;
+  const bool of_weight = !cut.is_shard();
+  std::optional<Contradiction> found;
+  if (matrix && cut.is_shard() && cut.dim == 0) found = OfInputGradient("weight = " + cut.ToString(), used);
+  if ((matrix || subject->kind == WeightKind::kVector) && of_weight) found = OfFull(cut, used);
+  if (!found) return std::nullopt;
+  Diagnostic d = DiagnosticOf(plan, *subject, *found, NamedByPath(subject->layouts, subject->signature));
+  d.message = "a backward through '" + subject->module.path + "' would compute a gradient of its " +
+              (of_weight ? "weight" : "input") + " that the plan does not reduce";
+  return UnreducedGradient{of_weight, std::move(d)};
 }
 
 }  // namespace moonshard

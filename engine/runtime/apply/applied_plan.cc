@@ -48,6 +48,7 @@
 #include "engine/runtime/apply/axis_ring.h"
 #include "engine/runtime/apply/boundary_steps.h"
 #include "engine/runtime/apply/factors.h"
+#include "engine/runtime/apply/gradient_guard.h"
 #include "engine/runtime/apply/input_signature.h"
 #include "engine/runtime/apply/local_shard.h"
 #include "engine/runtime/apply/random_numbers.h"
@@ -159,10 +160,14 @@ class Applier {
                                  HasOwnInputs(s_.plan)};
     std::vector<std::pair<Hookable*, std::shared_ptr<Boundary>>> made;
     for (size_t m = 0; m < s_.live.modules.size(); ++m) {
-      if (s_.plan.StepsOf(m).empty() || s_.live.hooks[m] == nullptr) continue;
+      if (s_.live.hooks[m] == nullptr) continue;
+      std::shared_ptr<BoundaryStep> guard;
+      if (!options_.unreduced_gradients) guard = MakeGradientGuard(s_.plan, m, s_.live, s_.observers, s_.trains);
+      if (s_.plan.StepsOf(m).empty() && !guard) continue;
       std::vector<Late> late;
       for (const std::string& name : LateParameters(m)) late.push_back({TensorAt(m, name), LateDimOf(m, name)});
-      made.emplace_back(s_.live.hooks[m], MakeBoundary(parts, m, std::move(redistributions_[m]), std::move(late)));
+      made.emplace_back(s_.live.hooks[m],
+                        MakeBoundary(parts, m, std::move(redistributions_[m]), std::move(late), std::move(guard)));
     }
     for (auto& [hook, boundary] : made) hook->SetBoundary(std::move(boundary));  // fails nowhere
   }

@@ -42,6 +42,10 @@ struct ApplyOptions {
   // plan, for inference and for a training loop that reduces these gradients itself. The gradients of experts that ep
   // distributes are of the tokens of all its ranks, and each rank has other experts: they must not be reduced over ep.
   bool independent_replicas = false;
+  // A call of a module whose backward would compute a gradient that the plan does not reduce over tp, while a backward
+  // may follow, throws kStyleDoesNotFit (gradient_guard.h). true allows such calls: for a class that reduces the
+  // gradient itself, or a program that examines plans.
+  bool unreduced_gradients = false;
   // Receives the warnings and notes of the plan (CompiledPlan::findings), if there are any. Runs on every rank, after
   // the ranks have compared the plan and before the model changes. The findings are also in plan().findings, with or
   // without a callback.

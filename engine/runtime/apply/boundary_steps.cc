@@ -349,7 +349,11 @@ class BoundaryMaker {
         redistributions_(std::move(redistributions)),
         late_(std::move(late)) {}
 
-  std::shared_ptr<Boundary> Make() {
+  std::shared_ptr<Boundary> Make(std::shared_ptr<BoundaryStep> guard) {
+    if (guard) {
+      out_.enter.push_back(std::move(guard));
+      out_.inside = 1;
+    }
     for (const ModuleStep& step : steps_.enter) Enter(step);
     for (const ModuleStep& step : steps_.leave) Leave(step);
     const SourceSpan& source = SourceOf(plan_, layouts_);
@@ -571,8 +575,9 @@ std::vector<TensorRedistribution> MakeRedistributions(const CompiledPlan& plan, 
 }
 
 std::shared_ptr<Boundary> MakeBoundary(const BoundaryParts& parts, size_t module,
-                                       std::vector<TensorRedistribution> redistributions, std::vector<Late> late) {
-  return BoundaryMaker(parts, module, std::move(redistributions), std::move(late)).Make();
+                                       std::vector<TensorRedistribution> redistributions, std::vector<Late> late,
+                                       std::shared_ptr<BoundaryStep> guard) {
+  return BoundaryMaker(parts, module, std::move(redistributions), std::move(late)).Make(std::move(guard));
 }
 
 }  // namespace moonshard

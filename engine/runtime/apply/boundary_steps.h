@@ -62,10 +62,12 @@ struct Late {
   int64_t dim = -1;
 };
 
-// Returns the boundary of a module that has steps. `redistributions`: the result of MakeRedistributions. `late`: the
-// boundary adds them to the first result. A call throws PlanError kStyleDoesNotFit where a shard of the result has
-// other sizes along a late parameter than this rank's shard of the parameter.
+// Returns the boundary of a module that has steps or a guard. `redistributions`: the result of MakeRedistributions.
+// `late`: the boundary adds them to the first result. A call throws PlanError kStyleDoesNotFit where a shard of the
+// result has other sizes along a late parameter than this rank's shard of the parameter. `guard`: a step before those
+// of the plan (gradient_guard.h); may be null.
 std::shared_ptr<Boundary> MakeBoundary(const BoundaryParts& parts, size_t module,
-                                       std::vector<TensorRedistribution> redistributions, std::vector<Late> late);
+                                       std::vector<TensorRedistribution> redistributions, std::vector<Late> late,
+                                       std::shared_ptr<BoundaryStep> guard = nullptr);
 
 }  // namespace moonshard

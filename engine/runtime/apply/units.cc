@@ -61,11 +61,16 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
   for (const LiveParameter& parameter : parameters) by_ref[parameter.ref] = &parameter;
   const UnitSettings& settings = plan.unit_settings;
   out.order = std::make_shared<UnitOrder>(settings.prefetch_forward, settings.prefetch_backward);
+  const auto labels = std::make_shared<std::vector<std::string>>();
   for (const ShardedUnit& planned : plan.units) {
+    labels->push_back("unit " + (planned.path.empty() ? "(the root)" : "'" + planned.path + "'") + LineOfSection(plan));
+  }
+  for (size_t number = 0; number < plan.units.size(); ++number) {
+    const ShardedUnit& planned = plan.units[number];
     std::vector<UnitParameter> of_unit;
     UnitOptions options;
     options.path = planned.path;
-    options.where = LineOfSection(plan);
+    options.label = (*labels)[number];
     options.reshard = planned.reshard;
     options.keep_unsynced = settings.keep_unsynced;
     options.accumulate_shards = settings.accumulate_shards;
@@ -85,12 +90,14 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
     }
     const auto some = planned.reshard_ranks > 0 ? groups.at({settings.axes, planned.reshard_ranks}) : nullptr;
     UnitGroups own = {groups.at({settings.axes, settings.ranks}), some, out.order, end, sum};
-    out.units.push_back(std::make_shared<Unit>(std::move(of_unit), std::move(options), std::move(own)));
+    out.units.push_back(
+        std::make_shared<Unit>(std::move(of_unit), std::move(options), std::move(own), UnitStamp(number, labels)));
   }
   // At the end of a backward, in this order: backwards that no input's gradient ended are closed, each of which starts
   // a reduce-scatter; the last one under way is finished; what was gathered ahead and not used is dropped. After that
   // no collective of a unit is under way. References are weak, because every unit holds `end`.
-  end->Add({}, [weak = std::vector<std::weak_ptr<Unit>>(out.units.begin(), out.units.end()), order = out.order] {
+  const auto begin = [order = out.order] { order->BeginBackward(); };
+  end->Add(begin, [weak = std::vector<std::weak_ptr<Unit>>(out.units.begin(), out.units.end()), order = out.order] {
     for (const std::weak_ptr<Unit>& unit : weak) {
       if (const std::shared_ptr<Unit> alive = unit.lock()) alive->EndBackward();
     }
@@ -98,6 +105,7 @@ PlannedUnits MakeUnits(const CompiledPlan& plan, const std::vector<LiveParameter
     for (const std::weak_ptr<Unit>& unit : weak) {
       if (const std::shared_ptr<Unit> alive = unit.lock()) alive->DropAhead();
     }
+    order->EndBackward();
   });
   return out;
 }

@@ -214,6 +214,8 @@ at::Tensor AxisGroup::AllReduce(at::Tensor tensor, const CollectiveUse& use) {
 }
 
 c10::Device AxisGroup::device() const { return group_->device; }
+const std::vector<int64_t>& AxisGroup::ranks() const { return group_->ranks; }
+bool AxisGroup::recording() const { return group_->recording; }
 
 PendingCollective AxisGroup::StartAllReduce(const at::Tensor& buffer, const CollectiveUse& use) {
   PendingCollective pending;

@@ -80,6 +80,9 @@ class AxisGroup {
   const std::string& name() const { return name_; }  // "tp[0,1]"
   int64_t rank() const { return rank_; }             // within the group
   int64_t size() const { return size_; }
+  const std::vector<int64_t>& ranks() const;  // of the mesh, in the order of the group
+  // Whether the group only records its collectives, without peers: their results have no values.
+  bool recording() const;
   c10::Device device() const;  // of the tensors that it communicates
   const CollectiveCounts& counts() const { return *counts_; }
   void ClearCounts() { *counts_ = CollectiveCounts{}; }

@@ -44,25 +44,47 @@ std::vector<UnitFlat> FlatsOf(const std::vector<UnitParameter>& parameters, cons
   for (auto& [dtypes, members] : by_dtype) {
     std::vector<std::vector<int64_t>> shapes;
     for (size_t i : members) shapes.push_back(parameters[i].shape);
-    const auto flags = static_cast<int64_t>(members.size());
-    flats.push_back({std::move(members), FlatShards(std::move(shapes), sizes, flags)});
+    // Padded, so that rows of common sizes keep the blocks aligned: backends copy unaligned blocks slowly.
+    constexpr int64_t kAlign = 32;
+    const int64_t extra = static_cast<int64_t>(members.size()) + UnitStamp::kElements;
+    const int64_t padded = (extra + kAlign - 1) / kAlign * kAlign;
+    flats.push_back({std::move(members), FlatShards(std::move(shapes), sizes, padded)});
   }
   return flats;
 }
 
+at::Tensor UnitFlat::FlagsIn(const at::Tensor& block) const {
+  return shards.ExtraIn(block).narrow(0, 0, static_cast<int64_t>(members.size()));
+}
+
+at::Tensor UnitFlat::StampIn(const at::Tensor& block) const {
+  return shards.ExtraIn(block).narrow(0, shards.extra() - UnitStamp::kElements, UnitStamp::kElements);
+}
+
+at::Tensor UnitFlat::FlagsOf(const at::Tensor& all) const {
+  return all.view({-1, shards.block()})
+      .narrow(1, shards.block() - shards.extra(), static_cast<int64_t>(members.size()));
+}
+
+at::Tensor UnitFlat::StampsOf(const at::Tensor& all) const {
+  return all.view({-1, shards.block()}).narrow(1, shards.block() - UnitStamp::kElements, UnitStamp::kElements);
+}
+
 FullParameters::FullParameters(const std::vector<UnitParameter>& parameters, std::shared_ptr<AxisGroup> group,
-                               std::shared_ptr<AxisGroup> some, std::string label)
+                               std::shared_ptr<AxisGroup> some, std::string label, UnitStamp stamp)
     : parameters_(parameters),
       group_(std::move(group)),
       some_(std::move(some)),
       label_(std::move(label)),
-      flats_(FlatsOf(parameters, group_->sizes())) {
+      flats_(FlatsOf(parameters, group_->sizes())),
+      stamp_(std::move(stamp)) {
   if (some_) some_flats_ = FlatsOf(parameters, some_->sizes());
   for (const UnitParameter& parameter : parameters_) {
     const at::TensorOptions options = parameter.tensor.options().requires_grad(false);
     full_.push_back(at::empty(parameter.shape, options.dtype(parameter.used).device(group_->device())));
     FreeStorage(full_.back());
   }
+  for (const UnitFlat& flat : flats_) stamps_.push_back(stamp_.Make(full_[flat.members.front()].options()));
 }
 
 bool FullParameters::Current() const {
@@ -77,12 +99,14 @@ bool FullParameters::stale() const {
   return !any || !Current();
 }
 
-at::Tensor FullParameters::PackedShards(const UnitFlat& flat) const {
+at::Tensor FullParameters::PackedShards(size_t f) const {
+  const UnitFlat& flat = flats_[f];
   std::vector<at::Tensor> shards;
   for (size_t i : flat.members) shards.push_back(parameters_[i].tensor.detach());
   // Padding and flags are sent too; nothing reads them.
   at::Tensor block = at::empty({flat.shards.block()}, full_[flat.members.front()].options());
   flat.shards.PackShards(shards, group_->rank(), block);
+  flat.StampIn(block).copy_(stamps_[f]);
   return block;
 }
 
@@ -98,21 +122,34 @@ void FullParameters::Start(Direction direction) {
   versions_.clear();
   for (const UnitParameter& parameter : parameters_) versions_.push_back(parameter.tensor._version());
   pending_some_ = from_some;
+  std::vector<PendingCollective> pending;  // none is kept if one of several fails
   for (size_t f = 0; f < flats_.size(); ++f) {
-    const at::Tensor block = from_some ? kept_[f] : PackedShards(flats_[f]);
+    const at::Tensor block = from_some ? kept_[f] : PackedShards(f);
     const int64_t elements = flats_[f].shards.elements();
     const CollectiveUse use = {direction, &label_, {&elements, 1}, elements * block.element_size(), -1};
-    pending_.push_back((from_some ? some_ : group_)->StartAllGather(block, use));
+    pending.push_back((from_some ? some_ : group_)->StartAllGather(block, use));
   }
+  pending_ = std::move(pending);
 }
 
+// All stamps are compared before anything is filled: where ranks gather different units, no parameter is taken for
+// another. The lists are emptied first, so that a collective that throws leaves nothing that looks gathered.
 void FullParameters::Fill(Direction direction) {
   Start(direction);
   if (filled_) return;
   const Region region("the gather of parameters", label_.text(), group_->axes());
-  for (size_t f = 0; f < flats_.size(); ++f) {
-    const UnitFlat& flat = pending_some_ ? some_flats_[f] : flats_[f];
-    const at::Tensor all = (pending_some_ ? some_ : group_)->Finish(std::move(pending_[f]));
+  AxisGroup& group = pending_some_ ? *some_ : *group_;
+  const std::vector<UnitFlat>& flats = pending_some_ ? some_flats_ : flats_;
+  std::vector<PendingCollective> pending = std::exchange(pending_, {});
+  kept_.clear();
+  std::vector<at::Tensor> gathered;
+  for (size_t f = 0; f < flats.size(); ++f) {
+    gathered.push_back(group.Finish(std::move(pending[f])));
+    stamp_.CompareGathered(flats[f].StampsOf(gathered[f]), stamps_[f], group);
+  }
+  for (size_t f = 0; f < flats.size(); ++f) {
+    const UnitFlat& flat = flats[f];
+    const at::Tensor all = std::move(gathered[f]);
     std::vector<at::Tensor> full;
     for (size_t i : flat.members) {
       TakeStorage(full_[i]);
@@ -120,8 +157,6 @@ void FullParameters::Fill(Direction direction) {
     }
     flat.shards.UnpackFull(all, full);
   }
-  pending_.clear();
-  kept_.clear();
   filled_ = true;
 }
 
@@ -138,17 +173,25 @@ void FullParameters::KeepSome() {
   kept_.clear();
   if (some_ && filled_) {
     const Region region("the gather of parameters", label_.text(), group_->axes());
-    for (const UnitFlat& flat : some_flats_) {
+    for (size_t f = 0; f < some_flats_.size(); ++f) {
+      const UnitFlat& flat = some_flats_[f];
       std::vector<at::Tensor> shards;
       for (size_t i : flat.members) shards.push_back(RowsOfRank(full_[i], some_->sizes(), some_->rank()));
       kept_.push_back(at::empty({flat.shards.block()}, shards.front().options()));
       flat.shards.PackShards(shards, some_->rank(), kept_.back());
+      flat.StampIn(kept_.back()).copy_(stamps_[f]);
     }
   }
   Free();
 }
 
 void FullParameters::Drop() { pending_.clear(); }
+
+void FullParameters::Reset() {
+  Free();
+  pending_.clear();
+  kept_.clear();
+}
 
 int64_t FullParameters::bytes() const {
   int64_t bytes = 0;

@@ -20,6 +20,7 @@
 
 #include "engine/runtime/collective/axis_group.h"
 #include "engine/runtime/fsdp/flat_shards.h"
+#include "engine/runtime/fsdp/unit_stamp.h"
 
 namespace moonshard {
 
@@ -35,7 +36,15 @@ struct UnitParameter {
 // one collective.
 struct UnitFlat {
   std::vector<size_t> members;  // indices of the parameters
-  FlatShards shards;            // extra elements: one flag per parameter, whether any rank has a gradient
+  // Extra elements: one flag per parameter, whether any rank has a gradient; padding; the unit's stamp.
+  FlatShards shards;
+
+  // The flags and the stamp in this rank's block, as views.
+  at::Tensor FlagsIn(const at::Tensor& block) const;
+  at::Tensor StampIn(const at::Tensor& block) const;
+  // The flags [ranks, members] and the stamps [ranks, UnitStamp::kElements] in the blocks of all ranks, as views.
+  at::Tensor FlagsOf(const at::Tensor& all) const;
+  at::Tensor StampsOf(const at::Tensor& all) const;
 };
 // `sizes`: of the group that shards the parameters (AxisGroup::sizes). `trained`: without the parameters that are
 // frozen by the plan.
@@ -47,7 +56,7 @@ class FullParameters {
   // `some`: the group of neighbouring ranks over which KeepSome shards the parameters; may be null. `label`: for
   // errors. `parameters` must outlive this.
   FullParameters(const std::vector<UnitParameter>& parameters, std::shared_ptr<AxisGroup> group,
-                 std::shared_ptr<AxisGroup> some, std::string label);
+                 std::shared_ptr<AxisGroup> some, std::string label, UnitStamp stamp);
 
   // Whether the full tensors have their values. If not, they have their shapes and no memory.
   bool filled() const { return filled_; }
@@ -56,13 +65,16 @@ class FullParameters {
   // Starts the all-gather if stale. The parameters must hold shards. Collective.
   void Start(Direction direction);
   // Starts the all-gather if Start was not called before, waits for it, and fills the full tensors. Collective if it
-  // starts the all-gather.
+  // starts the all-gather. Throws PlanError kCollectiveMismatch if a rank gathers another unit (unit_stamp.h), and then
+  // holds neither full tensors nor an all-gather.
   void Fill(Direction direction);
   void Free();
   // Frees the full tensors, but keeps this rank's shard over the neighbouring ranks if the constructor got `some`.
   void KeepSome();
   // Drops an all-gather that was started, if Fill was not called after it.
   void Drop();
+  // Frees and drops everything, so that the next Fill gathers from the ranks of `group`.
+  void Reset();
 
   // Returns the full tensor of parameter `i`. Every call returns the same tensor, so a view of it has the values of a
   // later Fill.
@@ -72,7 +84,7 @@ class FullParameters {
 
  private:
   bool Current() const;
-  at::Tensor PackedShards(const UnitFlat& flat) const;
+  at::Tensor PackedShards(size_t f) const;
 
   const std::vector<UnitParameter>& parameters_;
   std::shared_ptr<AxisGroup> group_;
@@ -80,6 +92,8 @@ class FullParameters {
   CollectiveLabel label_;
   std::vector<UnitFlat> flats_;
   std::vector<UnitFlat> some_flats_;
+  UnitStamp stamp_;
+  std::vector<at::Tensor> stamps_;  // per flat, in its dtype
   std::vector<at::Tensor> full_;
   std::vector<at::Tensor> kept_;            // per flat: this rank's block over the neighbours
   std::vector<PendingCollective> pending_;  // per flat

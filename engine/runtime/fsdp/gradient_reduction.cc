@@ -12,14 +12,21 @@ namespace moonshard {
 
 GradientReduction::GradientReduction(const std::vector<UnitParameter>& parameters, std::vector<c10::ScalarType> reduced,
                                      double scale, std::shared_ptr<AxisGroup> group, std::shared_ptr<GradientSum> sum,
-                                     std::string label)
+                                     std::string label, UnitStamp stamp)
     : parameters_(parameters),
       reduced_(std::move(reduced)),
       scale_(scale),
       group_(std::move(group)),
       sum_(std::move(sum)),
       label_(std::move(label)),
-      flats_(FlatsOf(parameters, group_->sizes(), /*trained=*/true)) {}
+      flats_(FlatsOf(parameters, group_->sizes(), /*trained=*/true)),
+      stamp_(std::move(stamp)) {
+  for (const UnitFlat& flat : flats_) stamps_.push_back(stamp_.Make(SumOptions(flat)));
+}
+
+at::TensorOptions GradientReduction::SumOptions(const UnitFlat& flat) const {
+  return at::TensorOptions().dtype(reduced_[flat.members.front()]).device(group_->device());
+}
 
 // Gradients are packed rank-major in the dtype of the sum: block r holds the rows that rank r owns of every parameter.
 // A reduce-scatter sums and delivers them at once, where an all-reduce would send twice the bytes and leave every rank
@@ -29,7 +36,8 @@ void GradientReduction::Start(std::vector<at::Tensor> gradients) {
   const at::NoGradGuard no_grad;
   Region region("the sum of a unit's gradients", label_.text(), group_->axes());
   const int64_t n = group_->size();
-  for (const UnitFlat& flat : flats_) {
+  for (size_t f = 0; f < flats_.size(); ++f) {
+    const UnitFlat& flat = flats_[f];
     std::vector<at::Tensor> full;
     Presence presence;
     bool trains = false;
@@ -40,16 +48,14 @@ void GradientReduction::Start(std::vector<at::Tensor> gradients) {
       full.push_back(std::move(gradients[i]));
     }
     if (!trains) continue;
-    // Every block carries all flags, so that after the reduce-scatter each rank has their sums: .grad of a parameter
-    // that no rank used stays undefined, as it would without fsdp. A frozen dtype is skipped, on every rank alike.
-    at::Tensor all = at::zeros({n * flat.shards.block()},
-                               at::TensorOptions().dtype(reduced_[flat.members.front()]).device(group_->device()));
+    // Every block carries all flags and the stamp, so that after the reduce-scatter each rank has their sums: .grad of
+    // a parameter that no rank used stays undefined, as it would without fsdp. A frozen dtype is skipped, on every rank
+    // alike.
+    at::Tensor all = at::zeros({n * flat.shards.block()}, SumOptions(flat));
     flat.shards.PackFull(full, all);
     full.clear();
-    const at::Tensor flags = presence.Flags(all.options());
-    for (int64_t r = 0; r < n; ++r) {
-      flat.shards.ExtraIn(all.narrow(0, r * flat.shards.block(), flat.shards.block())).copy_(flags);
-    }
+    flat.FlagsOf(all).copy_(presence.Flags(all.options()));
+    flat.StampsOf(all).copy_(stamps_[f]);
     const int64_t elements = flat.shards.elements();
     const CollectiveUse use = {Direction::kBackward, &label_, {&elements, 1}, elements * all.element_size(), -1};
     pending_.push_back({&flat, group_->StartReduceScatter(all, use), std::move(presence)});
@@ -69,7 +75,8 @@ void GradientReduction::AddToGrads(const UnitFlat& flat, at::Tensor block, const
   std::vector<at::Tensor> shards(flat.members.size());
   {
     Region region("the sum of a unit's gradients", label_.text(), group_->axes());
-    const std::vector<bool> any = presence.Any(flat.shards.ExtraIn(block));
+    stamp_.CompareSums(flat.StampIn(block), *group_);
+    const std::vector<bool> any = presence.Any(flat.FlagsIn(block));
     if (scale_ != 1) block.mul_(scale_);
     const at::Tensor& first = parameters_[flat.members.front()].tensor;
     // Scaled in the dtype of the sum, then converted to that of the shards and brought to their device (the host's

@@ -29,37 +29,46 @@ namespace {
 // A use is one call from Enter to the end of its backward. Uses of one unit overlap (a module called twice, a
 // recomputed call inside its own backward), so `users_` counts the uses that need the parameters full, and the last
 // Release reshards.
-std::string LabelOf(const UnitOptions& options) {
-  return "unit " + (options.path.empty() ? "(the root)" : "'" + options.path + "'") + options.where;
-}
-
 void DetachFromGraph(const at::Tensor& parameter) { autograd::impl::set_gradient_edge(parameter, autograd::Edge()); }
 
 }  // namespace
 
-Unit::Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroups groups)
+Unit::Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroups groups, const UnitStamp& stamp)
     : parameters_(std::move(parameters)),
       options_(std::move(options)),
       groups_(std::move(groups)),
-      gathered_(parameters_, groups_.all, groups_.some, "the parameters of " + LabelOf(options_)),
+      gathered_(parameters_, groups_.all, groups_.some, "the parameters of " + options_.label, stamp),
       reduction_(parameters_, options_.reduced, options_.scale, groups_.all, groups_.sum,
-                 "the gradients of " + LabelOf(options_)) {
+                 "the gradients of " + options_.label, stamp) {
   accumulators_.resize(parameters_.size());
-  for (const UnitParameter& parameter : parameters_) shard_shapes_.push_back(parameter.tensor.sizes().vec());
+  for (const auto& [tensor, shape, used, path, trains] : parameters_) {
+    placed_.push_back({tensor.sizes().vec(), tensor.scalar_type(), tensor.device()});
+  }
 }
 
 void Unit::CheckShards() const {
   Diagnostics changed;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].tensor.sizes() == at::IntArrayRef(shard_shapes_[i])) continue;
+    const at::Tensor& now = parameters_[i].tensor;
+    const Shard& shard = placed_[i];
+    const bool sizes = now.sizes() == at::IntArrayRef(shard.shape);
+    if (sizes && now.scalar_type() == shard.dtype && now.device() == shard.device) continue;
     Diagnostic d = MakeDiagnostic(Finding::kUnshardedFunction,
                                   "'" + parameters_[i].path + "' does not hold this rank's shard any more");
     d.path = parameters_[i].path;
-    d.declared =
-        c10::str(parameters_[i].tensor.sizes()) + ", set after Parallelize, for example by torch::load or set_data";
-    d.required = c10::str(at::IntArrayRef(shard_shapes_[i])) + ", this rank's shard; the parameter belongs to fsdp " +
-                 LabelOf(options_);
-    d.help = "load before Parallelize, or use LoadCheckpoint(model, checkpoint), which reads this rank's shards";
+    if (!sizes) {
+      d.declared = c10::str(now.sizes()) + ", set after Parallelize, for example by torch::load or set_data";
+      d.required = c10::str(at::IntArrayRef(shard.shape)) + ", this rank's shard; the parameter belongs to fsdp " +
+                   options_.label;
+      d.help = "load before Parallelize, or use LoadCheckpoint(model, checkpoint), which reads this rank's shards";
+    } else {
+      d.declared = c10::str(now.scalar_type(), " on ", now.device(), ", set after Parallelize, for example by to(...)");
+      d.required =
+          c10::str(shard.dtype, " on ", shard.device, ", as Parallelize has placed the shard of fsdp ", options_.label);
+      d.help =
+          "convert the model before Parallelize; for parameters of another dtype while they are used, declare "
+          "precision { parameters = ... } in the plan";
+    }
     changed.push_back(std::move(d));
   }
   if (!changed.empty()) throw PlanError(std::move(changed));
@@ -204,6 +213,8 @@ void Unit::DropAhead() {
 
 void Unit::OpenBackward(const std::shared_ptr<Use>& use) {
   if (use->open) return;
+  // Autograd enables gradients in a backward with create_graph.
+  if (at::GradMode::is_enabled()) RefuseSecondOrder();
   // The end of the backward closes what no UnitInputNode closes.
   groups_.end->Schedule();
   MakeFull(Direction::kBackward);
@@ -218,12 +229,37 @@ void Unit::OpenBackward(const std::shared_ptr<Use>& use) {
   open_.push_back(use);
 }
 
+void Unit::RefuseSecondOrder() const {
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "fsdp cannot record the graph of a backward");
+  d.path = options_.path;
+  d.declared = "backward or autograd::grad with create_graph = true, through a call of " + options_.label;
+  d.required =
+      "create_graph = false: the reduce-scatter of the gradients is no part of autograd's graph, and the full "
+      "parameters are freed when the backward of the call ends";
+  d.help = "for gradients of gradients use ddp, or leave the module out of the units: fsdp { ignore = ... }";
+  throw PlanError({std::move(d)});
+}
+
+void Unit::RefuseSparse(size_t i) const {
+  const std::string& path = parameters_[i].path;
+  Diagnostic d = MakeDiagnostic(Finding::kNotSupported, "fsdp cannot reduce the sparse gradient of '" + path + "'");
+  d.path = path;
+  d.declared =
+      "a sparse gradient, as that of an Embedding or EmbeddingBag with sparse = true; the parameter belongs "
+      "to fsdp " +
+      options_.label;
+  d.required = "a dense gradient, of which each rank gets the sum of its rows";
+  d.help = "make the module with sparse = false";
+  throw PlanError({std::move(d)});
+}
+
 void Unit::Collect(Use& use, std::span<const at::Tensor> gradients) {
   if (!use.open) return;  // a backward that does not go through this call's outputs
   const at::NoGradGuard no_grad;
   for (size_t k = 0; k < use.trainable.size(); ++k) {
     if (!gradients[k].defined()) continue;
     const size_t i = use.trainable[k];
+    if (gradients[k].layout() != at::kStrided) RefuseSparse(i);
     at::Tensor& held = use.gradients[i];
     const at::Tensor gradient = gradients[k].detach();
     // The first gradient stays in its dtype, for one use is the common case; sums are formed in the dtype of the sum.
@@ -277,14 +313,12 @@ void Unit::EndBackward() {
 // Release puts the shards back.
 void Unit::Reset() {
   for (const std::shared_ptr<Use>& use : open_) use->open = false;
-  const bool interrupted = !open_.empty() || users_ > 0;
   open_.clear();
   if (users_ > 0) {
     users_ = 1;
     Release(After::kFree);
   }
-  if (interrupted) gathered_.Free();
-  gathered_.Drop();
+  gathered_.Reset();
   reduction_.Drop();
 }
 

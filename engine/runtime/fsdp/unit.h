@@ -21,6 +21,9 @@
 // registered a hook (register_hook on the leaf) has no such edge, because autograd would call the hook with an
 // undefined gradient.
 //
+// Not supported, with an error: a backward with create_graph, since the reduction is no part of autograd's graph;
+// sparse gradients; a parameter that got another dtype or device after Parallelize.
+//
 // These cases are supported: several calls of a module before a backward, a call during the backward of another call
 // (recomputation), a call under no_grad, and a call that ends with an exception. Full parameters may have another dtype
 // than the shards (precision). Gradients are the mean (or sum) over the axis, accumulated in .grad as autograd does.
@@ -51,7 +54,7 @@ namespace moonshard {
 
 struct UnitOptions {
   std::string path;                      // of the module, for errors and labels
-  std::string where;                     // " (line 12)" of the plan, or "": for labels
+  std::string label;                     // of the unit, for errors: the stamp's (UnitStamp)
   bool reshard = true;                   // reshard after a forward whose backward may follow
   bool keep_unsynced = false;            // stay full after a backward without gradient sync, for the next call
   bool accumulate_shards = false;        // reduce-scatter gradients also in backwards without gradient sync
@@ -74,8 +77,8 @@ class Unit : public std::enable_shared_from_this<Unit> {
   struct Use;
 
   // Owns the full tensors; the parameters belong to the model. `groups.sum` receives the shard gradients of parameters
-  // whose gradients it sums over further axes.
-  Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroups groups);
+  // whose gradients it sums over further axes. `stamp`: marks the unit's collectives.
+  Unit(std::vector<UnitParameter> parameters, UnitOptions options, UnitGroups groups, const UnitStamp& stamp);
 
   // Makes the parameters full. Collective unless they are full already. Replaces arguments that need a gradient by
   // views. When the gradients of all these views are complete, the backward of this call is over. Every Enter must be
@@ -94,7 +97,10 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void EndBackward();
   // Waits for the pending reduce-scatter, and adds its result to .grad. The end of the backward of a call starts it.
   void FinishReduction() { reduction_.Finish(); }
-  // Drops the state of calls and backwards that an exception has ended, and frees the full parameters.
+  // Whether a call or a backward has the parameters full now. Between steps: one that an exception has ended.
+  bool in_use() const { return users_ > 0 || !open_.empty(); }
+  // Drops the state of calls and backwards that an exception has ended, and frees the full parameters, also those that
+  // the unit keeps for the next call or backward.
   void Reset();
   // Starts the all-gather for the next call or backward, unless the parameters are full. Collective.
   void GatherAhead(Direction direction);
@@ -118,19 +124,27 @@ class Unit : public std::enable_shared_from_this<Unit> {
   void MakeFull(Direction direction);
   // Makes the accumulator of shard `i` a ShardNode, to which the unit's node may have an edge.
   void ArmShard(size_t i);
-  // Throws kUnshardedFunction if a parameter holds another tensor than this rank's rows (after torch::load or
-  // set_data).
+  // Throws kUnshardedFunction if a parameter holds another tensor than this rank's rows, in the dtype and on the device
+  // of the plan (after torch::load, set_data or to).
   void CheckShards() const;
   enum class After : uint8_t { kFree, kKeepSome, kKeep };  // what Release does with the full tensors
   void Release(After after);
   void Attach(const std::shared_ptr<Use>& use);
   void OpenBackward(const std::shared_ptr<Use>& use);
+  // Throw kNotSupported.
+  [[noreturn]] void RefuseSecondOrder() const;
+  [[noreturn]] void RefuseSparse(size_t i) const;
   void Collect(Use& use, std::span<const at::Tensor> gradients);
   void CloseBackward(Use& use);
 
   std::vector<UnitParameter> parameters_;
   std::vector<at::Tensor> shards_;  // handles of this rank's rows, while the parameters are full
-  std::vector<std::vector<int64_t>> shard_shapes_;
+  struct Shard {
+    std::vector<int64_t> shape;
+    c10::ScalarType dtype;
+    c10::Device device;
+  };
+  std::vector<Shard> placed_;  // what each parameter holds between calls
   // The ShardNode of each parameter; null for a parameter that needs no gradient. Owned here, because autograd holds an
   // accumulator weakly and drops it when a gather changes the dtype.
   std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;

@@ -13,6 +13,16 @@ void UnitOrder::BeginForward() {
   recording_ = true;
 }
 
+// A backward that an exception ended has no end.
+bool UnitOrder::TakeFailure() {
+  const bool failed = failed_ || in_backward_;
+  failed_ = in_backward_ = false;
+  if (!failed) return false;
+  last_.clear();
+  reducing_.reset();
+  return true;
+}
+
 void UnitOrder::EndForward() {
   recording_ = false;
   last_ = std::move(now_);

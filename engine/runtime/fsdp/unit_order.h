@@ -24,6 +24,14 @@ class UnitOrder {
   void BeginForward();
   void EndForward();
   bool in_forward() const { return recording_; }
+  // Begin and end a backward through calls of units.
+  void BeginBackward() { in_backward_ = true; }
+  void EndBackward() { in_backward_ = false; }
+  // Records that an exception has ended a call of a unit or of the root.
+  void Fail() { failed_ = true; }
+  // Returns whether an exception has ended a call or a backward since the last TakeFailure. Forgets the recorded order
+  // if so: ranks may have come to different places. Call it between a backward and the next forward.
+  bool TakeFailure();
 
   // Records a call of `unit` and returns the place of the call in the order. Outside of a forward of the root, records
   // nothing and returns -1.
@@ -50,6 +58,8 @@ class UnitOrder {
   int64_t forward_;
   int64_t backward_;
   bool recording_ = false;
+  bool in_backward_ = false;
+  bool failed_ = false;
   std::vector<Visited> last_;     // calls of the last forward
   std::vector<Visited> now_;      // calls of the current forward
   std::weak_ptr<Unit> reducing_;  // unit with a pending reduce-scatter

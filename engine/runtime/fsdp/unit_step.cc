@@ -45,11 +45,20 @@ void UnitStep::Leave(State* state, std::span<const TensorSlot> results) {
 
 class RootStep::Forward final : public State {
  public:
+  // Either all units are reset or none: an exception may have reached the ranks at different units, of which one rank
+  // has full parameters and another has shards, and each must gather in the next forward what the others gather.
   explicit Forward(RootStep& step) : step_(&step) {
-    for (const std::shared_ptr<Unit>& unit : step.units_) unit->Reset();
+    bool failed = step.order_->TakeFailure();
+    for (const std::shared_ptr<Unit>& unit : step.units_) failed = failed || unit->in_use();
+    if (failed) {
+      for (const std::shared_ptr<Unit>& unit : step.units_) unit->Reset();
+    }
     step.order_->BeginForward();
   }
-  ~Forward() override { End(); }
+  ~Forward() override {
+    if (step_ != nullptr) step_->order_->Fail();
+    End();
+  }
   Forward(const Forward&) = delete;
   Forward& operator=(const Forward&) = delete;
   // What was gathered ahead for units that did not come is freed.

@@ -29,9 +29,8 @@ class UnitStep final : public BoundaryStep {
   std::atomic<int> calls_ = 0;  // running calls of the root, outside of backwards
 };
 
-// The step of the root. At the start of a forward it resets every unit of the model, in case an exception ended the
-// previous step, and starts to record the order of the units. It does nothing in a backward and in a nested call of the
-// root.
+// The step of the root. At the start of a forward it resets every unit of the model if an exception ended the previous
+// step, and starts to record the order of the units. It does nothing in a backward and in a nested call of the root.
 class RootStep final : public BoundaryStep {
  public:
   RootStep(std::vector<std::shared_ptr<Unit>> units, std::shared_ptr<UnitOrder> order)

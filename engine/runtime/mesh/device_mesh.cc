@@ -43,6 +43,7 @@
 #include "engine/runtime/mesh/peer_watch.h"
 #include "engine/runtime/mesh/recording_backend.h"
 #include "engine/runtime/mesh/route.h"
+#include "engine/runtime/mesh/tcp_store.h"
 #include "engine/runtime/mesh/waits.h"
 
 namespace moonshard {
@@ -94,14 +95,7 @@ StorePtr OpenStore(const Launch& launch, const MeshOptions& options) {
       return store;
     }
     if (launch.host.empty()) return c10::make_intrusive<c10d::HashStore>();
-    c10d::TCPStoreOptions tcp;
-    tcp.port = launch.port;
-    tcp.isServer = launch.serves_store;
-    tcp.numWorkers = static_cast<size_t>(launch.world_size);
-    tcp.waitWorkers = false;  // the groups wait for their own ranks
-    tcp.timeout = options.rendezvous_timeout;
-    tcp.multiTenant = true;  // a second mesh, or the embedder's own groups, may meet at the same port
-    return c10::make_intrusive<c10d::TCPStore>(launch.host, tcp);
+    return OpenTcpStore(launch, options.rendezvous_timeout);
   });
 }
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 
 namespace moonshard {
 namespace {
@@ -94,6 +93,7 @@ void ReadSlurm(Reader& reader, Launch& launch) {
   launch.rank = reader.Number("SLURM_PROCID", kMostRanks);
   launch.world_size = reader.Number("SLURM_NTASKS", kMostRanks);
   launch.local_rank = reader.Number("SLURM_LOCALID", kMostRanks);
+  reader.Text("SLURM_STEP_ID");
   launch.serves_store = launch.rank == 0;
   if (std::optional<std::string> host = reader.Text("MASTER_ADDR")) {
     launch.host = *host;
@@ -157,11 +157,6 @@ void ReadMpi(Reader& reader, const MpiNames& names, Launch& launch) {
 
 }  // namespace
 
-std::optional<std::string> ProcessEnvironment(const std::string& name) {
-  const char* value = std::getenv(name.c_str());
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
 // SLURM shortens a list of hosts with brackets, several in one name too: "rack[1-2]node[01-04,07],gpu1". The first host
 // has the first number of every bracket, with its zeros. "" where a bracket does not end.
 std::string FirstHost(const std::string& node_list) {
@@ -188,21 +183,40 @@ Result<int64_t> ReadLocalRank(const Environment& environment, int64_t rank) {
 
 namespace {
 
-void ReadVariables(Reader& reader, Launch& launch) {
-  if (reader.Has("RANK") || reader.Has("WORLD_SIZE")) {
-    ReadTorchrun(reader, launch);
-    launch.launcher = launch.store_file.empty() ? "torchrun" : "moonshard";
-  } else if (reader.Has(kOpenMpi.rank)) {  // before SLURM: within a job mpirun's processes see the job's variables too
-    ReadMpi(reader, kOpenMpi, launch);
-    launch.launcher = "Open MPI";
-  } else if (reader.Has(kHydra.rank) && reader.Has(kHydra.local_rank)) {  // srun may set the first by itself
-    ReadMpi(reader, kHydra, launch);
-    launch.launcher = "MPICH";
-  } else if (reader.Has("SLURM_PROCID")) {
-    ReadSlurm(reader, launch);
-    launch.launcher = "SLURM";
+void ReadVariables(Reader& reader, LauncherKind kind, Launch& launch) {
+  switch (kind) {
+    case LauncherKind::kTorchrun:
+      ReadTorchrun(reader, launch);
+      launch.launcher = launch.store_file.empty() ? "torchrun" : "moonshard";
+      break;
+    case LauncherKind::kOpenMpi:
+      ReadMpi(reader, kOpenMpi, launch);
+      launch.launcher = "Open MPI";
+      break;
+    case LauncherKind::kHydra:
+      ReadMpi(reader, kHydra, launch);
+      launch.launcher = "MPICH";
+      break;
+    case LauncherKind::kSlurm:
+      ReadSlurm(reader, launch);
+      launch.launcher = "SLURM";
+      break;
+    case LauncherKind::kNone: break;
   }
   launch.variables = reader.read;
+}
+
+// Of a process without a launcher that should be one of several ranks.
+Diagnostic NoLauncher(Reader& reader, const MeshShape& shape) {
+  const std::string ranks = std::to_string(shape.world_size()) + " ranks";
+  const bool in_job = reader.Has("SLURM_PROCID");
+  return BadMesh("the environment does not set the rank of this process",
+                 "a mesh of " + shape.ToString() +
+                     (in_job ? ", in a batch script or a shell of SLURM: SLURM_STEP_ID is not the number of a step"
+                             : ", and no RANK, no SLURM_PROCID and no variables of mpirun"),
+                 "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or the variables of srun or mpirun",
+                 "start " + ranks + ", for example with " + (in_job ? "srun --ntasks " : "torchrun --nproc-per-node ") +
+                     std::to_string(shape.world_size()));
 }
 
 void CheckRank(Reader& reader, const Launch& launch) {
@@ -217,7 +231,7 @@ void CheckRank(Reader& reader, const Launch& launch) {
 Result<Launch> ReadLaunch(const Environment& environment) {
   Reader reader(environment);
   Launch launch;
-  ReadVariables(reader, launch);
+  ReadVariables(reader, LauncherOf(environment), launch);
   if (reader.errors.empty()) CheckRank(reader, launch);
   if (!reader.errors.empty()) return std::move(reader.errors);
   return launch;
@@ -226,14 +240,8 @@ Result<Launch> ReadLaunch(const Environment& environment) {
 Result<Launch> ReadLaunch(const Environment& environment, const MeshShape& shape) {
   Reader reader(environment);
   Launch launch;
-  ReadVariables(reader, launch);
-  if (launch.launcher.empty() && shape.world_size() != 1) {
-    return BadMesh("the environment does not set the rank of this process",
-                   "a mesh of " + shape.ToString() + ", and no RANK, no SLURM_PROCID and no variables of mpirun",
-                   "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or the variables of srun or mpirun",
-                   "start " + std::to_string(shape.world_size()) +
-                       " ranks, for example with torchrun --nproc-per-node " + std::to_string(shape.world_size()));
-  }
+  ReadVariables(reader, LauncherOf(environment), launch);
+  if (launch.launcher.empty() && shape.world_size() != 1) return NoLauncher(reader, shape);
   if (reader.errors.empty()) {
     CheckRank(reader, launch);
     if (launch.world_size != shape.world_size()) {

@@ -11,18 +11,19 @@
 //                          derived from the job's name (PMIX_NAMESPACE)
 //   PMI_RANK and           Hydra's mpirun (MPICH, Intel): PMI_SIZE, MPI_LOCALNRANKS; MASTER_ADDR as above;
 //   MPI_LOCALRANKID        MASTER_PORT. Both are required, because srun may set PMI_RANK alone
-//   SLURM_PROCID           srun: SLURM_NTASKS, SLURM_LOCALID; MASTER_ADDR, or the first host of SLURM_STEP_NODELIST,
-//                          else of SLURM_JOB_NODELIST; MASTER_PORT, or a port derived from SLURM_JOB_ID
+//   SLURM_PROCID and       srun: SLURM_NTASKS, SLURM_LOCALID; MASTER_ADDR, or the first host of SLURM_STEP_NODELIST,
+//   SLURM_STEP_ID          else of SLURM_JOB_NODELIST; MASTER_PORT, or a port derived from SLURM_JOB_ID. A batch script
+//                          and the shell of salloc are not in a step of srun, and no ranks (core/base/launcher.h)
 //   none of these          one rank by itself
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/core/base/launcher.h"
 #include "engine/core/base/result.h"
 #include "engine/layout/mesh_shape.h"
 
@@ -44,11 +45,6 @@ struct Launch {
   // What was read, in the order of reading: the name of each variable that is set, and its value.
   std::vector<std::pair<std::string, std::string>> variables = {};
 };
-
-// Returns the value of a variable, or nothing if it is not set.
-using Environment = std::function<std::optional<std::string>(const std::string& name)>;
-// Returns the variable `name` of the environment of this process, or nothing if it is not set.
-std::optional<std::string> ProcessEnvironment(const std::string& name);
 
 // Reads the variables. Returns all errors (kBadMesh) together: variables that are missing or not usable numbers, a rank
 // that is not below the number of ranks, and a number of ranks that differs from the number of ranks of `shape`.

@@ -28,7 +28,7 @@
 #include <thread>
 #include <utility>
 
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "engine/core/base/json.h"
 #include "engine/runtime/mesh/device_mesh.h"
@@ -36,6 +36,7 @@
 #include "engine/runtime/mesh/lifeline.h"
 #include "engine/runtime/mesh/mesh_group.h"
 #include "engine/runtime/mesh/route.h"
+#include "engine/runtime/mesh/tcp_store.h"
 #include "engine/runtime/mesh/waits.h"
 
 namespace moonshard {
@@ -50,6 +51,7 @@ constexpr milliseconds kJudgement{8000};    // the longest wait for a judgement 
 constexpr milliseconds kAcknowledge{3000};  // the longest wait for the other ranks to read a failure
 constexpr milliseconds kPost{4000};         // the longest wait for a failure to be written
 constexpr milliseconds kLeave{2000};        // the longest wait for the thread of the store to end
+constexpr milliseconds kReach{2000};        // the longest wait for a store that was not reached yet
 constexpr milliseconds kKeep{5000};         // between two looks for new connections
 constexpr milliseconds kForever = std::chrono::hours(24 * 7);
 constexpr milliseconds kLater{20'000};
@@ -179,7 +181,8 @@ struct RankWatch::State {
   std::shared_ptr<Waits> waits;
   OwnWait wait;
   bool suspects = false;
-  bool sign_due = false;  // the next look does not wait for the beat
+  bool suspects_written = false;  // as the last sign had it
+  bool sign_due = false;          // the next look does not wait for the beat
   bool stopping = false;
   bool done = false;
   std::optional<FailedRank> own;  // to be written
@@ -187,6 +190,7 @@ struct RankWatch::State {
   // Of the others.
   std::vector<PeerSign> peers;
   bool connected = false;
+  bool looked = false;              // this rank's first sign is in the store
   std::string store_lost;           // why the store is not available any more
   Clock::duration store_waited{0};  // of the call that failed then
   int64_t run = 1;                  // written once, by the thread of the store
@@ -329,6 +333,7 @@ void RankWatch::State::LookAtStore(c10d::Store& store, int64_t count, Clock::tim
     const std::lock_guard lock(mutex);
     sign_due = false;
     sign = Sign(count);
+    suspects_written = suspects;
     targets = Targets();
     mine = own;
     if (lifeline) lifeline->Look();
@@ -402,14 +407,23 @@ void RankWatch::State::Take(c10d::Store& store, FailedRank failure) {
   const bool serves = launch.serves_store;
   if (!serves && failure.place.rank != launch.rank) store.add(Key("heard"), 1);
   if (serves) {
+    std::vector<int64_t> unseen;
     int64_t others = 0;
     {
       const std::lock_guard lock(mutex);
       for (int64_t rank = 0; rank < static_cast<int64_t>(peers.size()); ++rank) {
         const PeerSign& peer = peers[static_cast<size_t>(rank)];
-        if (rank != launch.rank && rank != failure.place.rank && peer.seen && !peer.done) ++others;
+        if (rank == launch.rank || rank == failure.place.rank || peer.done) continue;
+        if (peer.seen) {
+          ++others;
+        } else {
+          unseen.push_back(rank);
+        }
       }
     }
+    // A rank that has come since the last look reads the failure, too.
+    others +=
+        std::ranges::count_if(unseen, [&](int64_t rank) { return store.check({Key("beat/" + std::to_string(rank))}); });
     const Clock::time_point until = Clock::now() + kAcknowledge;
     while (store.add(Key("heard"), 0) < others && Clock::now() < until) {
       std::this_thread::sleep_for(milliseconds(50));
@@ -432,13 +446,7 @@ void RankWatch::State::RunStore() {
     host = name.data() + address;
   }
   try {
-    c10d::TCPStoreOptions tcp;
-    tcp.port = launch.port;
-    tcp.isServer = launch.serves_store;
-    tcp.waitWorkers = false;
-    tcp.multiTenant = true;  // the mesh opens it too
-    tcp.timeout = options.join;
-    const auto store = c10::make_intrusive<c10d::TCPStore>(launch.host, tcp);
+    const c10::intrusive_ptr<c10d::Store> store = OpenTcpStore(launch, options.join);
     run = store->add("moonshard/watch/" + launch.attempt + "/runs/" + std::to_string(launch.rank), 1);
     Clock::time_point last = Clock::now();
     for (int64_t count = 0;; ++count) {
@@ -462,8 +470,9 @@ void RankWatch::State::RunStore() {
       std::unique_lock lock(mutex);
       call_begin.reset();
       if (first) break;
-      const bool suspected = suspects;
-      changed.wait_for(lock, options.beat, [&] { return stopping || sign_due || own || suspects != suspected; });
+      looked = true;
+      changed.notify_all();
+      changed.wait_for(lock, options.beat, [&] { return stopping || sign_due || own || suspects != suspects_written; });
     }
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex);
@@ -643,7 +652,9 @@ void RankWatch::Stop() {
     lock.lock();
   }
   if (!state_->store_thread.joinable()) return;
-  const bool ended = state_->changed.wait_for(lock, kLeave, [&] { return state_->store_thread_ended; });
+  // A thread that has not reached the store has nothing to write.
+  const bool ended = state_->changed.wait_for(lock, state_->connected ? kLeave : milliseconds(0),
+                                              [&] { return state_->store_thread_ended; });
   lock.unlock();
   if (ended) {
     state_->store_thread.join();
@@ -664,8 +675,10 @@ void RankWatch::Enter(std::string stage, bool reported) {
 
 void RankWatch::Attach(const DeviceMesh& mesh) {
   std::shared_ptr<Waits> waits = mesh.Group(MeshAxis::kTp)->waits;
-  const std::lock_guard lock(state_->mutex);
+  std::unique_lock lock(state_->mutex);
   state_->waits = std::move(waits);
+  if (!state_->over_store) return;
+  state_->changed.wait_for(lock, kReach, [&] { return state_->looked || state_->store_thread_ended; });
 }
 
 struct RankWatch::DeviceWait::Note {
@@ -697,10 +710,14 @@ std::optional<FailedRank> RankWatch::Fail(const std::string& message, int exit_c
   s.ending = true;
   if (!s.over_store) return std::nullopt;
   const auto known = [&] { return s.first.has_value() || s.store_thread_ended; };
+  s.changed.wait_for(lock, kReach, [&] { return s.connected || known(); });
+  if (!s.connected) return s.first;  // there is no rank to hear of it
   if (consequence) {
     s.suspects = true;
     s.changed.notify_all();
-    if (s.options.silence.count() > 0) s.changed.wait_for(lock, kJudgement, known);
+    // Rank 0 judges the ranks that it has seen, the others wait for rank 0.
+    const bool judges = s.launch.rank != 0 || std::ranges::any_of(s.peers, &State::PeerSign::seen);
+    if (judges && s.options.silence.count() > 0) s.changed.wait_for(lock, kJudgement, known);
     // The report thread takes the end of the store for the failure of rank 0.
     if (!s.first) s.changed.wait_for(lock, 5 * kLook, [&] { return s.first.has_value(); });
   }

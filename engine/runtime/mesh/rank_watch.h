@@ -100,7 +100,8 @@ class RankWatch {
 
   // The rank is in another stage. `reported`: a long time in it is reported although no other rank is waited for.
   void Enter(std::string stage, bool reported = true);
-  // From now on waits in collectives and exchanges of `mesh` are reported.
+  // From now on waits in collectives and exchanges of `mesh` are reported. Waits, a moment, until the watch has written
+  // to the store at which the ranks of `mesh` have met: from then on a failure of any rank reaches this one.
   void Attach(const DeviceMesh& mesh);
 
   // A wait of the calling thread for its device, on which collectives may be queued, from the constructor to the

@@ -119,6 +119,10 @@ class BoundaryStep {
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
+  // Whether the observed calls are made to examine the plan. Checks that refuse a call that would train wrong
+  // (apply/gradient_guard.h) then let it run, so that the observer finds what is wrong. false for an observer of
+  // training as it is.
+  virtual bool examines() const { return true; }
   // Began: a call begins; no step has run yet. Ended: the call has ended, possibly by an exception. `module`: index in
   // the plan's tree.
   virtual void Began(size_t /*module*/) {}

@@ -141,6 +141,7 @@ class DriftCheck::Observer final : public CallObserver {
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
+  bool examines() const override { return false; }
   // Recomputation calls modules within a backward, where no call is outermost.
   void Began(size_t /*module*/) override {
     const bool inside = depth_ > 0 || !at::GradMode::is_enabled() || torch::autograd::get_current_graph_task_id() >= 0;

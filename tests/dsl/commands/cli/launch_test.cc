@@ -7,6 +7,9 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <map>
+#include <optional>
+#include <string>
 
 namespace moonshard::test {
 namespace {
@@ -45,6 +48,25 @@ TEST_CASE("a rank gets each variable of the launch once, whatever this process h
       "[ -z \"$(mine TORCHELASTIC_USE_AGENT_STORE)\" ]\n");
   for (const char* name : names) unsetenv(name);
   CHECK(code == 0);
+}
+
+// Without a step a batch script would take itself for one of the ranks, and wait for the others.
+TEST_CASE("in a batch script of SLURM the ranks are started here, in a step of srun they are not") {
+  const auto started = [](const std::map<std::string, std::string>& variables) {
+    return StartedByLauncher([&](const std::string& name) -> std::optional<std::string> {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    });
+  };
+  std::map<std::string, std::string> slurm = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}, {"SLURM_JOB_ID", "4711"}};
+  CHECK_FALSE(started(slurm));
+  slurm["SLURM_STEP_ID"] = "4294967290";
+  CHECK_FALSE(started(slurm));
+  slurm["SLURM_STEP_ID"] = "0";
+  CHECK(started(slurm));
+  CHECK(started({{"RANK", "0"}, {"WORLD_SIZE", "2"}}));
+  CHECK_FALSE(started({{"RANK", "0"}}));
+  CHECK_FALSE(started({}));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <sstream>
 
 #include "tests/dsl/commands/train/runs.h"
 #include "tests/support/free_port.h"
@@ -58,6 +59,7 @@ class Hosts {
     std::ofstream(NamesFolder(host) / "hosts") << "127.0.0.1 localhost\n" << address << " " << name << "\n";
   }
   bool Ip(const Words& words) const { return RunExecutable(ip_, words).code == 0; }
+  const std::string& ip() const { return ip_; }
   std::string Name(const std::string& host) const { return "moonshard-" + std::to_string(getpid()) + "-" + host; }
 
   // The rank of two that runs on `host`.
@@ -157,6 +159,25 @@ TEST_CASE("a model trains on two hosts as on one") {
   CHECK(Losses(folder / "two.jsonl").size() == 6);
 }
 
+// Where the processes of a host listen, as the kernel writes it in /proc/net/tcp and tcp6: addresses in hexadecimal.
+std::vector<std::string> ListeningAddresses(const Hosts& hosts, const std::string& host) {
+  const std::string kListens = "0A";
+  const Outcome done =
+      RunExecutable(hosts.ip(), {"netns", "exec", hosts.Name(host), "cat", "/proc/net/tcp", "/proc/net/tcp6"});
+  std::vector<std::string> out;
+  std::istringstream lines(done.out);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string number;
+    std::string own;
+    std::string peer;
+    std::string state;
+    words >> number >> own >> peer >> state;
+    if (state == kListens) out.push_back(own.substr(0, own.find(':')));
+  }
+  return out;
+}
+
 // A run of two hosts that has taken steps and would take many more.
 struct HostsRun {
   HostsRun(const Hosts& hosts, const ScratchFolder& folder, const Words& variables = {}) {
@@ -174,6 +195,20 @@ struct HostsRun {
   std::unique_ptr<Process> zero;
   std::unique_ptr<Process> one;
 };
+
+// The store, the groups of Gloo and the connections of the watch. A stranger in another network of a host finds nothing.
+TEST_CASE("ranks listen at the address of the launch alone") {
+  const auto hosts = TwoHosts();
+  if (!hosts) return;
+  const ScratchFolder folder;
+  const HostsRun run(*hosts, folder);
+  const std::vector<std::string> first = ListeningAddresses(*hosts, "a");
+  const std::vector<std::string> second = ListeningAddresses(*hosts, "b");
+  CHECK(first.size() >= 3);
+  CHECK(second.size() >= 1);
+  for (const std::string& address : first) CHECK(address == "0100530A");   // 10.83.0.1
+  for (const std::string& address : second) CHECK(address == "0200530A");  // 10.83.0.2
+}
 
 // How a rank ends that is not the cause: within `seconds` from now.
 void ExpectEnds(const std::unique_ptr<Process>& rank, double seconds, int code, const Words& parts) {

@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <memory>
 #include <vector>
@@ -57,6 +59,29 @@ TEST_CASE("one rank of a machine reports a long wait, ever more rarely, and name
   CHECK(reports >= 2);
   CHECK(reports <= 5);
   CHECK(second.err.empty());
+}
+
+// Rank 1 has tried to connect for some time, and waits ever longer between two attempts.
+TEST_CASE("a failure right after joining ends a rank that had waited for the store") {
+  const ScratchFolder folder;
+  const std::string port = FreePort();
+  const std::string other = folder.Write("other.bin", RawTokens<uint16_t>(std::vector<int64_t>(4000, 9999)));
+  const Words more = {"--mesh", "tp=2", "--steps", "5"};
+  Words there = TrainWords(folder, more);
+  *(std::ranges::find(there, "--data") + 1) = other;  // a token outside the vocabulary
+  const auto one = StartOneOf(2, 1, port, there);
+  usleep(1'800'000);
+  const auto zero = StartOneOf(2, 0, port, TrainWords(folder, more));
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome second = one->Wait(30);
+  const Outcome first = zero->Wait(30);
+  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  INFO(first.ToText());
+  INFO(second.ToText());
+  CHECK(first.code > 0);
+  CHECK(second.code == first.code);
+  CHECK(took < 5);
+  for (const Outcome& done : {first, second}) CHECK_THAT(done.err, Contains("outside the vocabulary"));
 }
 
 TEST_CASE("a rank that is suspended for five seconds is no failure, and the others name it while they wait") {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <functional>
 #include <memory>
 
@@ -83,6 +84,35 @@ TEST_CASE("SIGUSR1 saves and stops as SIGTERM does") {
   CHECK(first.code == 128 + SIGUSR1);
   CHECK(second.code == 128 + SIGUSR1);
   CHECK(std::filesystem::exists(folder / "run"));
+}
+
+// The batch script of the guide, with other programs for srun and scontrol.
+TEST_CASE("the batch script of the guide requeues the job where a signal stopped it, and keeps the exit code") {
+  const std::string guide = ReadWholeFile(SourcePath("dsl/commands/train/README.md"));
+  const size_t begin = guide.find("#!/bin/bash\n");
+  REQUIRE(begin != std::string::npos);
+  const std::string script = guide.substr(begin, guide.find("```", begin) - begin);
+  CHECK_THAT(script, Contains("#SBATCH") && Contains("--signal=USR1@60") && Contains("--requeue"));
+  const auto [code, requeued] = GENERATE(table<int, bool>({
+      {0, false},
+      {1, false},
+      {128 + SIGUSR1, true},  // the time of the job is over
+      {128 + SIGTERM, true},  // another job takes its place
+      {128 + SIGINT, false},
+  }));
+  CAPTURE(code);
+  const ScratchFolder folder;
+  const auto program = [&](const std::string& name, const std::string& text) {
+    std::filesystem::permissions(folder.Write(name, "#!/bin/sh\n" + text), std::filesystem::perms::owner_all);
+  };
+  program("srun", "exit " + std::to_string(code) + "\n");
+  program("scontrol", "echo \"$@\"\n");
+  const Outcome done = RunExecutable("/bin/bash", {folder.Write("job.sh", script)},
+                                     {"SLURM_JOB_ID=4711", "PATH=" + folder / "" + ":/usr/bin:/bin"});
+  INFO(done.ToText());
+  CHECK(done.code == code);
+  CHECK(done.out == (requeued ? "requeue 4711\n" : ""));
+  CHECK(done.err.empty());
 }
 
 }  // namespace

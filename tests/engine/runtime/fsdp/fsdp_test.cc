@@ -17,6 +17,7 @@
 #include <torch/utils.h>
 
 #include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/nn/embedding_bag.h"
 #include "engine/runtime/sharded_model/clip_grad_norm.h"
 #include "engine/runtime/sharded_model/state.h"
 #include "tests/engine/runtime/fsdp/net.h"
@@ -418,6 +419,86 @@ TEST_CASE("a collective without a rank says whose parameters it was for, and the
         CHECK_THAT(said, Catch::Contains(shards ? "the parameters of unit " : "the sum of the gradients"));
       }
     }
+  }
+}
+
+// What a rank says of `step`, which must fail on every rank alike, after which a step is exact.
+std::string RefusalOf(const std::function<void(ParallelModel<Net>&, const DeviceMesh&)>& step) {
+  Net full = MakeNet({});
+  const Grads want = FullGrads(full, 2, 1, true);
+  std::string text;
+  RunRanks("dp=2", [&](DeviceMesh& mesh) {
+    auto model = Parallelize(MakeNet({}), PlanOf({"dp=2"}), mesh);
+    bool thrown = false;
+    try {
+      step(model, mesh);
+    } catch (const PlanError& error) {
+      thrown = true;
+      if (mesh.rank() == 0) text = error.what();
+    }
+    Expect(thrown, "no PlanError");
+    model.net()->zero_grad();
+    RunMicros(model, mesh, 1, true);
+    ExpectGrads(model.applied(), want);
+  });
+  return text;
+}
+
+TEST_CASE("a backward with create_graph through units is an error") {
+  const std::string text = RefusalOf([](ParallelModel<Net>& model, const DeviceMesh& mesh) {
+    LossOf(model.forward(Ids(mesh.rank(), 0)), mesh.rank()).backward({}, /*keep_graph=*/true, /*create_graph=*/true);
+  });
+  CHECK_THAT(text, Catch::Contains("MS0506") && Catch::Contains("create_graph") && Catch::Contains("unit (the root)"));
+}
+
+TEST_CASE("parameters that are converted after Parallelize are an error under fsdp") {
+  const std::string text = RefusalOf([](ParallelModel<Net>& model, const DeviceMesh& mesh) {
+    std::vector<at::Tensor> parameters = model.net()->layers[1]->parameters();
+    std::vector<at::Tensor> shards;
+    for (const at::Tensor& p : parameters) shards.push_back(p.variable_data());
+    model.net()->layers[1]->to(torch::kBFloat16);
+    try {
+      RunMicros(model, mesh, 1, true);
+    } catch (const PlanError&) {
+      for (size_t i = 0; i < parameters.size(); ++i) parameters[i].set_data(shards[i]);
+      throw;
+    }
+  });
+  CHECK_THAT(text, Catch::Contains("MS0514") && Catch::Contains("'layer_1.up.weight'") &&
+                       Catch::Contains("BFloat16 on cpu") && Catch::Contains("Double on cpu") &&
+                       Catch::Contains("unit 'layer_1'"));
+}
+
+struct BagImpl : torch::nn::Module {
+  explicit BagImpl(bool sparse) {
+    bag = register_module(
+        "bag", nn::EmbeddingBag(torch::nn::EmbeddingBagOptions(kVocabulary, kHidden).mode(torch::kSum).sparse(sparse)));
+  }
+  at::Tensor forward(const at::Tensor& ids) { return bag(ids); }
+  nn::EmbeddingBag bag = nullptr;
+};
+MOONSHARD_MODULE(Bag);
+
+TEST_CASE("a sparse gradient of a unit is an error, a dense one is not") {
+  for (bool sparse : {true, false}) {
+    std::string text;
+    RunRanks("dp=2", [&](DeviceMesh& mesh) {
+      Style full;
+      full.name = "whole";
+      Plan plan = PlanOfRules("bag", {{"bag", full}});
+      plan.data_parallel = DataParallel();
+      auto model = Parallelize(Bag(sparse), plan, mesh, {.initial = InitialValues::kUnchecked});
+      bool thrown = false;
+      try {
+        model.forward(Ids(mesh.rank(), 0)).sum().backward();
+      } catch (const PlanError& error) {
+        thrown = true;
+        if (mesh.rank() == 0) text = error.what();
+      }
+      Expect(thrown == sparse, "an error where the gradient is sparse");
+    });
+    if (!sparse) continue;
+    CHECK_THAT(text, Catch::Contains("MS0506") && Catch::Contains("'bag.weight'") && Catch::Contains("sparse = false"));
   }
 }
 

@@ -67,11 +67,9 @@ TEST_CASE("LOCAL_RANK alone") {
 }
 
 TEST_CASE("srun's variables") {
-  const Variables slurm = {{"SLURM_PROCID", "5"},
-                           {"SLURM_NTASKS", "8"},
-                           {"SLURM_LOCALID", "1"},
-                           {"SLURM_JOB_ID", "123456"},
-                           {"SLURM_JOB_NODELIST", "gpu[03-04],spare"}};
+  const Variables slurm = {{"SLURM_PROCID", "5"},  {"SLURM_NTASKS", "8"},
+                           {"SLURM_LOCALID", "1"}, {"SLURM_JOB_ID", "123456"},
+                           {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_NODELIST", "gpu[03-04],spare"}};
   const Launch launch = Read(slurm, "tp=8").ValueOrThrow();
   CHECK(launch.rank == 5);
   CHECK(launch.world_size == 8);
@@ -81,6 +79,16 @@ TEST_CASE("srun's variables") {
   const Launch given = Read(With(With(slurm, "MASTER_ADDR", "head"), "MASTER_PORT", "7000"), "tp=8").ValueOrThrow();
   CHECK(given.host == "head");
   CHECK(given.port == 7000);
+
+  Variables batch = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_ID", "123456"}};
+  for (const char* step : {"", "4294967290", "4294967291"}) {
+    INFO("SLURM_STEP_ID=" << step);
+    batch["SLURM_STEP_ID"] = step;
+    CHECK(Read(batch, "tp=1").ValueOrThrow().launcher.empty());
+    const Result<Launch> no_rank = Read(batch, "tp=8");
+    REQUIRE_FALSE(no_rank.ok());
+    CHECK(ToText(no_rank.diagnostics()).find("srun --ntasks 8") != std::string::npos);
+  }
 }
 
 TEST_CASE("mpirun's variables") {

@@ -109,8 +109,8 @@ TEST_CASE("ranks launched as srun does") {
   const std::string job = test::FreePort();  // the ranks meet at the port that the job's number gives
   RunTwo([&](int rank) {
     const std::string number = std::to_string(rank);
-    return Variables{"SLURM_PROCID=" + number, "SLURM_NTASKS=2", "SLURM_LOCALID=" + number,
-                     "SLURM_JOB_NODELIST=localhost", "SLURM_JOB_ID=" + job};
+    return Variables{"SLURM_PROCID=" + number,       "SLURM_NTASKS=2",      "SLURM_LOCALID=" + number,
+                     "SLURM_JOB_NODELIST=localhost", "SLURM_JOB_ID=" + job, "SLURM_STEP_ID=0"};
   });
 }
 
