@@ -166,6 +166,20 @@ Diagnostic OfGradient(const TypeFault& fault) {
   return d;
 }
 
+// How the plan reduces gradients is a key of its section.
+Diagnostic OfScale(const TypeFault& fault, const DataParallel& section) {
+  const auto key = [](std::string_view how) { return "gradients = \"" + std::string(how) + "\""; };
+  const bool mean = fault.declared == "mean";
+  Diagnostic d = MakeDiagnostic(Finding::kWrongGradient, "the loss is " + fault.got + ", and " + section.name() + " " +
+                                                             (mean ? "averages" : "sums") +
+                                                             " the gradients over the ranks: " + fault.message);
+  d.declared = key(fault.declared);
+  d.required = key(mean ? "sum" : "mean");
+  d.help = mean ? "declare " + d.required + " in " + section.name() + ", or compute the loss as a mean over the rows"
+                : "declare " + d.required + " in " + section.name() + ", or compute the loss as a sum over the rows";
+  return d;
+}
+
 }  // namespace
 
 Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
@@ -186,11 +200,12 @@ Diagnostics ToDiagnostics(const Proof& proof, const CompiledPlan& plan) {
       case TypeFault::Kind::kRegion: d = OfRegion(fault); break;
       case TypeFault::Kind::kGradient: d = OfGradient(fault); break;
       case TypeFault::Kind::kSize: d = OfSize(fault); break;
+      case TypeFault::Kind::kScale: d = OfScale(fault, *plan.plan->data_parallel); break;
     }
     if (plan.mesh.size(MeshAxis::kTp) != plan.mesh.world_size())
       d.message += " (axis " + std::string(ToString(fault.axis)) + ")";
     d.path = fault.path;
-    d.where = LineOf(plan, fault);
+    d.where = fault.kind == TypeFault::Kind::kScale ? plan.plan->data_parallel->source : LineOf(plan, fault);
     out.push_back(std::move(d));
   }
   for (const TypeFault& fault : proof.untrue) {

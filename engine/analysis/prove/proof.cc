@@ -30,8 +30,9 @@ JsonValue::Object ScopeJson(const Proof& proof) {
 }  // namespace
 
 std::string_view ToString(Assumption::Kind kind) {
-  constexpr std::array<std::string_view, 10> kNames = {"constants", "regions",   "axes",    "numbers",  "value_sizes",
-                                                       "slices",    "backwards", "experts", "own_rows", "memory"};
+  constexpr std::array<std::string_view, 11> kNames = {"constants",   "regions",    "axes",      "numbers",
+                                                       "value_sizes", "slices",     "backwards", "experts",
+                                                       "own_rows",    "loss_scale", "memory"};
   return kNames.at(static_cast<size_t>(kind));
 }
 
@@ -61,6 +62,8 @@ std::string Assumption::ToText() const {
              " operators mix the rows of each data-parallel rank alone, which is not what one rank computes of all "
              "rows: " +
              Join(of, ", ");
+    case Kind::kLossScale:
+      return "whether the loss is a sum or a mean over the rows of the batch: taken from the caller (loss_scale)";
     case Kind::kMemory:
       return "elements that the model's code reads or writes in a tensor's memory (data_ptr, accessor), not by an "
              "operator";

@@ -141,6 +141,11 @@ struct TypeScope::State final : CallObserver {
         scope(std::in_place, checker) {
     for (const LiveParameter& parameter : applied.parameters())
       checker.SetLeaf(parameter.tensor, TypeOfParameter(parameter));
+    for (const LiveParameter& parameter : applied.parameters()) {
+      if (parameter.is_buffer || !parameter.tensor.requires_grad()) checker.SetBuffer(parameter.tensor, parameter.path);
+    }
+    const std::optional<DataParallel>& section = applied.plan().plan->data_parallel;
+    if (section && HasDataAxis()) checker.ExpectGradients(section->mean, options.loss_scale);
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
     std::vector<std::function<void(const CheckedOperator&)>> observers;
     if (options.observer) observers.push_back(options.observer);
@@ -234,6 +239,26 @@ struct TypeScope::State final : CallObserver {
     return type;
   }
 
+  bool HasDataAxis() const {
+    return std::ranges::any_of(checker.axes(), [](const CheckedAxis& axis) { return IsDataAxis(axis.axis); });
+  }
+
+  // A step of data-parallel ranks whose rows are not known, or whose loss is not, is no proof of what they add up.
+  void AddDataRanks(UnprovenOperators& unproven) const {
+    if (!HasDataAxis() || !applied.plan().plan->data_parallel) return;
+    const auto note = [&](const char* what) { ++unproven[what].count; };
+    if (!rows_known) {
+      note(
+          "no input of the step is known to hold rows of the batch: declare the tensors of the batch "
+          "(TypeScope::Input) before operators use them");
+    }
+    if (!loss_checked && checker.backward_operators() > 0) {
+      note(
+          "the loss is not declared (TypeScope::Loss), so that it is not known whether its gradients are reduced over "
+          "the data-parallel ranks as it requires");
+    }
+  }
+
   // Not by a scope on another mesh, which has seen the same input before.
   bool IsTyped(const at::Tensor& tensor) const {
     const TensorType* type = TypeOf(tensor);
@@ -258,8 +283,9 @@ struct TypeScope::State final : CallObserver {
         SetType(*slot.tensor, TypeOfInput(*slot.tensor, declared));
         NoteInput(*slot.tensor);
       }
-      if (!planned) continue;
       const std::string what = "input " + std::to_string(slot.position);
+      if (outermost) checker.CheckModelInput(*slot.tensor, what);
+      if (!planned) continue;
       Anchor(*slot.tensor, *layouts.inputs[slot.position], layouts.in_features, what);
     }
   }
@@ -430,11 +456,16 @@ struct TypeScope::State final : CallObserver {
     }
     add(Assumption::Kind::kExperts, std::move(exchanging));
     add(Assumption::Kind::kOwnRows, {checker.own_steps().begin(), checker.own_steps().end()});
+    if (checker.relied_on_loss_scale()) out.push_back({Assumption::Kind::kLossScale, 0, {}});
     out.push_back({Assumption::Kind::kMemory, 0, {}});
     return out;
   }
 
   void NoteInput(const at::Tensor& tensor) {
+    if (tensor.dim() > 0) {
+      rows_known = true;
+      checker.NoteRows(tensor.size(0));
+    }
     inputs.push_back(std::string(c10::toString(tensor.scalar_type())) + " " + ShapeToString(tensor.sizes().vec()));
   }
 
@@ -460,6 +491,7 @@ struct TypeScope::State final : CallObserver {
   std::set<size_t> called;
   int depth = 0;
   bool loss_checked = false;
+  bool rows_known = false;  // an input has rows of the batch
 };
 
 TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
@@ -484,9 +516,11 @@ void TypeScope::Stopped(const std::string& what) { state_->checker.Stopped(state
 Proof TypeScope::Finish() {
   state_->Close();
   state_->CheckGradients();
+  state_->checker.CheckBuffers();
   const OperatorChecker& checker = state_->checker;
   Proof proof{checker.faults(), checker.unproven(), checker.operators(), checker.assumed()};
   state_->AddLeftOut(proof.unproven);
+  state_->AddDataRanks(proof.unproven);
   proof.untrue = checker.untrue();
   proof.loss_checked = state_->loss_checked;
   proof.has_owners = checker.has_owners() || state_->HasOwners();

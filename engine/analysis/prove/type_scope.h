@@ -56,6 +56,10 @@ struct TypeOptions {
   // does not divide the sequence. -1: shards of one length. On two factors of cp only numbers of tokens can be checked
   // of which all ranks have as many; otherwise the constructor throws PlanError (kNotSupported).
   int64_t length = -1;
+  // What the loss is along the data-parallel axes, where the proof does not find out: a sum over the rank's rows of the
+  // batch, or a mean that is the same on all ranks for equal rows. The proof lists it as an assumption where it relied
+  // on it. A loss that is known to be the other one stays a fault.
+  OperatorChecker::LossScale loss_scale = OperatorChecker::LossScale::kFollowed;
   // At a boundary that redistributes nothing, a declared layout may differ from the computed layout. true: the tensor
   // keeps the computed layout, and the difference is added to Proof::untrue instead of the faults. ProveAtTwoSizes sets
   // this option itself.
@@ -86,7 +90,8 @@ class TypeScope {
   // Declares a tensor of the batch that is not an input of the model: labels, a mask for the loss.
   void Input(const at::Tensor& tensor);
   // Checks the loss. Call before the backward. The loss must be replicated along tp and cp; along data-parallel axes it
-  // may also be partial or varying.
+  // may also be partial or varying, and must be a sum over the rank's rows if the plan sums gradients there, and a mean
+  // if it averages them. Without this call a step on data-parallel ranks with a backward is unproven.
   void Loss(const at::Tensor& loss);
   // Reports an exception that the step threw, as a fault of the module that threw it.
   void Stopped(const std::string& what);

@@ -8,8 +8,8 @@
 //               several shards one after the other, as in the output of a fused projection
 //   partial     the full tensor is the sum of the ranks' tensors; `partial mean`: their mean
 //   own rows    ids for a lookup in a table that is sharded by rows, shifted to the rows of this rank: ids of rows on
-//               other ranks are not valid, and the results for these ids must be masked (NoteOwnRows). `map`: of the
-//               table's rows, if known
+//               other ranks are not valid, and the results for these ids, which are own rows too, must be masked
+//               (NoteOwnRows) before anything else is computed from them. `map`: of the table's rows, if known
 //   routed      rows of the tokens of all ranks that belong to this rank's own experts (DeclareRouted), the
 //               weights of these experts, and what is computed from both. May be combined with replicated tensors, but
 //               not with a shard of the batch. As the gradient of a weight of these experts it is complete, as that of
@@ -51,6 +51,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "engine/analysis/types/index_map.h"
+#include "engine/analysis/types/of_batch.h"
 #include "engine/layout/layout.h"
 
 namespace moonshard {
@@ -120,6 +121,7 @@ struct AxisType {
   int64_t owner = -1;     // of varying: the rank that has the full tensor; -1: several or unknown ranks
   int64_t heads = 0;      // of a shard: the full number of heads; 0: not made of heads
   int64_t head = 0;       // of a shard made of heads: the number of elements of a head
+  OfBatch batch;          // along a data-parallel axis, in a forward
   std::shared_ptr<const std::string> since;  // the operator or region from which the layout comes, for messages
 
   bool is(TypeKind other) const { return kind == other; }

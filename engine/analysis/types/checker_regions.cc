@@ -364,8 +364,11 @@ void OperatorChecker::Stopped(const std::string& path, const std::string& what) 
 
 void OperatorChecker::CheckLoss(const at::Tensor& loss) {
   const TensorType type = Get(loss);
+  bool compared = false;
   for (size_t i = 0; i < axes_.size(); ++i) {
     const bool batches = IsDataAxis(axes_[i].axis);
+    if (batches && !compared) CheckScale(type[i], i);
+    compared = compared || batches;
     if (!type[i].is_known() || type[i].is_replicate() ||
         (batches && (type[i].is_partial() || type[i].is(TypeKind::kVarying)))) {
       continue;
@@ -407,6 +410,12 @@ void OperatorChecker::RegionInput(const RegionInfo& region, const at::Tensor& te
   const TensorType all = Get(tensor);
   if (!regions_.empty() && regions_.back().type.empty()) {
     regions_.back() = {all, layout, tensor.sizes().vec(), tensor.unsafeGetTensorImpl(), regions_.back().name};
+  }
+  if (!regions_.empty()) {
+    TensorType& first = regions_.back().type;
+    for (size_t i = 0; i < std::min(first.size(), all.size()); ++i) {
+      first[i].batch.buffers = Union(first[i].batch.buffers, all[i].batch.buffers);
+    }
   }
   for (size_t index : axes) CheckRegionInput(region, tensor, LayoutIn(region, layout, index), all, index);
 }
@@ -608,7 +617,10 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
   }
   for (size_t i = 0; i < type.size() && summed; ++i) {
     const bool along = std::ranges::count(axes, i) > 0;
-    if (!along && (type[i].is_shard() || type[i].is(TypeKind::kVarying))) type[i] = AxisType::Partial();
+    if (along || !(type[i].is_shard() || type[i].is(TypeKind::kVarying))) continue;
+    const BufferSet buffers = type[i].batch.buffers;
+    type[i] = AxisType::Partial();
+    type[i].batch.buffers = buffers;
   }
   SetType(tensor, std::move(type));
 }

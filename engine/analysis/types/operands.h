@@ -66,6 +66,8 @@ class Operands {
   at::ScalarType dtype(size_t i) const { return tensors_[i].dtype; }
   bool is_mask(size_t i) const { return tensors_[i].is_mask(); }
   bool needs_gradient(size_t i) const { return tensors_[i].needs_gradient; }
+  // Of a scalar that was wrapped into a tensor: its value.
+  const std::optional<double>& number(size_t i) const { return tensors_[i].number; }
   // The index of tensor `i` in its argument, which is a list: of x[:, ids], the index list [None, ids] has ids at 1.
   int64_t place(size_t i) const { return tensors_[i].place; }
   // The sizes and the number of dims of result `i`.

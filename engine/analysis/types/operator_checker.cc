@@ -193,6 +193,10 @@ std::shared_ptr<const std::string> OriginAmong(c10::ArrayRef<AxisType> types, co
   return nullptr;
 }
 
+bool IsScaled(const OfBatch& batch) {
+  return batch.within(Scales(BatchScale::kSum, BatchScale::kMean, BatchScale::kOwnMean));
+}
+
 }  // namespace
 
 struct OperatorChecker::Call {
@@ -225,6 +229,13 @@ struct OperatorChecker::Call {
       }
     }
     return out;
+  }
+  // Of a BatchNorm: whether it is one in training.
+  bool is_training() const {
+    for (size_t a = 0; a < arguments.size(); ++a) {
+      if (schema.arguments()[a].name() == "training") return arguments[a].isBool() && arguments[a].toBool();
+    }
+    return true;
   }
   bool is_slice() const { return schema.name() == "aten::slice" && !operands.empty() && !outputs.empty(); }
   // dim, begin and step of a slice, counted from 0.
@@ -471,8 +482,9 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
       operand.of_host = IsHostMemory(tensor);
       const bool reads_host_memory = operand.of_host && (alias == nullptr || !alias->isWrite() || in_place) &&
                                      !entry.views && !entry.reads_sizes && !entry.copies;
-      if (observer_ && (assumed || reads_host_memory || tensor.unsafeGetTensorImpl()->is_wrapped_number()))
-        operand.number = NumberIn(tensor);
+      const bool is_number = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+      const bool is_read = is_number || entry.base == "_local_scalar_dense";
+      if (is_read || (observer_ && (assumed || reads_host_memory))) operand.number = NumberIn(tensor);
       operand.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
       if (entry.strided) operand.strides.assign(tensor.strides().begin(), tensor.strides().end());
       if (entry.writes && call.operands.size() == 1) base = BaseOf(tensor);
@@ -583,7 +595,10 @@ bool OperatorChecker::WrittenApart(const at::Tensor& tensor) const {
 void OperatorChecker::Judge(const Entry& entry, Call& call) {
   call.types.assign(call.outputs.size(), TensorType(axes_.size()));
   if (entry.takes_sizes && made_alone_) call.alone = made_alone_(call.place.path, call.place.backward, entry.name);
-  for (size_t axis = 0; axis < axes_.size(); ++axis) JudgeAxis(entry, call, axis);
+  for (size_t axis = 0; axis < axes_.size(); ++axis) {
+    JudgeAxis(entry, call, axis);
+    if (IsDataAxis(axes_[axis].axis) && !call.place.backward) FollowRows(entry, call, axis);
+  }
   bool computes = !entry.copies;
   splits_ += entry.splits_apart ? 1 : 0;
   for (size_t i = 0; i < call.outputs.size(); ++i) {
@@ -619,6 +634,45 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
   observer_({call.place.path, call.place.backward, entry.name, computes,
              entry.counts || entry.base == "_local_scalar_dense", call.outputs, call.types, numbers,
              call.operands.empty() ? at::IntArrayRef() : at::IntArrayRef(call.operands[0].sizes), begin.has_value()});
+}
+
+OfBatch OperatorChecker::FollowedScale(const Call& call, size_t axis, const AxisType& made, size_t i) const {
+  c10::SmallVector<AxisType, 6> types;
+  for (size_t k = 0; k < call.operands.size(); ++k) types.push_back(call.TypeOn(k, axis));
+  const Entry& entry = entries_.at(&call.schema);
+  const Operands operands(entry.base, call.schema, call.operands, types, call.arguments, call.products);
+  return FollowBatch(operands, i, made, [this](double number) { return IsRowCount(number); });
+}
+
+// A buffer keeps the layout that it was given, whatever is written into it (SetLeaf), so that what a write makes of it
+// is noted here and judged with the loss, which may have read the buffer before: the next step reads what this one
+// writes.
+void OperatorChecker::FollowRows(const Entry& entry, Call& call, size_t axis) {
+  for (size_t i = 0; i < call.types.size(); ++i) {
+    AxisType& type = call.types[i][axis];
+    type.batch = FollowedScale(call, axis, type, i);
+  }
+  const auto written = [&](const void* storage) {
+    const auto buffer = buffer_of_.find(storage);
+    if (buffer == buffer_of_.end()) return;
+    Buffer& noted = buffers_[buffer->second];
+    if (!noted.written.empty()) return;
+    noted.written = entry.name;
+    noted.where = call.place.path;
+  };
+  const bool follows_rows = !call.types.empty() && (!call.types[0][axis].is_replicate() || call.types[0][axis].outside);
+  if (entry.writes && follows_rows && !call.operands.empty()) written(call.operands[0].storage);
+  if (entry.base.find("batch_norm") != std::string::npos && follows_rows) {
+    for (const Operand& operand : call.operands) {
+      const std::string& argument = call.schema.arguments()[static_cast<size_t>(operand.argument)].name();
+      const bool statistic = argument == "running_mean" || argument == "running_var";
+      if (statistic && call.is_training()) written(operand.storage);
+    }
+  }
+  if (entry.base != "_local_scalar_dense" || call.operands.empty()) return;
+  const OfBatch read = BatchOf(call.TypeOn(0, axis));
+  read_into_loss_ = Union(read_into_loss_, read.buffers);
+  if (!read.is(BatchScale::kConstant) && call.operands[0].number) row_counts_.insert(*call.operands[0].number);
 }
 
 bool OperatorChecker::KeepsHostMemory(const Entry& entry, const Call& call) {
@@ -1036,6 +1090,12 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   // sort of its tokens) makes values of its own, whose gradients are terms as all of them are. A sum over its rows that
   // has a gradient is a loss, or on the way to one; what has none counts something.
   const bool counts_alone = std::ranges::none_of(call.operands, &Operand::needs_gradient);
+  // A loss may add constants to a mean over the rank's rows, or divide a sum over them by a number that counts them. No
+  // layout describes the result; how its gradients may be reduced is followed beside the layouts.
+  const bool of_rows = IsDataAxis(axes_[axis].axis) && !entry.collective && !routed && !call.place.backward &&
+                       std::ranges::any_of(types, &AxisType::is_partial) && !counts_alone;
+  if (of_rows && !fault.empty() && IsScaled(FollowedScale(call, axis, AxisType::Of(TypeKind::kVarying), 0)))
+    return fill(TypeKind::kVarying);
   const bool own_step = IsDataAxis(axes_[axis].axis) && !entry.collective && !routed &&
                         (call.place.backward || counts_alone || std::ranges::none_of(types, &AxisType::is_partial));
   if (own_step && (!fault.empty() || !operands.unproven().empty())) {
@@ -1103,6 +1163,14 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     }
     if (IsRepeatedLocally(entry, call, axis, i, type)) {
       NoteUnproven(entry.name + ": values are repeated as often as a shard is long");
+      return fill(TypeKind::kUnproven);
+    }
+    // What all ranks have is as long as with one rank, also where its length follows values; those of a part that a
+    // program cuts off by sizes are compared nowhere else.
+    const bool given = entry.base == "split_with_sizes" && !call.place.backward && static_cast<int>(axis) == made_axis_;
+    if (given && type.is_replicate() && type.by_value && call.alone != nullptr && i < call.alone->size() &&
+        at::IntArrayRef((*call.alone)[i]) != at::IntArrayRef(call.products[i].sizes)) {
+      NoteUnproven(entry.name + ": a part of values that all ranks have has another size than with one rank");
       return fill(TypeKind::kUnproven);
     }
     // Where an operator writes into places of it, the rest stays as it was.

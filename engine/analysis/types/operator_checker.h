@@ -28,6 +28,7 @@
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "engine/analysis/types/follow_batch.h"
 #include "engine/analysis/types/module_path.h"
 #include "engine/analysis/types/rule_table.h"
 #include "engine/analysis/types/type_fault.h"
@@ -107,8 +108,28 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
                      const std::string& declared);
 
   // Reports a fault if the loss is not replicated along an axis, because the ranks would compute different gradients.
-  // Along data-parallel axes the loss may also be partial or varying.
+  // Along data-parallel axes the loss may also be partial or varying; there it is compared with how its gradients are
+  // reduced (ExpectGradients): a fault if this is known not to fit, unproven if it is not known whether it does.
   void CheckLoss(const at::Tensor& loss);
+  // Call before the step: how gradients are reduced over the data-parallel axes, and, if it is not to be found from the
+  // operators, what the loss is there: a sum over the rank's rows or a mean.
+  enum class LossScale : uint8_t { kFollowed, kSum, kMean };
+  void ExpectGradients(bool mean, LossScale loss) {
+    reduces_mean_ = mean;
+    loss_scale_ = loss;
+  }
+  // Whether CheckLoss relied on the LossScale that was given.
+  bool relied_on_loss_scale() const { return relied_on_loss_scale_; }
+  // Declares that inputs of the step have `rows` rows of the batch on this rank.
+  void NoteRows(int64_t rows) { row_counts_.insert(static_cast<double>(rows)); }
+  // Declares that a leaf is a buffer, or another parameter without a gradient. Along data-parallel axes a buffer into
+  // which the step writes what follows the rank's own rows differs between ranks afterwards.
+  void SetBuffer(const at::Tensor& leaf, const std::string& path);
+  // Call after the step. Notes as unproven the buffers that are written from the rank's own rows and read into a loss
+  // of CheckLoss, in whichever order.
+  void CheckBuffers();
+  // Notes as unproven that an input of the model was computed from tensors that are not known to be rows of the batch.
+  void CheckModelInput(const at::Tensor& tensor, const std::string& what);
 
   // Reports that an exception ended the step, unless the checker reported an exception of an operator already. `path`:
   // the innermost module that the exception left. `what`: the message of the exception.
@@ -161,6 +182,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   void LeaveRegion() override;
   void RegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) override;
   void RegionOutput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout, bool summed) override;
+  void RegionMean(const RegionInfo& region, const at::Tensor& tensor) override;
   void RegionGradientInput(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& gradient) override;
   void RegionGradientOutput(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
                             const Layout& layout) override;
@@ -247,6 +269,15 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Whether the memory of `tensor` was written to through a tensor that counts its writes apart.
   bool WrittenApart(const at::Tensor& tensor) const;
   void JudgeAxis(const Entry& entry, Call& call, size_t axis);
+  // Sets what the results of an operator of a forward are of the rows of the batch (follow_batch.h), and notes the
+  // buffers that it writes and the numbers that the program reads.
+  void FollowRows(const Entry& entry, Call& call, size_t axis);
+  // Returns what result `i` of an operator, of type `made`, is along a data-parallel axis.
+  OfBatch FollowedScale(const Call& call, size_t axis, const AxisType& made, size_t i) const;
+  // Whether the program may have computed `number` from the number of the rank's rows, or read it from their values.
+  bool IsRowCount(double number) const;
+  // Compares the type of a loss along a data-parallel axis with how gradients are reduced.
+  void CheckScale(const AxisType& loss, size_t axis);
   // Returns the types of the results of an operator of gradients, `made` by its rule, with operands of equal elements
   // that are as long as a shard taken for that shard, if the rule has not said along which dims the results are as long
   // as one. `apply` applies the rule to `types` and sets `judged`. Returns nullopt if they are not known.
@@ -335,6 +366,20 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   HostTensorObserver host_tensor_observer_;
   // Along made_axis_: the lengths of shards on this rank, each with the size of the full dim, if these differ.
   std::set<std::pair<int64_t, int64_t>> shard_lengths_;
+  // Along the data-parallel axes: how gradients are reduced; none: not by the plan.
+  std::optional<bool> reduces_mean_;
+  LossScale loss_scale_ = LossScale::kFollowed;
+  bool relied_on_loss_scale_ = false;
+  std::set<double> row_counts_;  // of inputs, and numbers that the program has read from values of the rank's own rows
+  // A buffer, and the first operator that writes what follows the rank's own rows into it; "": none.
+  struct Buffer {
+    std::string path;
+    std::string written;
+    std::string where;
+  };
+  std::vector<Buffer> buffers_;
+  std::unordered_map<const void*, size_t> buffer_of_;  // by storage
+  BufferSet read_into_loss_;                           // or by the host, which may compute with them
   bool one_element_ = false;  // the sharded dim of shards of one element was ambiguous for an operator
   bool has_owners_ = false;
   std::set<std::string> own_steps_;

@@ -19,6 +19,7 @@ struct TypeFault {
     kRegion,    // the input of a redistribution or of another region does not have the declared layout
     kGradient,  // the gradient of a parameter has a wrong layout after the backward
     kSize,      // the sizes or numbers of an operator differ from those of the unsharded step
+    kScale,     // the gradients of the loss are reduced over data-parallel ranks in a way that does not fit the loss
   };
 
   Kind kind = Kind::kOperator;
@@ -28,9 +29,11 @@ struct TypeFault {
   std::string what;     // "aten::add.Tensor(partial, replicate)", "input 0", "all-gather"
   std::string message;  // what is wrong
   // kBoundary, kRegion, kGradient: the declared or required layout; kSize: the sizes or the number with one rank on
-  // `axis`; else empty.
+  // `axis`; kScale: how the gradients are reduced, "mean" or "sum"; else empty.
   std::string declared;
-  std::string got;    // kBoundary, kRegion, kGradient, kSize: the layout, sizes or number that was found; else empty
+  // kBoundary, kRegion, kGradient, kSize: the layout, sizes or number that was found; kScale: what the loss is
+  // (of_batch.h); else empty.
+  std::string got;
   std::string since;  // the operator or region from which the layout comes; may be empty
   SuggestedFix suggested_fix = SuggestedFix::kUnknown;
   // kBoundary: the declaration redistributes nothing, so a wrong declaration alone changes no number.

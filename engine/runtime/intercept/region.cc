@@ -32,6 +32,10 @@ void Region::DeclareOutput(const at::Tensor& tensor, const Layout& layout, bool 
   ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionOutput(info_, tensor, layout, summed); });
 }
 
+void Region::DeclareMean(const at::Tensor& tensor) {
+  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionMean(info_, tensor); });
+}
+
 void Region::DeclareSlice(const at::Tensor& full, at::TensorList parts, const at::Tensor& shard, const Layout& layout) {
   ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionSlice(info_, full, parts, shard, layout); });
 }

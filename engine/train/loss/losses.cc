@@ -293,6 +293,7 @@ at::Tensor CrossEntropy(const Vocabulary& vocabulary, const ShardedLogits& logit
       case LossReduction::kMean: value = value.sum() / count; break;
     }
     region.DeclareOutput(value, Layout::Replicate(), options.reduction != LossReduction::kNone);
+    if (options.reduction == LossReduction::kMean) region.DeclareMean(value);
     const double size = static_cast<double>(vocabulary.size());
     tape.max = row.max;
     tape.log_sum = row.log_sum;

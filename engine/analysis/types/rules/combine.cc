@@ -1,6 +1,8 @@
 #include "engine/analysis/types/rules/combine.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 // The type of tensors that are combined element by element. The order of the checks matters: partial first, because the
 // operator's linearity determines what may be combined with a partial tensor; then values that no layout describes;
@@ -122,6 +124,23 @@ void AlignLeads(const Operands& o, AxisType& a, AxisType& b) {
 
 }  // namespace
 
+namespace {
+
+// Whether an operator of a forward makes other values of looked up rows than masking makes, or the opposite of a mask.
+bool ChangesOwnRows(const Operands& o) {
+  if (o.backward()) return false;
+  if (o.name() == "logical_not" || o.name() == "bitwise_not") return true;
+  constexpr std::array<std::string_view, 9> kKeep = {"masked_fill", "clone",      "_to_copy",   "detach", "alias",
+                                                     "copy",        "contiguous", "lift_fresh", "to"};
+  if (std::ranges::find(kKeep, o.name()) != kKeep.end()) return false;
+  for (size_t i = 0; i < o.size(); ++i) {
+    if (o.type(i).is(TypeKind::kOwnRows) && at::isFloatingType(o.dtype(i))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Dependence dependence) {
   AxisType result = AxisType::Replicate();
   bool cut = false;
@@ -148,6 +167,11 @@ AxisType Meet(Operands& o, c10::ArrayRef<Meeting> tensors, int64_t made, Depende
     result = here;
   }
   if (partial) return Partials(o, tensors, dependence);
+  if (own_rows && ChangesOwnRows(o)) {
+    return o.Unproven(
+        "rows of this rank are changed before those of other ranks are masked, or their mask is negated: what one rank "
+        "computes has no such operator");
+  }
   if (own_rows) return AxisType::Of(cut || varying ? TypeKind::kVarying : TypeKind::kOwnRows);
   if (varying) return AxisType::Of(TypeKind::kVarying);
   if (cut) {

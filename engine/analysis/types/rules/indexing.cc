@@ -2,7 +2,7 @@
 //
 // Indices are global. On a local shard of the dim they are wrong on every rank but the first, unless they were shifted
 // and masked. Only the code that does so knows it, and marks the ids as own rows (NoteOwnRows). A lookup by own rows is
-// varying until the rows of other ranks are masked to zero; every row is then on exactly one rank and zero elsewhere,
+// own rows until the rows of other ranks are masked to zero; every row is then on exactly one rank and zero elsewhere,
 // which is partial. Shards of other dims of the table pass through.
 //
 // The exception are local indices, which `nonzero` of a shard returns (local_in), and masks, which stand for them. They
@@ -99,7 +99,7 @@ AxisTypes Embedding(Operands& o) {
   if (table.is_shard() && table.dim == 0) {
     if (ids.is(TypeKind::kOwnRows)) {
       if (ids.map == nullptr || table.map == nullptr || *ids.map == *table.map)
-        return {AxisType::Of(TypeKind::kVarying)};
+        return {AxisType::Of(TypeKind::kOwnRows)};
       return {o.Fault(Phrase("ids were shifted to the rows of another table: to ", ids) + ", where " +
                       ids.map->ToString() + "; in this table " + table.map->ToString())};
     }

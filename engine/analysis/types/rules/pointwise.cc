@@ -70,7 +70,7 @@ AxisTypes MaskedFill(Operands& o) {
   const bool to_zero = o.argument(2).isScalar() && o.argument(2).toScalar().equal(0);
   if (mask >= 0 && o.type(static_cast<size_t>(mask)).is(TypeKind::kOwnRows) && to_zero && !o.type(0).is_shard() &&
       !o.type(0).is_partial()) {
-    if (o.type(0).is(TypeKind::kOwnRows)) return {o.type(0)};
+    if (o.type(0).is(TypeKind::kOwnRows) && !at::isFloatingType(o.dtype(0))) return {o.type(0)};
     // Each rank keeps the rows that it owns, and every row is owned by one rank.
     return {AxisType::Partial()};
   }
