@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -74,6 +75,10 @@ class MeshShape {
   // "cp=2x4". Errors (kUnknownAxis, kBadMesh): an unknown or repeated name, a size below 1, more than kMostRanks ranks,
   // cp_heads that does not divide cp, or that makes a factor of cp 1.
   static Result<MeshShape> Make(std::span<const std::pair<std::string, int64_t>> axes);
+  // Make({{"dp_shard", 2}, {"tp", 4}}).
+  static Result<MeshShape> Make(std::initializer_list<std::pair<std::string, int64_t>> axes) {
+    return Make(std::span(axes.begin(), axes.size()));
+  }
   // Parses "tp=2,dp=4" and "cp=2x4"; an empty text is a mesh of one rank. Errors: those of Make; kBadMesh for a text of
   // another form.
   static Result<MeshShape> Parse(std::string_view text);

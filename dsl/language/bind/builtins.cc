@@ -965,7 +965,8 @@ constexpr auto kKeys = std::to_array<KeyInfo>({
      .type = "table<string, layout>",
      .fallback = "",
      .example = "{ weight = shard(0) }",
-     .doc = "layouts by parameter name, [\"*\"] for all others; a parameter without a layout is replicated"},
+     .doc = "layouts by parameter name, [\"*\"] for all others; a parameter in neither is replicated, and an error if "
+            "the style shards another one"},
     {.table = "style",
      .key = "ring",
      .type = "ring_keys",

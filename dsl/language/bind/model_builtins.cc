@@ -27,7 +27,8 @@ const ModuleTree* TreeOf(lua_State* L, const char* builtin) {
   }
   const ModuleTree* tree = Evaluation::From(L).inputs().model;
   if (tree == nullptr) {
-    ScriptState::From(L).Report(Finding::kBadArgument, "the plan queries the model, but no model is given", "model");
+    ScriptState::From(L).Report(Finding::kBadArgument, "the plan queries the model, but no model is given", "model",
+                                "a command takes the model's directory; a C++ program sets PlanInputs::model");
   }
   return tree;
 }

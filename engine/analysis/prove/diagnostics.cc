@@ -46,8 +46,10 @@ SourceSpan LineOf(const CompiledPlan& plan, const TypeFault& fault) {
     return SourceOf(plan, plan.LayoutsOf(ref.module), ref.param);
   }
   SourceSpan line = LineOfModule(plan, fault.path);
+  if (line.known() || fault.since.empty()) return line;
+  if (fault.since.find(ModuleName("")) != std::string::npos) return LineOfModule(plan, "");
   const size_t quote = fault.since.find('\'');
-  if (line.known() || quote == std::string::npos) return line;
+  if (quote == std::string::npos) return line;
   return LineOfModule(plan, fault.since.substr(quote + 1, fault.since.find('\'', quote + 1) - quote - 1));
 }
 
@@ -56,7 +58,8 @@ std::string Alike(const TypeFault& fault) {
 }
 
 std::string In(const TypeFault& fault) {
-  const std::string where = fault.path.empty() ? "outside of all modules" : "in '" + fault.path + "'";
+  const std::string where =
+      fault.path.empty() ? "in the model itself, or outside of it" : "in " + ModuleName(fault.path);
   return where + (fault.backward ? ", backward" : ", forward");
 }
 
@@ -66,11 +69,28 @@ std::string Since(const TypeFault& fault) {
   return (of_operator ? "the layout of an operand comes from " : "the layout comes from ") + fault.since;
 }
 
+// Whether the operand comes from another operator of the forward that failed.
+bool MadeInside(const TypeFault& fault) {
+  return fault.kind == TypeFault::Kind::kOperator && fault.since.starts_with("aten::") &&
+         fault.since.ends_with(" in " + ModuleName(fault.path));
+}
+
 std::string HelpOf(const TypeFault& fault) {
   std::string since = Since(fault);
   switch (fault.suggested_fix) {
     case SuggestedFix::kUnknown: return since;
     case SuggestedFix::kMakeSum:
+      if (IsDataAxis(fault.axis) && !fault.backward) {
+        return since + (since.empty() ? "" : "; ") +
+               "it is a sum over the rows of this data-parallel rank: compute from the sum over the rows of all ranks, "
+               "or make the loss a sum or a mean over rows";
+      }
+      // A boundary redistributes what leaves a module, not what its forward computes on the way.
+      if (MadeInside(fault) && !fault.backward) {
+        return since +
+               ", in the same forward: compute the partial tensor in a module of its own, whose rule reduces it "
+               "(outputs = {{ partial, replicate }}), or reduce it in the forward (AllReduce in axis_group.h)";
+      }
       return since + (since.empty() ? "" : "; ") +
              (fault.backward ? "the gradient is partial; at the input of the module that uses the tensor of this "
                                "gradient, declare the tensor shared: inputs = {{ replicate, shared }}"
@@ -110,7 +130,7 @@ Diagnostic OfOperator(const TypeFault& fault) {
 Diagnostic OfBoundary(const TypeFault& fault) {
   const bool input = fault.what.starts_with("input");
   Diagnostic d =
-      MakeDiagnostic(Finding::kLayoutNotAsDeclared, fault.what + " of '" + fault.path + "' is " + fault.got +
+      MakeDiagnostic(Finding::kLayoutNotAsDeclared, fault.what + " of " + ModuleName(fault.path) + " is " + fault.got +
                                                         ", but the plan declares " + fault.declared + Alike(fault));
   d.declared = fault.declared;
   d.required = fault.got;
@@ -132,10 +152,15 @@ Diagnostic OfRegion(const TypeFault& fault) {
   d.required = fault.declared;
   d.help = Since(fault);
   if (fault.what == "the loss") d.help = "compute the loss from replicated values, or with a vocabulary-parallel loss";
-  if (fault.what == "the sum of gradients")
+  if (fault.what == "the sum of gradients" && IsDataAxis(fault.axis)) {
+    d.help =
+        "the gradients of data-parallel ranks are those of their own rows, and this one does not follow any: declare "
+        "the tensors of the batch (TypeScope::Input) before operators use them";
+  } else if (fault.what == "the sum of gradients") {
     d.help =
         "only a partial gradient may be summed over the ranks; if the gradient of the parameter is replicated, declare "
         "the parameter replicate, not shared";
+  }
   return d;
 }
 

@@ -550,9 +550,7 @@ class Pairing {
                                [&](const SizedOperator* op) { return paired.contains(op) || MakesMask(op->name); });
   }
 
-  std::string Where() const {
-    return (place_.path.empty() ? "the model itself" : "'" + place_.path + "'") + (place_.backward ? ", backward" : "");
-  }
+  std::string Where() const { return ModuleName(place_.path) + (place_.backward ? ", backward" : ""); }
 
   void Blame(const SizedOperator& op, const std::string& message, const std::string& got,
              const std::string& unsharded) {

@@ -28,6 +28,10 @@ std::vector<std::string> Split(std::string_view text, char separator) {
   return out;
 }
 
+std::string ModuleName(std::string_view path) {
+  return path.empty() ? "the model itself" : "'" + std::string(path) + "'";
+}
+
 std::string ShapeToString(std::span<const int64_t> shape) {
   std::string out = "[";
   for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);

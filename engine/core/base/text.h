@@ -14,6 +14,9 @@ std::string Join(std::span<const std::string> parts, std::string_view separator)
 std::string Count(size_t count, std::string_view one);
 // Returns the parts between the separators; an empty text gives one empty part.
 std::vector<std::string> Split(std::string_view text, char separator);
+// Returns how messages name the module at `path`: "'layers.0.mlp'", or "the model itself" for the root, whose path is
+// empty.
+std::string ModuleName(std::string_view path);
 // "[64, 32]".
 std::string ShapeToString(std::span<const int64_t> shape);
 

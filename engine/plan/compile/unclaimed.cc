@@ -91,6 +91,9 @@ std::string StyleWaitedFor(const CompiledPlan& plan, size_t module) {
   return colwise + ", as for " + Join(siblings.parallel, ", ");
 }
 
+// Its statistics are those of each channel, or of groups of channels.
+bool IsNormOfChannels(std::string_view kind) { return kind.starts_with("BatchNorm") || kind == "GroupNorm"; }
+
 constexpr size_t kMostNamed = 4;  // in one finding
 
 std::string Named(const CompiledPlan& plan, const Unclaimed& unclaimed) {
@@ -115,6 +118,10 @@ Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool toke
       d.help =
           "norm_on(shard(1)) on shards of the sequence, replicated() on full tensors, transformer.head_norm() on "
           "sharded heads";
+    } else if (d.help.empty() && IsNormOfChannels(module.kind)) {
+      d.help =
+          "channelwise {} if the norm works on shards of the channels, as after channels_out {}; replicated() if it "
+          "works on all channels";
     } else if (d.help.empty()) {
       d.help =
           "replicated() if the module works on full tensors; style { params = { [\"*\"] = shared } } if it works on "
@@ -139,6 +146,8 @@ Diagnostic About(const CompiledPlan& plan, const Unclaimed& unclaimed, bool toke
 // without a rule was found, since most plans have none.
 void CheckUnclaimed(const CompiledPlan& plan, Diagnostics& diagnostics) {
   const ModuleTree& tree = *plan.tree;
+  // A plan of sections alone says how ranks with other rows share the model, and nothing of tp, which has one rank.
+  if (plan.plan->rules.empty() && plan.plan->data_parallel && plan.mesh.size(MeshAxis::kTp) == 1) return;
   std::map<std::pair<uint32_t, bool>, Unclaimed> by_class;
   std::set<std::string_view> sharded_parents;
   bool know_parents = false;

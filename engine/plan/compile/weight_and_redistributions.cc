@@ -158,6 +158,22 @@ std::optional<Contradiction> OfVector(const Layout& cut, const ModuleLayouts& la
   return OfFull(cut, used);
 }
 
+// Statistics of channels, as a BatchNorm keeps them, belong to the channels of the weight. A style knows the kinds of
+// LibTorch; a class of one's own has a kind of its own.
+std::optional<Contradiction> OfStatistics(const Layout& cut, const ModuleLayouts& layouts,
+                                          const ModuleTree::Signature& signature) {
+  for (const std::string_view name : {"running_mean", "running_var"}) {
+    const Layout* statistic = LayoutOf(layouts, signature, name);
+    if (statistic == nullptr || statistic->is_shard() == cut.is_shard()) continue;
+    return Contradiction{
+        "weight = " + cut.ToString() + ", and " + std::string(name) + " = " + statistic->ToString(),
+        "statistics of the channels of the weight",
+        "declare both, as channelwise {} does for BatchNorm1d to BatchNorm3d: params = { [\"*\"] = " + cut.ToString() +
+            ", running_mean = " + cut.ToString() + ", running_var = " + cut.ToString() + " }"};
+  }
+  return std::nullopt;
+}
+
 // The channels of a convolution are not its last dim. `transposed`: the weight is [in, out, kernel...].
 std::optional<Contradiction> OfConvolution(const Layout& cut, const ModuleLayouts& layouts, bool transposed) {
   if (!cut.is_shard() || cut.dim > 1) return std::nullopt;
@@ -218,7 +234,9 @@ std::optional<Contradiction> ContradictionOf(const Subject& subject) {
       return OfLinear(subject.cut, subject.layouts, LayoutOf(subject.layouts, subject.signature, "bias"));
     case WeightKind::kConvolution:
       return OfConvolution(subject.cut, subject.layouts, subject.module.kind.find("Transpose") != std::string::npos);
-    case WeightKind::kVector: return OfVector(subject.cut, subject.layouts);
+    case WeightKind::kVector:
+      if (auto found = OfStatistics(subject.cut, subject.layouts, subject.signature)) return found;
+      return OfVector(subject.cut, subject.layouts);
     case WeightKind::kOther: break;
   }
   return std::nullopt;

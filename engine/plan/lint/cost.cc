@@ -122,6 +122,9 @@ void LintGatheredAndSharded(const Flow& flow, Diagnostics& diagnostics) {
                    std::to_string(layouts.out_features) + " features for each token";
       d.required = "an output that leaves as shard(-1), and an input that arrives as shard(-1)";
       d.help = "colwise {} without the key output, and rowwise {} without the key input, declare these layouts";
+      // More features between two modules than around them say which runs first, as in an MLP.
+      if (layouts.out_features <= std::max(layouts.in_features, other->layouts->out_features))
+        d.help = "if the second takes the output of the first: " + d.help;
       diagnostics.push_back(std::move(d));
     }
   }

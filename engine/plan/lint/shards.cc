@@ -7,6 +7,7 @@
 //   - the sibling that should be the partner, by its features, is sharded the same way (AddFacing): gate, up and down
 //     all colwise. The search for a partner then goes on to the full layer, finds attention's, and reports nothing.
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -71,6 +72,18 @@ std::map<Block, Unpaired> FindUnpaired(const Flow& flow, const Makes& makes, con
     }
   }
   return out;
+}
+
+// Keeps of the others those that take as many features as one of the groups leaves, if there are any. (Makers are not
+// told so: keys and values have fewer features than the module behind the attention takes.)
+void KeepTakers(Unpaired& unpaired) {
+  const auto takes = [&](const ModuleGroup* other) {
+    const int64_t features = other->layouts->in_features;
+    return features >= 0 && std::ranges::count(unpaired.groups, features, [](const ModuleGroup* group) {
+                              return group->layouts->out_features;
+                            }) > 0;
+  };
+  if (std::ranges::any_of(unpaired.others, takes)) std::erase_if(unpaired.others, std::not_fn(takes));
 }
 
 Diagnostic AboutUnpaired(const Flow& flow, Finding finding, const Unpaired& unpaired, const std::string& singular,
@@ -144,8 +157,9 @@ void LintNotTaken(const Flow& flow, const std::optional<Flow>& layers, Diagnosti
     AddFacing(groups, makes, takes, /*group_makes=*/true, found);
     return found;
   };
-  for (const auto& [block, unpaired] : UnpairedOf(flow, layers, search)) {
+  for (auto& [block, unpaired] : UnpairedOf(flow, layers, search)) {
     if (block.empty()) continue;  // a head: the loss takes its shards
+    KeepTakers(unpaired);
     const ModuleGroup& first = *unpaired.groups.front();
     Diagnostic d =
         AboutUnpaired(flow, Finding::kShardsNotTaken, unpaired, " leaves sharded features", " leave sharded features",

@@ -104,7 +104,7 @@ int64_t SequenceLength(AxisGroup& group, const Layout& tokens, int64_t own, cons
 }
 
 AxisInputs::AxisInputs(std::shared_ptr<AxisGroup> group, const Layout& tokens, const std::string& path, bool recording)
-    : group_(std::move(group)), tokens_(tokens), label_("the inputs of '" + path + "'"), recording_(recording) {}
+    : group_(std::move(group)), tokens_(tokens), label_("the inputs of " + ModuleName(path)), recording_(recording) {}
 
 OwnInputs::Full AxisInputs::Gather(const at::Tensor& input_ids, const Optional& inputs) const {
   group_->StartCheckInputs(CollectiveLabel(SignatureOf(input_ids, inputs)), label_);

@@ -70,7 +70,7 @@ class OutermostCallStep final : public BoundaryStep {
         streams_(parts.streams),
         trains_(parts.trains),
         exchanges_(parts.exchanges),
-        label_("the inputs of '" + path + "'") {}
+        label_("the inputs of " + ModuleName(path)) {}
 
   std::unique_ptr<State> Enter(std::span<const TensorSlot> arguments) override {
     if (CallFrame::Current() != nullptr) return nullptr;
@@ -462,7 +462,7 @@ class BoundaryMaker {
     return after->stream;
   }
   std::shared_ptr<BoundaryStep> MakeDraw(DrawFrom inside, DrawFrom after) const {
-    if (!parts_.streams) return nullptr;  // ranks that are threads of one process share a generator
+    if (!parts_.streams) return nullptr;  // tp has one rank
     return std::make_shared<DrawStep>(parts_.streams, inside, after);
   }
 

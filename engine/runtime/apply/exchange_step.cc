@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include "engine/core/base/result.h"
+#include "engine/core/base/text.h"
 #include "engine/runtime/redistribute/call_frame.h"
 #include "engine/runtime/redistribute/exchanges_ahead.h"
 
@@ -30,7 +31,8 @@ bool IsSameTensor(const at::Tensor& a, const at::Tensor& b) {
 }
 
 Diagnostic OtherArguments(const std::string& path) {
-  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "'" + path + "' was called with other tensors than StartExchange");
+  Diagnostic d =
+      MakeDiagnostic(Finding::kBadInput, ModuleName(path) + " was called with other tensors than StartExchange");
   d.path = path;
   d.required =
       "the call gets the tensors with which its exchange was started; if a module between the two calls changes them "
@@ -42,7 +44,7 @@ Diagnostic OtherArguments(const std::string& path) {
 }  // namespace
 
 Diagnostic MissingArgument(const std::string& path, const std::string& what, std::string required) {
-  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "'" + path + "' was called without " + what);
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, ModuleName(path) + " was called without " + what);
   d.path = path;
   d.required = std::move(required);
   return d;

@@ -102,7 +102,7 @@ class Preflight {
     const int64_t m = plan_.tree->Find(path);
     Check(m >= 0 && live_.hooks[static_cast<size_t>(m)] != nullptr, "a recomputed module without a hook");
     if (live_.hooks[static_cast<size_t>(m)]->CanRunThrough()) return;
-    Diagnostic d = NotSupported("calls of '" + path + "' cannot be recomputed", path,
+    Diagnostic d = NotSupported("calls of " + ModuleName(path) + " cannot be recomputed", path,
                                 plan_.plan->recompute[static_cast<size_t>(plan_.recompute_section[i])].source);
     d.declared =
         "a forward with an argument that cannot be copied or is a non-const reference, or with no tensor in its result";
@@ -125,7 +125,7 @@ class Preflight {
     const Hookable* hook = m < 0 ? nullptr : live_.hooks[static_cast<size_t>(m)];
     if (hook != nullptr && hook->SupportsRing()) return;
     Diagnostic d =
-        NotSupported("'" + path + "' does not compute its attention on a ring", path, SourceOf(plan_, layouts));
+        NotSupported(ModuleName(path) + " does not compute its attention on a ring", path, SourceOf(plan_, layouts));
     d.declared = "ring of style '" + layouts.style + "' on '" + module.path + "'" +
                  (m < 0 ? "" : ", in a module of class " + plan_.tree->modules()[static_cast<size_t>(m)].kind);
     d.required =
@@ -156,7 +156,7 @@ class Preflight {
     const bool by_channels = used.is_shard() && (used.dim == 1 || used.dim == 1 - dims);
     const std::string ours = "moonshard::nn::" + module.kind;
     const auto refuse = [&](const std::string& message, const std::string& required) {
-      Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + module.path + "' " + message,
+      Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, ModuleName(module.path) + " " + message,
                                     SourceOf(plan_, layouts, static_cast<size_t>(weight - signature.begin())));
       d.path = module.path;
       d.declared = std::to_string(channels->groups) + " groups, weight = " + cut.ToText() +
@@ -207,8 +207,8 @@ class Preflight {
       if (parent >= live_.hooks.size() || reaches_others.contains(parent)) continue;
       if (live_.hooks[parent] == nullptr || !live_.hooks[parent]->SupportsRing()) continue;
       const std::string& path = plan_.tree->modules()[parent].path;
-      Diagnostic d = NotSupported("the attention of '" + path + "' would attend to this rank's tokens alone", path,
-                                  SourceOf(plan_, plan_.LayoutsOf(m)));
+      Diagnostic d = NotSupported("the attention of " + ModuleName(path) + " would attend to this rank's tokens alone",
+                                  path, SourceOf(plan_, plan_.LayoutsOf(m)));
       d.declared = "the rank's own tokens at '" + plan_.tree->modules()[m].path +
                    "', and neither a ring nor an exchange of heads on cp";
       d.required = "ring = { heads = ..., kv_heads = ... } in the style of the output projection";
@@ -229,7 +229,7 @@ class Preflight {
     const std::string& path = plan_.tree->modules()[*lookup].path;
     Diagnostic d = NotSupported("the model needs the inputs of the full sequence on every rank of cp", path,
                                 SourceOf(plan_, plan_.LayoutsOf(*lookup)));
-    d.declared = "input 0 of '" + path + "': " + plan_.LayoutsOf(*lookup).inputs[0]->from.ToText();
+    d.declared = "input 0 of " + ModuleName(path) + ": " + plan_.LayoutsOf(*lookup).inputs[0]->from.ToText();
     d.required =
         "inputs = \"whole\"; or a reference model, or a class derived from TakesOwnInputs "
         "(engine/runtime/nn/own_inputs.h)";

@@ -2,6 +2,7 @@
 // weight, its own loop over parameters) computes with the shard and without the redistributions, mostly without an
 // error. Calls are counted by the hook, so after one step the modules with rules and no calls are known; a gradient
 // tells whether the parameters took part all the same, which is the dangerous case.
+#include "engine/core/base/text.h"
 #include "engine/runtime/apply/apply_checks.h"
 
 #include <algorithm>
@@ -45,7 +46,7 @@ Diagnostics FindUncalled(const CompiledPlan& plan, const LiveTree& live) {
     Diagnostic d = used ? MakeDiagnostic(Finding::kBypassedHook,
                                          "parameters of '" + path +
                                              "' have gradients, but the plan intercepted no call of the module")
-                        : MakeDiagnostic(Finding::kUnusedHook, "'" + path + "' has a rule, but was never called");
+                        : MakeDiagnostic(Finding::kUnusedHook, ModuleName(path) + " has a rule, but was never called");
     d.path = path;
     d.where = SourceOf(plan, layouts);
     d.help =

@@ -544,8 +544,8 @@ bool Fits(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t
 }
 
 Diagnostic BadTensors(const RingSpec& spec, std::string declared, std::string required) {
-  Diagnostic d = MakeDiagnostic(
-      Finding::kBadInput, "the attention of '" + spec.path + "' over " + spec.group->name() + " cannot be computed");
+  Diagnostic d = MakeDiagnostic(Finding::kBadInput, "the attention of " + ModuleName(spec.path) + " over " +
+                                                        spec.group->name() + " cannot be computed");
   d.path = spec.path;
   d.declared = std::move(declared);
   d.required = std::move(required);

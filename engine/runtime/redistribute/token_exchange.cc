@@ -87,7 +87,7 @@ std::optional<std::string> Misfit(const Spec& spec, const at::Tensor& tokens, co
 
 Diagnostic BadCall(const Spec& spec, std::string declared) {
   Diagnostic d =
-      MakeDiagnostic(Finding::kBadInput, "the tokens of '" + spec.path + "' cannot be sent to their experts");
+      MakeDiagnostic(Finding::kBadInput, "the tokens of " + ModuleName(spec.path) + " cannot be sent to their experts");
   d.path = spec.path;
   d.declared = std::move(declared);
   d.required = "tokens [N, " + std::to_string(spec.exchange.features) + "], integer ids [N, " +

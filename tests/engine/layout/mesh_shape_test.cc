@@ -88,6 +88,7 @@ TEST_CASE("cp may have two factors, and is one axis of their product") {
   CHECK(mesh == MeshShape::Parse(mesh.ToString()).ValueOrThrow());
   CHECK(mesh == MeshShape::Make(mesh.Sizes()).ValueOrThrow());
   CHECK(mesh.Sizes() == std::vector<std::pair<std::string, int64_t>>{{"cp", 12}, {"cp_heads", 4}, {"tp", 2}});
+  CHECK(mesh == MeshShape::Make({{"tp", 2}, {"cp", 12}, {"cp_heads", 4}}).ValueOrThrow());
   const MeshShape one = MeshShape::Parse("tp=2,cp=12").ValueOrThrow();
   CHECK(one.cp_heads() == 1);
   CHECK_FALSE(one == mesh);
