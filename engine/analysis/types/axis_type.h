@@ -114,6 +114,8 @@ struct AxisType {
   // Of a replicate: memory that no operator has written to. The host may have filled it (torch::tensor of a vector), so
   // an operator that reads it does not take the elements for equal.
   bool unwritten = false;
+  // Of unwritten memory that was made with the sizes of a shard (empty_like): that shard; else null.
+  std::shared_ptr<const AxisType> like;
   bool zero = false;      // of a replicate: all zeros, which can be added to a partial tensor
   bool outside = false;   // of a replicate: this rank's rows of the batch, or a constant
   bool floating = false;  // of a shard of length 1: the sharded dim is ambiguous after a view (views.cc)

@@ -80,7 +80,7 @@ struct AppliedPlan::State {
   std::vector<std::shared_ptr<Unit>> units;  // as plan.units
   std::shared_ptr<DeferredValues> values;    // null where none was deferred
   std::shared_ptr<ShardGuard> guard = std::make_shared<ShardGuard>();
-  std::shared_ptr<RandomStreams> streams;  // null where values are full, and where ranks share a generator
+  std::shared_ptr<RandomStreams> streams;  // null on a tp axis of one rank
   std::shared_ptr<CallObservers> observers = std::make_shared<CallObservers>();
   std::vector<Hookable*> for_observers;  // modules that have a boundary for observers alone
   std::string active_adapter = plan.active_adapter();
@@ -251,7 +251,7 @@ class Applier {
         continue;
       }
       Diagnostic d =
-          MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + path + "' does not support an adapter", adapter->source);
+          MakeDiagnostic(Finding::kStyleDoesNotFit, ModuleName(path) + " does not support an adapter", adapter->source);
       d.path = path;
       d.declared = ToText(*adapter) + " on " + ModuleAt(m).kind;
       d.required =
@@ -301,7 +301,7 @@ class Applier {
   }
 
   void Refuse(size_t m, const std::string& what, const std::string& required) {
-    Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, "'" + ModuleAt(m).path + "' " + what,
+    Diagnostic d = MakeDiagnostic(Finding::kStyleDoesNotFit, ModuleName(ModuleAt(m).path) + " " + what,
                                   SourceOf(s_.plan, s_.plan.LayoutsOf(m)));
     d.path = ModuleAt(m).path;
     d.declared = "style " + s_.plan.LayoutsOf(m).style + " on " + ModuleAt(m).kind;
@@ -481,6 +481,10 @@ void AppliedPlan::SetActiveAdapter(const std::string& name) {
 const std::string& AppliedPlan::active_adapter() const { return state_->active_adapter; }
 
 const std::vector<std::shared_ptr<Unit>>& AppliedPlan::units() const { return state_->units; }
+std::optional<bool> AppliedPlan::draws_own_numbers() const {
+  if (!state_->streams) return std::nullopt;
+  return state_->streams->now() == RandomStream::kOwn;
+}
 CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }
 std::vector<ExpertLoad> AppliedPlan::expert_loads() const { return state_->loads->All(); }
 

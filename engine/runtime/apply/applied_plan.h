@@ -122,6 +122,9 @@ class AppliedPlan {
 
   // The units of the plan's fsdp and precision sections, in the order of CompiledPlan::units.
   const std::vector<std::shared_ptr<Unit>>& units() const;
+  // Whether operators now draw random numbers of this rank of tp, and not those that its ranks have in common; nullopt
+  // on a tp axis of one rank.
+  std::optional<bool> draws_own_numbers() const;
 
   // Number and bytes of the collectives that this rank ran on the plan's groups since Apply or the last ClearCounts.
   CollectiveCounts counts() const;

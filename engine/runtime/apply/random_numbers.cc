@@ -33,7 +33,8 @@ std::shared_ptr<RandomStreams> MakeStreams(AxisGroup& tp) {
   if (tp.size() == 1) return nullptr;
   const std::vector<int64_t> processes = tp.ExchangeNumbers(
       static_cast<int64_t>(ProcessHash()), CollectiveLabel("the check whether each rank is a process of its own"));
-  if (std::set<int64_t>(processes.begin(), processes.end()).size() < processes.size()) return nullptr;
+  if (std::set<int64_t>(processes.begin(), processes.end()).size() < processes.size())
+    return std::make_shared<RandomStreams>();
   return std::make_shared<RandomStreams>(tp.rank(), tp.device());
 }
 

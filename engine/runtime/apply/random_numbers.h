@@ -15,8 +15,8 @@
 
 namespace moonshard {
 
-// Returns the random streams of this rank of `tp`. Returns null on a tp axis of one rank, and if ranks are threads of
-// one process: these ranks share the generator of the process, whose state cannot be switched for only one rank.
+// Returns the random streams of this rank of `tp`; null on a tp axis of one rank. Ranks that are threads of one process
+// share its generator, whose state cannot be switched for only one rank: their streams only follow (RandomStreams).
 // Collective over `tp`.
 std::shared_ptr<RandomStreams> MakeStreams(AxisGroup& tp);
 

@@ -86,6 +86,10 @@ bool RandomStreams::HasDrawn() const {
 
 void RandomStreams::Use(RandomStream stream) {
   if (!state_.open || stream == state_.now) return;
+  if (!switches_) {
+    state_.now = stream;
+    return;
+  }
   if (state_.now == RandomStream::kOwn && !state_.drew) state_.drew = HasDrawn();
   if (!state_.made) {
     MakeOwn();

@@ -36,6 +36,9 @@ class RandomStreams {
   // `coordinate`: the index of this rank among the ranks that share the common stream. `device`: the generators of this
   // device and of the CPU are switched.
   RandomStreams(int64_t coordinate, c10::Device device) : coordinate_(coordinate), device_(device) {}
+  // The streams of ranks that share the generators of one process: `now` is the stream from which the operators of a
+  // rank with generators of its own would draw, and no generator is switched.
+  RandomStreams() : device_(c10::kCPU), switches_(false) {}
 
   // Call Begin at the start of an outermost call and End at its end, also after an exception. Both functions select the
   // common stream.
@@ -74,8 +77,9 @@ class RandomStreams {
   // Whether the own stream, which is in the generators now, has changed since MakeOwn.
   bool HasDrawn() const;
 
-  int64_t coordinate_;
+  int64_t coordinate_ = 0;
   c10::Device device_;
+  bool switches_ = true;
   State state_;
 };
 

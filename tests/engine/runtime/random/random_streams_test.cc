@@ -81,5 +81,23 @@ TEST_CASE("a restored state draws the same numbers again") {
   streams.End();
 }
 
+TEST_CASE("the streams of ranks that share a generator tell which stream is meant, and leave the generator alone") {
+  torch::manual_seed(5);
+  const at::Tensor before = at::detail::getDefaultCPUGenerator().get_state();
+  RandomStreams streams;
+  streams.Use(RandomStream::kOwn);
+  CHECK(streams.now() == RandomStream::kCommon);  // outside of a call
+  streams.Begin();
+  streams.Use(RandomStream::kOwn);
+  CHECK(streams.now() == RandomStream::kOwn);
+  CHECK(at::equal(at::detail::getDefaultCPUGenerator().get_state(), before));
+  streams.Use(RandomStream::kCommon);
+  CHECK(streams.now() == RandomStream::kCommon);
+  streams.Use(RandomStream::kOwn);
+  streams.End();
+  CHECK(streams.now() == RandomStream::kCommon);
+  CHECK(at::equal(at::detail::getDefaultCPUGenerator().get_state(), before));
+}
+
 }  // namespace
 }  // namespace moonshard

@@ -1,0 +1,206 @@
+// Proofs of forwards that draw random numbers: for shards each rank must draw other ones, for what all ranks have the
+// same ones. Numbers of two runs cannot be compared here; that the streams are so is shown on ranks that are processes
+// (tests/engine/runtime/apply/dropout_test.cc).
+#include <catch2/catch.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "engine/analysis/prove/type_scope.h"
+#include "engine/runtime/apply/parallelize.h"
+#include "engine/runtime/nn/hook.h"
+#include "engine/runtime/nn/linear.h"
+#include "tests/engine/analysis/prove/step.h"
+#include "tests/support/ranks.h"
+#include "tests/support/styles.h"
+
+namespace moonshard::test {
+namespace {
+
+struct DrawingImpl;
+using DrawingForward = std::function<at::Tensor(DrawingImpl& net, const at::Tensor& x)>;
+
+// x [2, 3, 4]; up to 8 features and back.
+struct DrawingImpl : torch::nn::Module {
+  explicit DrawingImpl(DrawingForward f) : program(std::move(f)) {
+    up = register_module("up", nn::Linear(torch::nn::LinearOptions(4, 8)));
+    down = register_module("down", nn::Linear(torch::nn::LinearOptions(8, 4).bias(false)));
+  }
+  at::Tensor forward(const at::Tensor& x) { return program(*this, x); }
+  DrawingForward program;
+  nn::Linear up = nullptr;
+  nn::Linear down = nullptr;
+};
+MOONSHARD_MODULE(Drawing);
+
+Proof ProofOfDrawing(const DrawingForward& program, const std::string& mesh, const Plan& plan, int64_t rank,
+                     bool intercepted = true) {
+  const auto step = [&](const DeviceMesh& at, const TypeOptions& options) {
+    torch::manual_seed(3);
+    Drawing called(program);
+    const std::shared_ptr<DrawingImpl> net = intercepted ? called.ptr() : std::make_shared<DrawingImpl>(program);
+    net->to(at::kDouble);
+    const auto applied = ParallelizeModule(*net, plan, at);
+    TypeScope scope(*applied, options);
+    const at::Tensor x = torch::rand({2, 3, 4}, at::kDouble);
+    scope.Input(x);
+    try {
+      const at::Tensor loss = (intercepted ? called(x) : net->forward(x)).pow(2).mean();
+      scope.Loss(loss);
+      loss.backward();
+    } catch (const c10::Error& error) {
+      scope.Stopped(error.what_without_backtrace());
+    }
+    return scope.Finish();
+  };
+  return ProveAtTwoSizes(MeshShape::Parse(mesh).ValueOrThrow(), step, {}, rank);
+}
+
+struct DrawingCase {
+  std::string name;
+  DrawingForward forward;
+  std::string unproven;  // a part of what is said; "": holds
+};
+
+std::vector<DrawingCase> DrawingCases() {
+  using Net = DrawingImpl;
+  const std::string own = "each rank of tp draws other random numbers for values that all ranks have";
+  const std::string common = "the ranks of tp draw the same random numbers for their shards";
+  return {
+      {"dropout of shards",
+       [](Net& n, const at::Tensor& x) { return n.down(at::dropout(at::relu(n.up(x)), 0.5, true)); }, ""},
+      {"dropout behind the reduction",
+       [](Net& n, const at::Tensor& x) { return x + at::dropout(n.down(n.up(x)), 0.5, true); }, ""},
+      {"both, and dropout of the input",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor seen = at::dropout(x, 0.1, true);
+         return seen + at::dropout(n.down(at::dropout(n.up(seen), 0.2, true)), 0.3, true);
+       },
+       ""},
+      {"alpha dropout of shards",
+       [](Net& n, const at::Tensor& x) { return n.down(at::alpha_dropout(at::selu(n.up(x)), 0.3, true)); }, ""},
+      {"normal noise like shards",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         return n.down(h + 0.1 * at::randn_like(h));
+       },
+       ""},
+      {"uniform noise in memory like shards",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         return n.down(h * at::empty_like(h).uniform_(0.5, 1.5));
+       },
+       ""},
+      {"bits by the values of shards",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         return n.down(h * at::bernoulli(at::sigmoid(h.detach())));
+       },
+       ""},
+      {"bits by a tensor of probabilities, in memory like shards",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         return n.down(h * at::empty_like(h).bernoulli_(at::full({}, 0.25, h.options())));
+       },
+       ""},
+      {"dropout of features at once, none of which is a shard",
+       [](Net& n, const at::Tensor& x) { return n.down(at::feature_dropout(n.up(x), 0.5, true)); }, own},
+      {"dropout of features at once, which are the shard",
+       [](Net& n, const at::Tensor& x) {
+         return n.down(at::feature_dropout(n.up(x).transpose(1, 2), 0.5, true).transpose(1, 2));
+       },
+       ""},
+      {"dropout of the input behind a module of shards",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         const at::Tensor seen = at::dropout(x, 0.5, true);
+         return seen + n.down(h);
+       },
+       own},
+      {"numbers of full sizes behind a module of shards",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         const at::Tensor noise = at::randn({2, 3, 4}, x.options());
+         return noise + n.down(h);
+       },
+       own},
+      {"dropout of shards behind the reduction",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         const at::Tensor y = n.down(h);
+         return y + n.down(at::dropout(h, 0.5, true));
+       },
+       common},
+      {"numbers of local sizes",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         return n.down(h * at::rand({2, 3, h.size(-1)}, x.options()));
+       },
+       "rand"},
+      {"a generator of the program, for shards",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         return n.down(h * at::empty_like(h).bernoulli_(0.5, at::make_generator<at::CPUGeneratorImpl>(7)));
+       },
+       common},
+      {"a generator of the program, for full values behind a module of shards",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         const at::Tensor noise = at::empty_like(x).bernoulli_(0.5, at::make_generator<at::CPUGeneratorImpl>(7));
+         return x * noise + n.down(h);
+       },
+       ""},
+      {"bits by the values of shards, behind the reduction",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         const at::Tensor y = n.down(h);
+         return y + n.down(h * at::bernoulli(at::sigmoid(h.detach())));
+       },
+       common},
+      {"one number for all", [](Net& n, const at::Tensor& x) { return n.down(n.up(x)) * at::rand({1}, x.options()); },
+       ""},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("random numbers are proven where the ranks draw those of one rank") {
+  for (const int64_t rank : {0, 1}) {
+    for (const DrawingCase& one : DrawingCases()) {
+      const Plan plan = PlanOfRules("drawing", {{"up", ColwiseStyle()}, {"down", RowwiseStyle()}});
+      const Proof proof = ProofOfDrawing(one.forward, "tp=2", plan, rank);
+      INFO(one.name << ", rank " << rank << "\n" << ToText(proof));
+      CHECK(proof.faults.empty());
+      CHECK(proof.holds() == one.unproven.empty());
+      if (!one.unproven.empty()) CHECK_THAT(ToText(proof), Catch::Contains(one.unproven));
+    }
+  }
+}
+
+// One feature a rank: memory for a mask of all features has one element along the dim too.
+TEST_CASE("a mask for all features is not that of a rank's one feature") {
+  const Plan plan = PlanOfRules("drawing", {{"up", ColwiseStyle()}, {"down", RowwiseStyle()}});
+  const auto drops = [](DrawingImpl& n, const at::Tensor& x) {
+    const at::Tensor h = n.up(x);
+    return n.down(h * h.new_empty({2, 3, 1}).bernoulli_(0.5));
+  };
+  const Proof proof = ProofOfDrawing(drops, "tp=8", plan, 1);
+  INFO(ToText(proof));
+  CHECK_FALSE(proof.holds());
+}
+
+// Between two calls of modules that can be intercepted, operators draw from the common stream.
+TEST_CASE("random numbers for shards are not proven where the calls of the model are not intercepted") {
+  const Plan plan = PlanOfRules("drawing", {{"up", ColwiseStyle()}, {"down", RowwiseStyle()}});
+  const auto drops = [](DrawingImpl& n, const at::Tensor& x) { return n.down(at::dropout(n.up(x), 0.5, true)); };
+  const Proof proof = ProofOfDrawing(drops, "tp=2", plan, 0, /*intercepted=*/false);
+  INFO(ToText(proof));
+  CHECK_FALSE(proof.holds());
+  CHECK_THAT(ToText(proof), Catch::Contains("draw the same random numbers for their shards"));
+}
+
+}  // namespace moonshard::test
