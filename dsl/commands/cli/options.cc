@@ -258,6 +258,12 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       ->excludes(types);
   AddNumber(*verify_app, "--rank", verify.rank, "with --types: the rank that is checked (default 0)")->needs(types);
   verify_app
+      ->add_option("--loss-scale", verify.loss_scale,
+                   "with --types: whether the loss is a sum or a mean over the rows of the batch, where the proof does "
+                   "not find out")
+      ->check(CLI::IsMember({"sum", "mean"}))
+      ->needs(types);
+  verify_app
       ->add_flag("--json", verify.json,
                  "with --types: print the proof as JSON: whether the proof holds, for which step, the assumptions and "
                  "the findings")

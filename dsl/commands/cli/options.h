@@ -86,6 +86,7 @@ struct VerifyVerb {
   bool types = false;               // prove the layouts of each operator, in one process without peers
   bool ops = false;                 // compare each operator, not only modules
   int64_t rank = 0;                 // with types: the rank that is checked
+  std::string loss_scale;           // with types: "sum" or "mean", TypeOptions::loss_scale; "": the proof finds out
   bool json = false;                // with types: the proof on stdout
 };
 

@@ -52,6 +52,8 @@ int RunVerifyTypes(const VerifyVerb& verb) {
     const Inputs inputs = MadeUpInputs(verb.input, tokens, sharded, mesh.device());
     RefuseOneRow(folder.mesh, inputs);
     TypeOptions of_step = options;
+    if (verb.loss_scale == "sum") of_step.loss_scale = OperatorChecker::LossScale::kSum;
+    if (verb.loss_scale == "mean") of_step.loss_scale = OperatorChecker::LossScale::kMean;
     if (inputs.labels.defined()) of_step.length = inputs.labels.size(1);  // which are full
     TypeScope scope(*sharded.applied, of_step);
     try {

@@ -146,6 +146,7 @@ struct TypeScope::State final : CallObserver {
     }
     const std::optional<DataParallel>& section = applied.plan().plan->data_parallel;
     if (section && HasDataAxis()) checker.ExpectGradients(section->mean, options.loss_scale);
+    if (applied.draws_own_numbers()) checker.FollowStream([&a = applied] { return *a.draws_own_numbers(); });
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
     std::vector<std::function<void(const CheckedOperator&)>> observers;
     if (options.observer) observers.push_back(options.observer);
@@ -372,8 +373,8 @@ struct TypeScope::State final : CallObserver {
     const auto unreliable = std::ranges::stable_partition(
         differences.faults, [&](const TypeFault& fault) { return proof.unproven.empty() || !fault.backward; });
     for (const TypeFault& fault : unreliable) {
-      differences.others.push_back("the sizes in the backward of '" + fault.path + "': " + fault.what + " returns " +
-                                   fault.got + ", and " + fault.declared +
+      differences.others.push_back("the sizes in the backward of " + ModuleName(fault.path) + ": " + fault.what +
+                                   " returns " + fault.got + ", and " + fault.declared +
                                    " with one rank, but other operators could not be checked");
     }
     differences.faults.erase(unreliable.begin(), unreliable.end());

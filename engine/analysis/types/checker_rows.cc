@@ -42,7 +42,7 @@ void OperatorChecker::CheckScale(const AxisType& loss, size_t axis) {
     return NoteUnproven("the loss is " + batch.ToString() + ", and its gradients are " +
                         (mean ? "averaged" : "summed") +
                         " over the data-parallel ranks: it is not known whether this is the gradient of the loss of "
-                        "all rows; declare what the loss is (TypeOptions::loss_scale)");
+                        "all rows; declare what the loss is (TypeOptions::loss_scale, --loss-scale)");
   }
   const bool declared_sum = !wrong && loss_scale_ == LossScale::kSum;
   const bool declared_mean = !wrong && loss_scale_ == LossScale::kMean;

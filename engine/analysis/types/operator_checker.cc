@@ -51,6 +51,7 @@
 #include "engine/analysis/types/of_owner.h"
 #include "engine/analysis/types/written_view.h"
 #include "engine/core/base/check.h"
+#include "engine/core/base/text.h"
 
 namespace moonshard {
 namespace {
@@ -229,6 +230,13 @@ struct OperatorChecker::Call {
       }
     }
     return out;
+  }
+  // Whether the program gives a generator of its own.
+  bool has_generator() const {
+    for (size_t a = 0; a < arguments.size(); ++a) {
+      if (schema.arguments()[a].name() == "generator") return !arguments[a].isNone();
+    }
+    return false;
   }
   // Of a BatchNorm: whether it is one in training.
   bool is_training() const {
@@ -421,9 +429,11 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
                          is("slice") || is("narrow") || is("split") || is("split_with_sizes") || is("cat");
   entry.adds_features = is("add") || is("slice_backward");
   entry.overwrites =
-      entry.writes && (is("copy") || is("zero") || is("fill") || is("uniform") || is("normal") || is("random"));
+      entry.writes && (is("copy") || is("zero") || is("fill") || is("uniform") || is("normal") || is("random") ||
+                       is("bernoulli") || is("exponential") || is("cauchy") || is("log_normal") || is("geometric"));
   entry.strided = is("as_strided");
   entry.random = op.hasTag(at::Tag::nondeterministic_seeded);
+  entry.draws = entry.random && entry.base.find("attention") == std::string::npos;
   entry.collective = name.starts_with("c10d::");
   entry.of_gradients = entry.base.find("_backward") != std::string::npos || is("_trilinear");
   entry.splits_apart = is("unsafe_split") || is("unsafe_split_with_sizes");
@@ -598,6 +608,7 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
   for (size_t axis = 0; axis < axes_.size(); ++axis) {
     JudgeAxis(entry, call, axis);
     if (IsDataAxis(axes_[axis].axis) && !call.place.backward) FollowRows(entry, call, axis);
+    if (entry.draws && !call.place.backward) CheckDraws(entry, call, axis);
   }
   bool computes = !entry.copies;
   splits_ += entry.splits_apart ? 1 : 0;
@@ -634,6 +645,42 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
   observer_({call.place.path, call.place.backward, entry.name, computes,
              entry.counts || entry.base == "_local_scalar_dense", call.outputs, call.types, numbers,
              call.operands.empty() ? at::IntArrayRef() : at::IntArrayRef(call.operands[0].sizes), begin.has_value()});
+}
+
+// A generator of the program is seeded alike on the ranks, and knows no streams. Numbers in unequal counts (for shards,
+// for the rows of a rank's experts) would also leave the common stream in other states.
+void OperatorChecker::CheckDraws(const Entry& entry, Call& call, size_t axis) {
+  const MeshAxis drawn_on = axes_[axis].axis;
+  if (call.types.empty() || (drawn_on != MeshAxis::kTp && drawn_on != MeshAxis::kCp)) return;
+  const AxisType& made = call.types[0][axis];
+  if (!made.is_known()) return;
+  const bool own = !call.has_generator() && draws_own_ && draws_own_();
+  const bool alike = made.is_replicate() || made.is_partial();
+  if (drawn_on == MeshAxis::kCp) {
+    if (alike) return;
+    NoteUnproven(entry.name + ": the ranks of cp draw the same random numbers for their own tokens");
+  } else if (!draws_own_) {
+    return;
+  } else if (made.is_shard() && made.map != nullptr && made.map->shared()) {
+    NoteUnproven(entry.name + ": random numbers for a shard of which several ranks hold the same elements");
+  } else if (!alike && !own) {
+    NoteUnproven(
+        entry.name +
+        ": the ranks of tp draw the same random numbers for their shards: the plan declares full tensors where "
+        "the forward draws");
+  } else if (alike && own) {
+    NoteUnproven(
+        entry.name +
+        ": each rank of tp draws other random numbers for values that all ranks have: the plan declares shards "
+        "where the forward draws");
+  } else {
+    return;
+  }
+  for (TensorType& type : call.types) {
+    const bool by_value = type[axis].by_value;
+    type[axis] = AxisType::Of(TypeKind::kUnproven);
+    type[axis].by_value = by_value;
+  }
 }
 
 OfBatch OperatorChecker::FollowedScale(const Call& call, size_t axis, const AxisType& made, size_t i) const {
@@ -984,8 +1031,17 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     untyped = untyped || call.operands[i].type == nullptr;
     NoteShard(types.back(), axis);
   }
+  bool by_value = entry.counts;
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (entry.into_places && i > 0 && !types[i].is(TypeKind::kRouted)) break;
+    by_value = by_value || types[i].by_value || (i > 0 && call.operands[i].is_mask() && entry.base == "index");
+  }
+  // Sizes follow values also where no layout is known.
   const auto fill = [&](TypeKind kind) {
-    for (TensorType& type : call.types) type[axis] = AxisType::Of(kind);
+    for (TensorType& type : call.types) {
+      type[axis] = AxisType::Of(kind);
+      type[axis].by_value = by_value;
+    }
   };
   // What is overwritten without being read may be anything.
   if (entry.overwrites) {
@@ -1099,7 +1155,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   const bool own_step = IsDataAxis(axes_[axis].axis) && !entry.collective && !routed &&
                         (call.place.backward || counts_alone || std::ranges::none_of(types, &AxisType::is_partial));
   if (own_step && (!fault.empty() || !operands.unproven().empty())) {
-    if (!call.place.backward) own_steps_.insert(entry.name + " in '" + call.place.path + "'");
+    if (!call.place.backward) own_steps_.insert(entry.name + " in " + ModuleName(call.place.path));
     return fill(TypeKind::kVarying);
   }
   if (!fault.empty()) {
@@ -1121,11 +1177,6 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
   }
   // What is taken from one that is mixed is full, shared or mixed by its place (rules/views.cc).
   const bool mixed = std::ranges::any_of(types, &AxisType::is_mixed);
-  bool by_value = entry.counts;
-  for (size_t i = 0; i < types.size(); ++i) {
-    if (entry.into_places && i > 0 && !types[i].is(TypeKind::kRouted)) break;
-    by_value = by_value || types[i].by_value || (i > 0 && call.operands[i].is_mask() && entry.base == "index");
-  }
   for (size_t i = 0; i < call.types.size(); ++i) {
     AxisType& type = call.types[i][axis];
     if (made.empty()) continue;
@@ -1134,6 +1185,9 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     type.by_value = by_value;
     if (!entry.keeps_copies) type.copies = 0;
     SetLocal(entry, call, axis, i, type);
+    // Of other sizes than the shard, it is as long only if it is longer with one rank.
+    const bool shorter = type.like != nullptr && type.local_along(type.like->dim);
+    if (!entry.unwritten || (!shorter && !IsDataAxis(axes_[axis].axis))) type.like = nullptr;
     if (DropsLocalDim(entry, types, type)) {
       if (!call.place.backward) {
         NoteUnproven(entry.name + ": a constant as long as a shard of one element loses the dim");
@@ -1165,14 +1219,6 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
       NoteUnproven(entry.name + ": values are repeated as often as a shard is long");
       return fill(TypeKind::kUnproven);
     }
-    // What all ranks have is as long as with one rank, also where its length follows values; those of a part that a
-    // program cuts off by sizes are compared nowhere else.
-    const bool given = entry.base == "split_with_sizes" && !call.place.backward && static_cast<int>(axis) == made_axis_;
-    if (given && type.is_replicate() && type.by_value && call.alone != nullptr && i < call.alone->size() &&
-        at::IntArrayRef((*call.alone)[i]) != at::IntArrayRef(call.products[i].sizes)) {
-      NoteUnproven(entry.name + ": a part of values that all ranks have has another size than with one rank");
-      return fill(TypeKind::kUnproven);
-    }
     // Where an operator writes into places of it, the rest stays as it was.
     const bool written =
         entry.into_places && !entry.overwrites && type.local != 0 && !types.empty() && types[0].unwritten;
@@ -1199,7 +1245,7 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     type.since = OriginAmong(types, &type);
     if (type.since != nullptr) continue;
     std::string origin = entry.name;
-    origin.append(" in '").append(call.place.path).append(call.place.backward ? "' (backward)" : "'");
+    origin.append(" in ").append(ModuleName(call.place.path)).append(call.place.backward ? " (backward)" : "");
     type.since = std::make_shared<const std::string>(std::move(origin));
   }
 }

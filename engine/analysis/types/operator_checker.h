@@ -120,6 +120,9 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   }
   // Whether CheckLoss relied on the LossScale that was given.
   bool relied_on_loss_scale() const { return relied_on_loss_scale_; }
+  // Call before the step: `draws_own` tells whether operators draw from the random stream of this rank of tp at the
+  // moment, and not from the one that the ranks have in common.
+  void FollowStream(std::function<bool()> draws_own) { draws_own_ = std::move(draws_own); }
   // Declares that inputs of the step have `rows` rows of the batch on this rank.
   void NoteRows(int64_t rows) { row_counts_.insert(static_cast<double>(rows)); }
   // Declares that a leaf is a buffer, or another parameter without a gradient. Along data-parallel axes a buffer into
@@ -219,6 +222,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
     bool adds_features = false;   // adds the gradients of different features
     bool keeps_features = false;  // copies, slices or concatenates the features of the last dim
     bool random = false;
+    bool draws = false;        // random numbers for each element of its first result
     bool counts = false;       // the sizes of the results depend on values
     bool into_places = false;  // the result has the sizes of the first argument
     bool collective = false;
@@ -276,6 +280,9 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   OfBatch FollowedScale(const Call& call, size_t axis, const AxisType& made, size_t i) const;
   // Whether the program may have computed `number` from the number of the rank's rows, or read it from their values.
   bool IsRowCount(double number) const;
+  // Whether the random numbers of an operator of a forward are those that its result needs: other ones on each rank for
+  // shards, the same ones for what all ranks have.
+  void CheckDraws(const Entry& entry, Call& call, size_t axis);
   // Compares the type of a loss along a data-parallel axis with how gradients are reduced.
   void CheckScale(const AxisType& loss, size_t axis);
   // Returns the types of the results of an operator of gradients, `made` by its rule, with operands of equal elements
@@ -366,6 +373,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   HostTensorObserver host_tensor_observer_;
   // Along made_axis_: the lengths of shards on this rank, each with the size of the full dim, if these differ.
   std::set<std::pair<int64_t, int64_t>> shard_lengths_;
+  std::function<bool()> draws_own_;  // null: tp has one rank
   // Along the data-parallel axes: how gradients are reduced; none: not by the plan.
   std::optional<bool> reduces_mean_;
   LossScale loss_scale_ = LossScale::kFollowed;

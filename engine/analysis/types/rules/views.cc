@@ -584,7 +584,9 @@ AxisTypes Split(Operands& o) {
   if (from.is_shard() && from.dim == dim && from.chosen != nullptr && (from.chosen->grouped || o.backward())) {
     return SplitIntoGroups(o, dim);
   }
-  if (from.is_shard() && from.dim == dim && from.chosen != nullptr && o.products() == 1) {
+  // Sizes that the program gives may be those of groups, or follow the size of a shard.
+  const bool given = o.products() == 1 || o.name().ends_with("split_with_sizes");
+  if (from.is_shard() && from.dim == dim && from.chosen != nullptr && given) {
     return {o.Unproven(Phrase("a split of dim ", dim, ", whose elements values have chosen"))};
   }
   const int64_t size = o.sizes(0)[static_cast<size_t>(dim)];

@@ -52,6 +52,8 @@ TEST_CASE("wrong command lines") {
       {{"eval", kModel, "--input", "x", "--output", "y", "--micro-batches", "0"},
        {"--micro-batches: '0' is not an integer from 1 to 1048576 (parts)"}},
       {{"verify", kModel, "--tolerance", "nan"}, {"--tolerance: 'nan' is not a number from 0 to 1e+30"}},
+      {{"verify", kModel, "--types", "--loss-scale", "median"}, {"--loss-scale", "median", "mean"}},
+      {{"verify", kModel, "--loss-scale", "mean"}, {"--loss-scale", "--types"}},
       {{"compare", "x", "y", "--tolerance", "-1"}, {"--tolerance: '-1' is not a number from 0"}},
       {{"train", kModel, "--data", "x", "--steps", "99999999999999999999"},
        {"--steps: '99999999999999999999' is not an integer from 1 to 1000000000000 (steps)"}},

@@ -273,6 +273,13 @@ TEST_CASE("--types proves a plan on one process, without a weight") {
   CHECK_THAT(done.out, Contains("faults 0, unproven 0") && Contains(": proven"));
 }
 
+TEST_CASE("--loss-scale declares what --types does not find out, and nothing else") {
+  const Outcome done = Verify("llama_gqa", {"--mesh", "dp=2,tp=2", "--types", "--loss-scale", "sum"});
+  INFO(done.ToText());
+  CHECK(done.code == 0);
+  CHECK_THAT(done.out, Contains(": proven") && !Contains("taken from the caller"));
+}
+
 TEST_CASE("--types proves a plan with adapters of experts, of which each has an owner") {
   const auto [model, target] = GENERATE(table<std::string, std::string>(
       {{"mixtral", "w2"}, {"mixtral", "w1+w3+q_proj"}, {"qwen3_moe", "experts.*.*_proj+mlp.gate"}}));
