@@ -6,6 +6,9 @@
 //   rank 1, 2    set exchange/saves/1/2/1, .../2/2         then wait for .../2/answer
 //   rank 0       read both, combine, set .../2/answer      then wait until .../2/read counts 2, and delete the keys
 //
+// A rank that is cut off or suspended may read an answer long after rank 0 has stopped to wait for that. The keys then
+// stay until the next exchange, which that rank joins only when it has read them.
+//
 // Keys carry the number of the group and that of the exchange, which every rank counts for itself. An exception of the
 // combination is an answer too: each rank throws it.
 //
@@ -37,8 +40,9 @@ using Clock = std::chrono::steady_clock;
 // The first pause between two looks at the store, and the longest.
 constexpr std::chrono::microseconds kFirstPause{100};
 constexpr std::chrono::microseconds kLongestPause{10'000};
-// How much longer than the gather a rank waits for the answer, and how long rank 0 waits for the answer to be read.
-constexpr std::chrono::seconds kGrace{10};
+// How much longer than the gather a rank waits for the answer, and how long rank 0 waits for the answer to be read, but
+// not for longer than the timeout.
+constexpr std::chrono::milliseconds kGrace{10'000};
 
 struct StoreTimeout : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -138,7 +142,10 @@ StoreGroup::StoreGroup(const DeviceMesh& mesh, std::string_view name, std::chron
 
 StoreGroup::~StoreGroup() = default;
 
-std::string StoreGroup::Key(const std::string& part) const { return prefix_ + std::to_string(exchange_) + "/" + part; }
+std::string StoreGroup::Key(int64_t exchange, const std::string& part) const {
+  return prefix_ + std::to_string(exchange) + "/" + part;
+}
+std::string StoreGroup::Key(const std::string& part) const { return Key(exchange_, part); }
 
 void StoreGroup::Set(const std::string& key, const std::string& text) {
   store_->set(key, std::vector<uint8_t>(text.begin(), text.end()));
@@ -167,7 +174,10 @@ std::vector<JsonValue> StoreGroup::Gather(const std::string& what, const JsonVal
       missing.push_back(std::to_string(rank));
     }
   }
-  if (missing.empty()) return all;
+  if (missing.empty()) {
+    for (const int64_t exchange : std::exchange(unread_, {})) Remove(exchange);
+    return all;
+  }
   const int64_t tenths = std::chrono::duration_cast<std::chrono::milliseconds>(timeout_).count() / 100;
   const std::string seconds = std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
   throw PlanError({RanksMissing(what, "rank " + Join(missing, ", ") + " did not join within " + seconds + " s")});
@@ -180,14 +190,22 @@ void StoreGroup::Finish() {
     store_->add(Key("read"), 1);
     return;
   }
-  const Clock::time_point until = Clock::now() + kGrace;
-  while (store_->add(Key("read"), 0) < world_size_ - 1 && Clock::now() < until) {
+  const Clock::time_point until = Clock::now() + std::min(kGrace, timeout_);
+  while (store_->add(Key("read"), 0) < world_size_ - 1) {
+    if (Clock::now() >= until) {
+      unread_.push_back(exchange_);
+      return;
+    }
     std::this_thread::sleep_for(kFirstPause);
   }
+  Remove(exchange_);
+}
+
+void StoreGroup::Remove(int64_t exchange) {
   try {
-    for (int64_t rank = 1; rank < world_size_; ++rank) store_->deleteKey(Key(std::to_string(rank)));
-    store_->deleteKey(Key("answer"));
-    store_->deleteKey(Key("read"));
+    for (int64_t rank = 1; rank < world_size_; ++rank) store_->deleteKey(Key(exchange, std::to_string(rank)));
+    store_->deleteKey(Key(exchange, "answer"));
+    store_->deleteKey(Key(exchange, "read"));
   } catch (const std::exception&) {
     // A store without deleteKey (FileStore) keeps a few kilobytes for each exchange.
   }

@@ -60,11 +60,14 @@ class StoreGroup {
   void Agree(const std::string& subject, const std::string& text);
 
  private:
+  std::string Key(int64_t exchange, const std::string& part) const;
   std::string Key(const std::string& part) const;
   void Set(const std::string& key, const std::string& text);
   std::string Wait(const std::string& key, std::chrono::steady_clock::time_point until);
   std::vector<JsonValue> Gather(const std::string& what, const JsonValue& mine);
   void Finish();
+  // On rank 0: deletes the keys of an exchange.
+  void Remove(int64_t exchange);
 
   c10::intrusive_ptr<c10d::Store> store_;
   std::shared_ptr<Waits> waits_;  // null on one rank
@@ -72,8 +75,9 @@ class StoreGroup {
   int64_t world_size_;
   std::string prefix_;
   std::chrono::milliseconds timeout_;
-  int64_t exchange_ = 0;  // number of the exchange in progress
-  Diagnostics lost_;      // why no exchange is possible any more; empty: exchanges are possible
+  int64_t exchange_ = 0;         // number of the exchange in progress
+  std::vector<int64_t> unread_;  // on rank 0: exchanges whose answer some rank had not read in time
+  Diagnostics lost_;             // why no exchange is possible any more; empty: exchanges are possible
 };
 
 // StoreGroup::Agree with a group of its own. Call it before the first collective, for the compiled plan: ranks with

@@ -1,6 +1,10 @@
 // Gather, broadcast and agreement of texts over the store: the same value or the same errors on every rank.
 #include <catch2/catch.hpp>
 
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
 #include "engine/runtime/collective/store_group.h"
 #include "tests/support/ranks.h"
 
@@ -139,6 +143,25 @@ TEST_CASE("after a lost rank every call names it at once") {
     }
   });
   for (const auto& failure : failures) FAIL_CHECK(failure.text);
+}
+
+// Rank 1 gives its part by hand, is then away for longer than rank 0 waits for the answer to be read, and comes back.
+TEST_CASE("a rank that is cut off between its part and the answer finds the answer") {
+  RunRanks("tp=2", [](DeviceMesh& mesh) {
+    StoreGroup group(mesh, "away", std::chrono::seconds(2));
+    const JsonValue part = JsonValue::Object{{"errors", JsonValue::Array()}, {"value", 7}};
+    if (mesh.rank() == 1) {
+      const std::string text = WriteJson(part, 0);
+      mesh.store()->set("exchange/away/1/1/1", std::vector<uint8_t>(text.begin(), text.end()));
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+    }
+    const auto last = [](const std::vector<JsonValue>& all) { return all.back(); };
+    Expect(group.GatherOrFail("give", {}, mesh.rank() * 7, last) == JsonValue(7), "the answer of the first exchange");
+    Expect(group.GatherOrFail("give", {}, mesh.rank() * 8, last) == JsonValue(8), "the answer of the second exchange");
+    if (mesh.rank() == 1) {
+      Expect(!mesh.store()->check({"exchange/away/1/1/answer"}), "the keys of the first exchange are deleted");
+    }
+  });
 }
 
 TEST_CASE("a mesh without peers agrees with itself") {
