@@ -524,7 +524,7 @@ TEST_CASE("ranks of cp that receive other tokens are found") {
   });
   REQUIRE(failures.size() == 2);
   for (const RankFailure& failure : failures) {
-    CHECK_THAT(failure.text, Catch::Contains("the inputs of ''"));
+    CHECK_THAT(failure.text, Catch::Contains("the inputs of the model itself"));
     CHECK_THAT(failure.text, Catch::Contains("MS0507"));
   }
 }

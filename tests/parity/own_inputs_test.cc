@@ -443,13 +443,13 @@ TEST_CASE("own inputs that differ between ranks or do not fit are errors on ever
       {"lengths", [&](const OwnModel& model, int64_t rank) { forward(model, ids.narrow(1, 0, rank == 0 ? 3 : 5)); },
        "MS0507", "own tokens of lengths [3, 5]"},
       {"batch", [&](const OwnModel& model, int64_t rank) { forward(model, ids.narrow(0, 0, rank + 1).slice(1, 4)); },
-       "MS0507", "the inputs of ''"},
+       "MS0507", "the inputs of the model itself"},
       {"a mask on one rank",
        [&](const OwnModel& model, int64_t rank) {
          const at::Tensor own = ids.slice(1, 4);
          forward(model, own, rank == 0 ? std::optional(at::ones_like(own)) : std::nullopt);
        },
-       "MS0507", "the inputs of ''"},
+       "MS0507", "the inputs of the model itself"},
       {"a mask on one rank, positions on the other",
        [&](const OwnModel& model, int64_t rank) {
          const at::Tensor own = ids.slice(1, 4);

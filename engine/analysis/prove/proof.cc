@@ -30,9 +30,9 @@ JsonValue::Object ScopeJson(const Proof& proof) {
 }  // namespace
 
 std::string_view ToString(Assumption::Kind kind) {
-  constexpr std::array<std::string_view, 11> kNames = {"constants",   "regions",    "axes",      "numbers",
-                                                       "value_sizes", "slices",     "backwards", "experts",
-                                                       "own_rows",    "loss_scale", "memory"};
+  constexpr std::array<std::string_view, 12> kNames = {"constants",   "regions", "axes",       "numbers",
+                                                       "value_sizes", "slices",  "backwards",  "experts",
+                                                       "own_rows",    "random",  "loss_scale", "memory"};
   return kNames.at(static_cast<size_t>(kind));
 }
 
@@ -62,6 +62,11 @@ std::string Assumption::ToText() const {
              " operators mix the rows of each data-parallel rank alone, which is not what one rank computes of all "
              "rows: " +
              Join(of, ", ");
+    case Kind::kRandom:
+      return "random numbers: the ranks of tp begin with one seed and data-parallel ranks with others, the forward "
+             "does "
+             "not set the state of a generator, and what all rows of the batch have in common is drawn anew by each "
+             "data-parallel rank";
     case Kind::kLossScale:
       return "whether the loss is a sum or a mean over the rows of the batch: taken from the caller (loss_scale)";
     case Kind::kMemory:

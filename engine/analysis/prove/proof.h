@@ -36,6 +36,7 @@ struct Assumption {
     kBackwards,   // a backward that runs other operators than at tp=1 is the derivative of its forward
     kExperts,     // on ep, each row is computed by itself and by the expert that its token has chosen
     kOwnRows,     // operators mix the rows of one data-parallel rank, and take them for all rows
+    kRandom,      // generators are seeded as the ranks need it, and only operators draw from them
     kLossScale,   // the loss is the sum, or the mean, over the rows of the batch that TypeOptions::loss_scale declares
     kMemory,      // code of the model does not itself read or write a tensor's memory (data_ptr, accessor)
   };
@@ -52,7 +53,7 @@ struct Assumption {
   std::string ToText() const;
 };
 // "constants", "regions", "axes", "numbers", "value_sizes", "slices", "backwards", "experts",
-// "own_rows", "loss_scale", "memory".
+// "own_rows", "random", "loss_scale", "memory".
 std::string_view ToString(Assumption::Kind kind);
 
 // The step for which a proof holds. Other sizes, ranks or paths through the model's code are not covered.

@@ -350,6 +350,7 @@ class Pairing {
   // folding made the lists equal: sizes are compared as before then, and numbers are not, since a loop's number may be
   // its counter.
   void Run() {
+    CompareDraws();
     Places here = Computing(here_);
     Places full = Computing(full_);
     if (here_.rings > 0 && std::ranges::count_if(full, Attends) - std::ranges::count_if(here, Attends) == here_.rings) {
@@ -391,6 +392,14 @@ class Pairing {
   }
 
  private:
+  // Another number of them, as in a loop over what values have chosen, leaves the generators elsewhere than with one
+  // rank, and on each rank elsewhere.
+  void CompareDraws() {
+    if (here_.draws == full_.draws) return;
+    out_.others.push_back("the numbers in " + Where() + ": random numbers are drawn by " + std::to_string(here_.draws) +
+                          " operators, and by " + std::to_string(full_.draws) + at_);
+  }
+
   // A loop runs another number of times than with one rank where it is over what this rank has: shards, experts, or
   // tokens that values chose for them. One that handles nothing of these, or something besides that all ranks have,
   // makes other values than with one rank. Masks and ids of what all ranks have choose what the rank handles.
@@ -730,6 +739,7 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(std::vector<size
     if (op.backward && op.path.empty() && op.name.starts_with("aten::mul_")) return;
     Run& run = runs_[{op.path, op.backward}];
     run.value = run.value || op.counts;
+    run.draws += op.draws ? 1 : 0;
     run.number = run.number || op.name == "aten::_local_scalar_dense";
     for (const TensorType& type : op.types) {
       for (size_t index : indices) run.own_rows = run.own_rows || type[index].is(TypeKind::kOwnRows);

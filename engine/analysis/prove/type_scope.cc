@@ -146,7 +146,9 @@ struct TypeScope::State final : CallObserver {
     }
     const std::optional<DataParallel>& section = applied.plan().plan->data_parallel;
     if (section && HasDataAxis()) checker.ExpectGradients(section->mean, options.loss_scale);
-    if (applied.draws_own_numbers()) checker.FollowStream([&a = applied] { return *a.draws_own_numbers(); });
+    if (applied.draws_own_numbers()) {
+      checker.FollowStream([&a = applied] { return *a.draws_own_numbers(); }, applied.shares_generator());
+    }
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
     std::vector<std::function<void(const CheckedOperator&)>> observers;
     if (options.observer) observers.push_back(options.observer);
@@ -271,6 +273,7 @@ struct TypeScope::State final : CallObserver {
   // the scope saw or should have seen, so it is not an input, and nothing is assumed of it.
   void Entered(size_t module, std::span<const TensorSlot> arguments) override {
     const bool outermost = depth == 0;
+    if (outermost) checker.BeginCall();
     ++depth;
     checker.path().Enter(applied.plan().tree->modules()[module].path);
     called.insert(module);
@@ -305,6 +308,7 @@ struct TypeScope::State final : CallObserver {
     if (std::uncaught_exceptions() > 0 && !stopped_in) stopped_in = checker.path().Here().path;
     checker.path().Leave();
     --depth;
+    if (depth == 0) checker.EndCall();
   }
 
   // An axis other than tp only where the plan speaks of it: a placement that names tp alone has replicate on the others
@@ -457,6 +461,7 @@ struct TypeScope::State final : CallObserver {
     }
     add(Assumption::Kind::kExperts, std::move(exchanging));
     add(Assumption::Kind::kOwnRows, {checker.own_steps().begin(), checker.own_steps().end()});
+    if (checker.drew()) out.push_back({Assumption::Kind::kRandom, 0, {}});
     if (checker.relied_on_loss_scale()) out.push_back({Assumption::Kind::kLossScale, 0, {}});
     out.push_back({Assumption::Kind::kMemory, 0, {}});
     return out;

@@ -36,10 +36,13 @@
 #include <bit>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DynamicCast.h>
 #include <c10/core/GradMode.h>
@@ -231,12 +234,21 @@ struct OperatorChecker::Call {
     }
     return out;
   }
-  // Whether the program gives a generator of its own.
+  // Whether the program gives a generator of its own, and not the default one of its device.
   bool has_generator() const {
     for (size_t a = 0; a < arguments.size(); ++a) {
-      if (schema.arguments()[a].name() == "generator") return !arguments[a].isNone();
+      if (schema.arguments()[a].name() != "generator" || !arguments[a].isGenerator()) continue;
+      const at::Generator generator = arguments[a].toGenerator();
+      return generator != at::globalContext().defaultGenerator(generator.device());
     }
     return false;
+  }
+  // Of an operator that drops elements among other things, as attention does: whether it drops none.
+  bool drops_nothing() const {
+    for (size_t a = 0; a < arguments.size(); ++a) {
+      if (schema.arguments()[a].name() == "dropout_p") return arguments[a].isDouble() && arguments[a].toDouble() == 0;
+    }
+    return schema.name().find("attention") != std::string::npos;
   }
   // Of a BatchNorm: whether it is one in training.
   bool is_training() const {
@@ -433,7 +445,7 @@ const OperatorChecker::Entry& OperatorChecker::EntryOf(const c10::OperatorHandle
                        is("bernoulli") || is("exponential") || is("cauchy") || is("log_normal") || is("geometric"));
   entry.strided = is("as_strided");
   entry.random = op.hasTag(at::Tag::nondeterministic_seeded);
-  entry.draws = entry.random && entry.base.find("attention") == std::string::npos;
+  entry.draws = entry.random;
   entry.collective = name.starts_with("c10d::");
   entry.of_gradients = entry.base.find("_backward") != std::string::npos || is("_trilinear");
   entry.splits_apart = is("unsafe_split") || is("unsafe_split_with_sizes");
@@ -508,6 +520,11 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
     });
     call.arguments.push_back(HoldsTensors(value) ? c10::IValue() : value);
   }
+  if (entry.draws && generator_ && !call.place.backward && *generator_ != GeneratorNow()) {
+    NoteUnproven(
+        "the forward itself seeds a generator or draws from it, outside of operators: what the ranks draw is not "
+        "followed");
+  }
   try {
     next.Run();
   } catch (const c10::Error& error) {
@@ -519,6 +536,8 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
            "the operator itself fails: " + text.substr(0, text.find('\n')), "", "", since ? *since : ""});
     throw;
   }
+  if (entry.random && generator_ && !call.place.backward) generator_ = GeneratorNow();
+  drew_ = drew_ || (entry.draws && !call.drops_nothing());
   const size_t results = std::min(entry.returns, stack.size());
   for (size_t r = 0; r < results; ++r) {
     ForEachTensor(stack[stack.size() - results + r], [&](const at::Tensor& tensor, int) {
@@ -608,7 +627,7 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
   for (size_t axis = 0; axis < axes_.size(); ++axis) {
     JudgeAxis(entry, call, axis);
     if (IsDataAxis(axes_[axis].axis) && !call.place.backward) FollowRows(entry, call, axis);
-    if (entry.draws && !call.place.backward) CheckDraws(entry, call, axis);
+    if (entry.draws) CheckDraws(entry, call, axis);
   }
   bool computes = !entry.copies;
   splits_ += entry.splits_apart ? 1 : 0;
@@ -644,43 +663,70 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
   };
   observer_({call.place.path, call.place.backward, entry.name, computes,
              entry.counts || entry.base == "_local_scalar_dense", call.outputs, call.types, numbers,
-             call.operands.empty() ? at::IntArrayRef() : at::IntArrayRef(call.operands[0].sizes), begin.has_value()});
+             call.operands.empty() ? at::IntArrayRef() : at::IntArrayRef(call.operands[0].sizes), begin.has_value(),
+             entry.draws && !call.drops_nothing()});
 }
 
-// A generator of the program is seeded alike on the ranks, and knows no streams. Numbers in unequal counts (for shards,
-// for the rows of a rank's experts) would also leave the common stream in other states.
+// What a rank draws for its shards it draws from its own stream, and what all ranks have from the common one. A rank
+// that has no elements draws nothing: where others do, the common stream moves on after the call on those alone
+// (RandomStreams::End), so that shards must be known to have elements on every rank. A generator of the program is
+// seeded alike on the ranks, and knows no streams. In a backward the streams are those of its place: the common one,
+// or, in a part that is recomputed, that of the forward.
 void OperatorChecker::CheckDraws(const Entry& entry, Call& call, size_t axis) {
   const MeshAxis drawn_on = axes_[axis].axis;
   if (call.types.empty() || (drawn_on != MeshAxis::kTp && drawn_on != MeshAxis::kCp)) return;
   const AxisType& made = call.types[0][axis];
-  if (!made.is_known()) return;
+  if (!made.is_known() || call.drops_nothing()) return;
   const bool own = !call.has_generator() && draws_own_ && draws_own_();
   const bool alike = made.is_replicate() || made.is_partial();
+  const auto on_every_rank = [](const IndexMap& map) {
+    for (int64_t rank = 0; rank < map.ranks(); ++rank) {
+      if (map.length(rank) == 0) return false;
+    }
+    return true;
+  };
+  const char* why = nullptr;
   if (drawn_on == MeshAxis::kCp) {
-    if (alike) return;
-    NoteUnproven(entry.name + ": the ranks of cp draw the same random numbers for their own tokens");
+    if (!alike) why = "the ranks of cp draw the same random numbers for their own tokens";
   } else if (!draws_own_) {
     return;
   } else if (made.is_shard() && made.map != nullptr && made.map->shared()) {
-    NoteUnproven(entry.name + ": random numbers for a shard of which several ranks hold the same elements");
+    why = "random numbers for a shard of which several ranks hold the same elements";
   } else if (!alike && !own) {
-    NoteUnproven(
-        entry.name +
-        ": the ranks of tp draw the same random numbers for their shards: the plan declares full tensors where "
-        "the forward draws");
+    why =
+        "the ranks of tp draw the same random numbers for their shards: the plan declares full tensors where the "
+        "forward "
+        "draws";
+  } else if (!alike && (made.map == nullptr || made.by_value || !on_every_rank(*made.map))) {
+    why = "a rank that has none of the elements would draw nothing, and then other common numbers than the others";
+  } else if (alike && own && call.alone != nullptr && !call.alone->empty() &&
+             at::IntArrayRef(call.alone->front()) != at::IntArrayRef(call.products[0].sizes)) {
+    why = "random numbers of sizes that follow a shard: draw them like that tensor (rand_like, empty_like)";
   } else if (alike && own) {
-    NoteUnproven(
-        entry.name +
-        ": each rank of tp draws other random numbers for values that all ranks have: the plan declares shards "
-        "where the forward draws");
-  } else {
-    return;
+    why =
+        "each rank of tp draws other random numbers for values that all ranks have: the plan declares shards where the "
+        "forward draws";
   }
+  if (why == nullptr) return;
+  NoteUnproven(entry.name + ": " + why);
   for (TensorType& type : call.types) {
     const bool by_value = type[axis].by_value;
     type[axis] = AxisType::Of(TypeKind::kUnproven);
     type[axis].by_value = by_value;
   }
+}
+
+// Of the generator from which operators of the CPU draw: whatever moves it changes one of these.
+OperatorChecker::GeneratorState OperatorChecker::GeneratorNow() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  at::CPUGeneratorImpl& cpu = *at::check_generator<at::CPUGeneratorImpl>(generator);
+  const std::lock_guard lock(cpu.mutex_);
+  const at::mt19937_data_pod data = cpu.engine().data();
+  return {data.seed_, data.left_, data.next_, data.state_.front(), data.state_.back()};
+}
+
+void OperatorChecker::BeginCall() {
+  if (!path_.Here().backward && shares_generator_) generator_ = GeneratorNow();
 }
 
 OfBatch OperatorChecker::FollowedScale(const Call& call, size_t axis, const AxisType& made, size_t i) const {
@@ -753,7 +799,6 @@ std::optional<int64_t> OperatorChecker::FullBegin(const Entry& entry, const Call
 }
 
 namespace {
-
 // Rows of tokens, and not weights: the number of rows depends on the routing.
 bool IsRows(const Operands& o, size_t i) {
   return o.type(i).is(TypeKind::kRouted) && o.type(i).by_value && at::isFloatingType(o.dtype(i)) && o.dims(i) > 0;

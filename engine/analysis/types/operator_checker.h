@@ -76,6 +76,7 @@ struct CheckedOperator {
   // Of a slice of a forward along a dim that the compared axis shards (CompareMade): whether the begin among the
   // numbers is that of the full dim.
   bool full_place = false;
+  bool draws = false;  // random numbers
 };
 
 class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
@@ -121,8 +122,17 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Whether CheckLoss relied on the LossScale that was given.
   bool relied_on_loss_scale() const { return relied_on_loss_scale_; }
   // Call before the step: `draws_own` tells whether operators draw from the random stream of this rank of tp at the
-  // moment, and not from the one that the ranks have in common.
-  void FollowStream(std::function<bool()> draws_own) { draws_own_ = std::move(draws_own); }
+  // moment, and not from the one that the ranks have in common. `shares_generator`: the streams are not switched, so
+  // that only operators may move the default generator.
+  void FollowStream(std::function<bool()> draws_own, bool shares_generator) {
+    draws_own_ = std::move(draws_own);
+    shares_generator_ = shares_generator;
+  }
+  // Call where a call of the model begins and ends: between its operators nothing else may move the default generator.
+  void BeginCall();
+  void EndCall() { generator_.reset(); }
+  // Whether an operator has drawn random numbers.
+  bool drew() const { return drew_; }
   // Declares that inputs of the step have `rows` rows of the batch on this rank.
   void NoteRows(int64_t rows) { row_counts_.insert(static_cast<double>(rows)); }
   // Declares that a leaf is a buffer, or another parameter without a gradient. Along data-parallel axes a buffer into
@@ -374,6 +384,18 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Along made_axis_: the lengths of shards on this rank, each with the size of the full dim, if these differ.
   std::set<std::pair<int64_t, int64_t>> shard_lengths_;
   std::function<bool()> draws_own_;  // null: tp has one rank
+  bool shares_generator_ = false;
+  struct GeneratorState {
+    uint64_t seed;
+    int left;
+    uint32_t next;
+    uint32_t first;
+    uint32_t last;
+    bool operator==(const GeneratorState&) const = default;
+  };
+  static GeneratorState GeneratorNow();
+  std::optional<GeneratorState> generator_;  // in a call of the model: behind its last operator that draws
+  bool drew_ = false;
   // Along the data-parallel axes: how gradients are reduced; none: not by the plan.
   std::optional<bool> reduces_mean_;
   LossScale loss_scale_ = LossScale::kFollowed;

@@ -485,6 +485,7 @@ std::optional<bool> AppliedPlan::draws_own_numbers() const {
   if (!state_->streams) return std::nullopt;
   return state_->streams->now() == RandomStream::kOwn;
 }
+bool AppliedPlan::shares_generator() const { return state_->streams && !state_->streams->switches(); }
 CollectiveCounts AppliedPlan::counts() const { return *state_->counts; }
 std::vector<ExpertLoad> AppliedPlan::expert_loads() const { return state_->loads->All(); }
 

@@ -125,6 +125,8 @@ class AppliedPlan {
   // Whether operators now draw random numbers of this rank of tp, and not those that its ranks have in common; nullopt
   // on a tp axis of one rank.
   std::optional<bool> draws_own_numbers() const;
+  // Whether ranks of tp are threads of one process, or this rank records alone: no generator is then switched.
+  bool shares_generator() const;
 
   // Number and bytes of the collectives that this rank ran on the plan's groups since Apply or the last ClearCounts.
   CollectiveCounts counts() const;

@@ -49,6 +49,7 @@ class RandomStreams {
   // 300 nanoseconds.
   void Use(RandomStream stream);
   RandomStream now() const { return state_.now; }
+  bool switches() const { return switches_; }
 
   // The state of the stream that is not in the generators now.
   struct Idle {

@@ -105,6 +105,10 @@ AxisTypes Sampled(Operands& o) {
   c10::SmallVector<Meeting, 4> read;
   for (size_t i = reads_first ? 0 : 1; i < o.size(); ++i) read.push_back({&o.type(i), o.sizes(i)});
   if (read.empty()) return Drawn(o);
+  for (const Meeting& one : read) {
+    if (one.type->is_replicate() && one.type->local != 0)
+      return {o.Unproven("random numbers in as many places as a shard has, and it is not known of which shard")};
+  }
   const AxisType made = OfNewValues(Meet(o, read, o.made_dims(), Dependence::kAny));
   return made.is_replicate() && !reads_first ? Drawn(o) : AxisTypes{made};
 }

@@ -37,6 +37,9 @@ AxisTypes Linear(Operands& o) {
     return {o.Fault("a number is added to a partial tensor and would be counted once per rank; reduce the tensor first",
                     SuggestedFix::kMakeSum)};
   }
+  const bool of_heads = o.backward() && o.type(0).is_shard() && o.type(0).map != nullptr && o.type(0).map->shared();
+  if (with_number && of_heads && !o.argument(1).toScalar().equal(0))
+    return {o.Unproven("a number is added to a gradient of heads, of which each rank that holds them has a term")};
   return {Meet(o, AllOperands(o), o.made_dims(), Dependence::kLinear)};
 }
 
@@ -140,6 +143,8 @@ AxisTypes Triangle(Operands& o) {
 
 // native_dropout(x) -> output, mask. The random numbers of replicated values are equal on every rank.
 AxisTypes Dropout(Operands& o) {
+  if (o.type(0).is_replicate() && o.type(0).local != 0)
+    return {o.Unproven("random numbers in as many places as a shard has, and it is not known of which shard")};
   AxisType dropped = OfNewValues(o.type(0));
   const AxisType mask = dropped.is_partial() ? AxisType::Replicate() : dropped;
   dropped.zero = o.type(0).zero;

@@ -161,6 +161,65 @@ std::vector<DrawingCase> DrawingCases() {
          return y + n.down(h * at::bernoulli(at::sigmoid(h.detach())));
        },
        common},
+      {"the default generator, given as an argument, for full values behind a module of shards",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         const at::Tensor mask = at::empty_like(x).bernoulli_(0.5, at::detail::getDefaultCPUGenerator());
+         return x * mask + n.down(h);
+       },
+       own},
+      {"the default generator, given as an argument, for shards",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         return n.down(h * at::empty_like(h).bernoulli_(0.5, at::detail::getDefaultCPUGenerator()));
+       },
+       ""},
+      {"a seed in the forward",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         torch::manual_seed(5);
+         return n.down(at::dropout(h, 0.5, true));
+       },
+       "seeds a generator"},
+      {"a number that the host draws",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = at::dropout(n.up(x), 0.5, true);
+         at::Generator generator = at::detail::getDefaultCPUGenerator();
+         at::check_generator<at::CPUGeneratorImpl>(generator)->random();
+         return at::dropout(n.down(h), 0.5, true);
+       },
+       "draws from it"},
+      {"noise on the gradient of shards",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         h.register_hook([](const at::Tensor& g) { return g + 0.1 * at::randn_like(g); });
+         return n.down(h);
+       },
+       common},
+      {"dropout of the gradient of full values",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor y = n.down(n.up(x));
+         y.register_hook([](const at::Tensor& g) { return at::dropout(g, 0.5, true); });
+         return y;
+       },
+       ""},
+      {"as many numbers as a shard has, of constants",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         const at::Tensor y = n.down(h);
+         const at::Tensor zero = at::nonzero(x.detach() > -1).sum().to(at::kDouble) * 0;
+         return y * at::bernoulli(at::full_like(h, 0.5) + zero).mean();
+       },
+       "it is not known of which shard"},
+      {"a number for each element that values of a shard choose",
+       [](Net& n, const at::Tensor& x) {
+         const at::Tensor h = n.up(x);
+         at::Tensor y = n.down(h);
+         const int64_t chosen = at::nonzero(h.detach() > 0).size(0);
+         for (int64_t i = 0; i < chosen; ++i) y = y * at::rand({1}, x.options());
+         return y;
+       },
+       "random numbers are drawn by"},
       {"one number for all", [](Net& n, const at::Tensor& x) { return n.down(n.up(x)) * at::rand({1}, x.options()); },
        ""},
   };
@@ -191,6 +250,27 @@ TEST_CASE("a mask for all features is not that of a rank's one feature") {
   const Proof proof = ProofOfDrawing(drops, "tp=8", plan, 1);
   INFO(ToText(proof));
   CHECK_FALSE(proof.holds());
+}
+
+// The owner alone would draw, and the common stream move on there alone.
+TEST_CASE("random numbers for values that one rank owns are not proven") {
+  Style owned = ColwiseStyle();
+  owned.params = {{"weight", Layout::Owned(0, 0)}, {"bias", Layout::Owned(0, 0)}};
+  owned.outputs = {Redistribution{Layout::Owned(-1, 0), Layout::Owned(-1, 0)}};
+  Style down = RowwiseStyle();
+  down.params = {{"weight", Layout::Owned(1, 0)}};
+  down.inputs = {Redistribution{Layout::Owned(-1, 0), Layout::Owned(-1, 0)}};
+  const Plan plan = PlanOfRules("drawing", {{"up", owned}, {"down", down}});
+  const auto noise = [](DrawingImpl& n, const at::Tensor& x) {
+    const at::Tensor h = n.up(x);
+    return n.down(h + 0.1 * at::randn_like(h));
+  };
+  for (const int64_t rank : {0, 1}) {
+    const Proof proof = ProofOfDrawing(noise, "tp=2", plan, rank);
+    INFO(ToText(proof));
+    CHECK(proof.faults.empty());
+    CHECK_FALSE(proof.holds());
+  }
 }
 
 // Between two calls of modules that can be intercepted, operators draw from the common stream.
