@@ -63,10 +63,10 @@ std::string Assumption::ToText() const {
              "rows: " +
              Join(of, ", ");
     case Kind::kRandom:
-      return "random numbers: the ranks of tp begin with one seed and data-parallel ranks with others, the forward "
-             "does "
-             "not set the state of a generator, and what all rows of the batch have in common is drawn anew by each "
-             "data-parallel rank";
+      return "random numbers: the ranks of tp begin with one seed and data-parallel ranks with others; a generator of "
+             "the "
+             "program has one state on all ranks of tp, and the forward sets that of none; what all rows of the batch "
+             "have in common is drawn anew by each data-parallel rank";
     case Kind::kLossScale:
       return "whether the loss is a sum or a mean over the rows of the batch: taken from the caller (loss_scale)";
     case Kind::kMemory:

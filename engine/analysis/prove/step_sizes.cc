@@ -393,8 +393,13 @@ class Pairing {
 
  private:
   // Another number of them, as in a loop over what values have chosen, leaves the generators elsewhere than with one
-  // rank, and on each rank elsewhere.
+  // rank, and on each rank elsewhere. How many a rank has chosen may also decide whether it draws.
   void CompareDraws() {
+    if (here_.draws_behind && here_.draws == full_.draws) {
+      out_.others.push_back("the numbers in " + Where() +
+                            ": random numbers are drawn behind a choice by the values of a " +
+                            "shard, and may follow how many a rank has chosen");
+    }
     if (here_.draws == full_.draws) return;
     out_.others.push_back("the numbers in " + Where() + ": random numbers are drawn by " + std::to_string(here_.draws) +
                           " operators, and by " + std::to_string(full_.draws) + at_);
@@ -739,7 +744,12 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(std::vector<size
     if (op.backward && op.path.empty() && op.name.starts_with("aten::mul_")) return;
     Run& run = runs_[{op.path, op.backward}];
     run.value = run.value || op.counts;
+    const auto along = [&](const TensorType& type) {
+      return std::ranges::any_of(indices, [&](size_t index) { return !type[index].is_replicate(); });
+    };
+    run.chooses = run.chooses || (op.counts && !op.outputs.empty() && std::ranges::any_of(op.types, along));
     run.draws += op.draws ? 1 : 0;
+    run.draws_behind = run.draws_behind || (op.draws && run.chooses);
     run.number = run.number || op.name == "aten::_local_scalar_dense";
     for (const TensorType& type : op.types) {
       for (size_t index : indices) run.own_rows = run.own_rows || type[index].is(TypeKind::kOwnRows);

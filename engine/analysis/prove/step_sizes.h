@@ -86,6 +86,8 @@ class StepSizes {
     bool own_rows = false;              // rows of other ranks are masked by operators that do not run at tp=1
     int64_t rings = 0;                  // calls of a ring
     int64_t draws = 0;                  // operators that draw random numbers
+    bool chooses = false;       // of the elements of a shard values have chosen some: the ranks have other counts
+    bool draws_behind = false;  // of the draws, one is behind that
     // In a step with one rank on the axis: for each operator that takes sizes (OperatorChecker::TakesSizes), the sizes
     // of the results, call by call.
     std::map<std::string, std::vector<std::vector<std::vector<int64_t>>>, std::less<>> made;

@@ -520,11 +520,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
     });
     call.arguments.push_back(HoldsTensors(value) ? c10::IValue() : value);
   }
-  if (entry.draws && generator_ && !call.place.backward && *generator_ != GeneratorNow()) {
-    NoteUnproven(
-        "the forward itself seeds a generator or draws from it, outside of operators: what the ranks draw is not "
-        "followed");
-  }
+  if (entry.draws && !call.place.backward) CheckGenerator();
   try {
     next.Run();
   } catch (const c10::Error& error) {
@@ -699,9 +695,11 @@ void OperatorChecker::CheckDraws(const Entry& entry, Call& call, size_t axis) {
         "draws";
   } else if (!alike && (made.map == nullptr || made.by_value || !on_every_rank(*made.map))) {
     why = "a rank that has none of the elements would draw nothing, and then other common numbers than the others";
-  } else if (alike && own && call.alone != nullptr && !call.alone->empty() &&
+  } else if (alike && static_cast<int>(axis) == made_axis_ && call.alone != nullptr && !call.alone->empty() &&
              at::IntArrayRef(call.alone->front()) != at::IntArrayRef(call.products[0].sizes)) {
-    why = "random numbers of sizes that follow a shard: draw them like that tensor (rand_like, empty_like)";
+    why =
+        "random numbers of other sizes than with one rank: for the elements of a shard draw them like that tensor "
+        "(rand_like, empty_like)";
   } else if (alike && own) {
     why =
         "each rank of tp draws other random numbers for values that all ranks have: the plan declares shards where the "
@@ -725,8 +723,20 @@ OperatorChecker::GeneratorState OperatorChecker::GeneratorNow() {
   return {data.seed_, data.left_, data.next_, data.state_.front(), data.state_.back()};
 }
 
+void OperatorChecker::CheckGenerator() {
+  if (!generator_ || *generator_ == GeneratorNow()) return;
+  NoteUnproven(
+      "the forward itself seeds a generator or draws from it, outside of operators: what the ranks draw is not "
+      "followed");
+}
+
 void OperatorChecker::BeginCall() {
   if (!path_.Here().backward && shares_generator_) generator_ = GeneratorNow();
+}
+
+void OperatorChecker::EndCall() {
+  if (!path_.Here().backward) CheckGenerator();
+  generator_.reset();
 }
 
 OfBatch OperatorChecker::FollowedScale(const Call& call, size_t axis, const AxisType& made, size_t i) const {

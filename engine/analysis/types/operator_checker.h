@@ -130,7 +130,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   }
   // Call where a call of the model begins and ends: between its operators nothing else may move the default generator.
   void BeginCall();
-  void EndCall() { generator_.reset(); }
+  void EndCall();
   // Whether an operator has drawn random numbers.
   bool drew() const { return drew_; }
   // Declares that inputs of the step have `rows` rows of the batch on this rank.
@@ -394,6 +394,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
     bool operator==(const GeneratorState&) const = default;
   };
   static GeneratorState GeneratorNow();
+  void CheckGenerator();
   std::optional<GeneratorState> generator_;  // in a call of the model: behind its last operator that draws
   bool drew_ = false;
   // Along the data-parallel axes: how gradients are reduced; none: not by the plan.
