@@ -191,7 +191,7 @@ std::vector<DrawingCase> DrawingCases() {
        "draws from it"},
       {"a number that the host draws last",
        [](Net& n, const at::Tensor& x) {
-         const at::Tensor y = n.down(at::dropout(n.up(x), 0.5, true));
+         at::Tensor y = n.down(at::dropout(n.up(x), 0.5, true));
          at::Generator generator = at::detail::getDefaultCPUGenerator();
          at::check_generator<at::CPUGeneratorImpl>(generator)->random();
          return y;
@@ -220,7 +220,7 @@ std::vector<DrawingCase> DrawingCases() {
        common},
       {"dropout of the gradient of full values",
        [](Net& n, const at::Tensor& x) {
-         const at::Tensor y = n.down(n.up(x));
+         at::Tensor y = n.down(n.up(x));
          y.register_hook([](const at::Tensor& g) { return at::dropout(g, 0.5, true); });
          return y;
        },

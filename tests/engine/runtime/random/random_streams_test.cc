@@ -82,7 +82,7 @@ TEST_CASE("a restored state draws the same numbers again") {
 }
 
 TEST_CASE("the streams of ranks that share a generator tell which stream is meant, and leave the generator alone") {
-  torch::manual_seed(5);
+  at::manual_seed(5);
   const at::Tensor before = at::detail::getDefaultCPUGenerator().get_state();
   RandomStreams streams;
   streams.Use(RandomStream::kOwn);
