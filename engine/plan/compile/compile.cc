@@ -41,16 +41,7 @@ class Compiler {
   }
 
   Result<CompiledPlan> Run() {
-    const ModuleTree& tree = *out_.tree;
-    const bool fallback = out_.plan->fallback.has_value();
-    known_.resize(out_.plan->rules.size() + 2);
-    out_.layouts_of.resize(tree.modules().size());
-    for (size_t m = 0; m < tree.modules().size(); ++m) {
-      int32_t rule = matched_.rule_of[m];
-      if (rule == MatchedPlan::kNoRule && fallback && !tree.parameters(tree.modules()[m]).empty()) rule = kFallback;
-      out_.layouts_of[m] = StepsFor(m, rule);
-    }
-    ApplyParameterRules();
+    ResolveModules();
     CompileAdapters(matched_, out_);
     CheckLookups();
     CheckUnclaimed(out_, diagnostics_);
@@ -72,7 +63,25 @@ class Compiler {
     return Result<CompiledPlan>(std::move(out_), std::move(diagnostics_));
   }
 
+  Diagnostics ResolveStyles() {
+    ResolveModules();
+    return std::move(diagnostics_);
+  }
+
  private:
+  void ResolveModules() {
+    const ModuleTree& tree = *out_.tree;
+    const bool fallback = out_.plan->fallback.has_value();
+    known_.resize(out_.plan->rules.size() + 2);
+    out_.layouts_of.resize(tree.modules().size());
+    for (size_t m = 0; m < tree.modules().size(); ++m) {
+      int32_t rule = matched_.rule_of[m];
+      if (rule == MatchedPlan::kNoRule && fallback && !tree.parameters(tree.modules()[m]).empty()) rule = kFallback;
+      out_.layouts_of[m] = StepsFor(m, rule);
+    }
+    ApplyParameterRules();
+  }
+
   struct Known {
     uint32_t signature;
     const std::string* kind;
@@ -311,6 +320,10 @@ class Compiler {
 
 Result<CompiledPlan> CompilePlan(const MatchedPlan& matched, const MeshShape& mesh) {
   return Compiler(matched, mesh).Run();
+}
+
+Diagnostics CheckStyles(const MatchedPlan& matched, const MeshShape& mesh) {
+  return Compiler(matched, mesh).ResolveStyles();
 }
 
 }  // namespace moonshard

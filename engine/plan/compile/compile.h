@@ -19,5 +19,8 @@ namespace moonshard {
 // Warnings: kUnclaimedParameter for other parameters, kUnusedAxis, kNotSupported for a style that can be compiled but
 // not run, kStyleDoesNotFit for a weight and redistributions that contradict each other but would run.
 Result<CompiledPlan> CompilePlan(const MatchedPlan& matched, const MeshShape& mesh);
+// Returns what is wrong with the style of each rule on the modules that it claims, without what modules say of each
+// other: for a plan of which other rules match nothing (MatchRules).
+Diagnostics CheckStyles(const MatchedPlan& matched, const MeshShape& mesh);
 
 }  // namespace moonshard

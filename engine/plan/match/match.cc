@@ -52,7 +52,7 @@ class Matcher {
     matched_.tree = std::move(tree);
   }
 
-  Result<MatchedPlan> Run() {
+  Result<MatchedPlan> Run(std::optional<MatchedPlan>* incomplete) {
     const Plan& plan = *matched_.plan;
     matched_.matches.assign(plan.rules.size(), 0);
     matched_.rule_of.assign(matched_.tree->modules().size(), MatchedPlan::kNoRule);
@@ -62,8 +62,13 @@ class Matcher {
     MatchSections();
     const Diagnostics coverage = CheckCoverage(matched_, patterns_, matched_anything_, numbers_seen_);
     diagnostics_.insert(diagnostics_.end(), coverage.begin(), coverage.end());
-    if (HasErrors(diagnostics_)) return std::move(diagnostics_);
-    return Result<MatchedPlan>(std::move(matched_), std::move(diagnostics_));
+    if (!HasErrors(diagnostics_)) return Result<MatchedPlan>(std::move(matched_), std::move(diagnostics_));
+    const bool known = std::ranges::all_of(diagnostics_, [](const Diagnostic& d) {
+      return d.severity != Severity::kError || d.finding == Finding::kUnmatchedRule ||
+             d.finding == Finding::kUnmatchedAlternative;
+    });
+    if (known && incomplete != nullptr) *incomplete = std::move(matched_);
+    return std::move(diagnostics_);
   }
 
  private:
@@ -394,9 +399,10 @@ std::string MatchedPlan::ToText() const {
   return out;
 }
 
-Result<MatchedPlan> MatchRules(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree) {
+Result<MatchedPlan> MatchRules(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree,
+                               std::optional<MatchedPlan>* incomplete) {
   Check(plan && tree, "MatchRules needs a plan and a tree");
-  return Matcher(std::move(plan), std::move(tree)).Run();
+  return Matcher(std::move(plan), std::move(tree)).Run(incomplete);
 }
 
 Result<std::vector<std::string>> FindModules(const ModuleTree& tree, std::string_view pattern, PatternSyntax syntax) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,10 @@ struct MatchedPlan {
 // (with the nearest match; not for optional rules). Patterns of sections are checked too: kBadPattern, kUnmatchedRule,
 // which is a warning for a section of `lora` whose modules all belong to earlier sections of its adapter.
 // With a tree from headers, a rule that only redistributes and matches nothing is a note, since its module may own no
-// parameters.
-Result<MatchedPlan> MatchRules(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree);
+// parameters. Where all errors are of rules, alternatives or sections that match nothing and `incomplete` is not null,
+// `*incomplete` is set to what the other rules match, so that their styles can be checked (CheckStyles).
+Result<MatchedPlan> MatchRules(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree,
+                               std::optional<MatchedPlan>* incomplete = nullptr);
 
 // Returns the paths of the modules that `pattern` matches, in tree order. Errors: kBadPattern. For `model:find` in
 // plans and for the command-line programs.

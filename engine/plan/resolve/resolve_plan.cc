@@ -25,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 // What the passes work on. `flow` refers to `out.compiled`, which stays where it is until the last pass has run.
 struct Work {
   Resolution out;
+  std::optional<MatchedPlan> incomplete = {};  // where `out` has no matched plan since rules match nothing
   std::optional<Flow> flow;
   HeadCounts heads = {};
   std::string quantization = {};  // quant_method of config.json; "": none
@@ -37,7 +38,7 @@ struct Pass {
 };
 
 std::string RunMatch(Work& work, Diagnostics& found) {
-  work.out.matched = MatchRules(work.out.plan, work.out.tree).Collect(found);
+  work.out.matched = MatchRules(work.out.plan, work.out.tree, &work.incomplete).Collect(found);
   if (!work.out.matched) return "nothing";
   const auto claimed = std::ranges::count_if(work.out.matched->rule_of, [](int32_t rule) { return rule >= 0; });
   return std::to_string(claimed) + " of " + Count(work.out.tree->modules().size(), "module") + " by " +
@@ -139,6 +140,20 @@ bool Before(const Diagnostic& a, const Diagnostic& b) {
          std::tie(b.where.file, b.where.line, b.where.column, b.path);
 }
 
+// Of a plan with rules that match nothing, the styles of the others are checked: each says by itself whether it fits
+// its modules. What modules say of each other is not, since the rule that is missing may be the cause.
+void CheckOtherStyles(Work& work) {
+  if (!work.incomplete) return;
+  const Clock::time_point begin = Clock::now();
+  Diagnostics found = CheckStyles(*work.incomplete, work.out.mesh);
+  std::erase_if(found, [](const Diagnostic& d) { return d.severity != Severity::kError; });
+  NameQuantization(work.quantization, found);
+  std::ranges::stable_sort(found, Before);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  work.out.passes.push_back(MakeRecord("compile", "the styles of the rules that match", found, seconds));
+  work.out.diagnostics.insert(work.out.diagnostics.end(), found.begin(), found.end());
+}
+
 // match, adapters and compile leave nothing to go on with where they fail; a lint pass that finds an error leaves the
 // plan to the passes behind it.
 bool CanGoOn(const Work& work, size_t passes_run) {
@@ -186,7 +201,9 @@ Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const Mod
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     work.out.passes.push_back(MakeRecord(pass.name, std::move(made), found, seconds));
     work.out.diagnostics.insert(work.out.diagnostics.end(), found.begin(), found.end());
-    if (!CanGoOn(work, work.out.passes.size())) return std::move(work.out);
+    if (CanGoOn(work, work.out.passes.size())) continue;
+    CheckOtherStyles(work);
+    return std::move(work.out);
   }
   RunChecks(work.out);
   if (HasErrors(work.out.diagnostics)) {
