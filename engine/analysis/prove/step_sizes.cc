@@ -17,7 +17,9 @@
 #include <cstdio>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
+#include <unordered_map>
 
 #include "engine/core/base/text.h"
 
@@ -335,13 +337,14 @@ std::vector<Pair> Aligned(const Places& a, const Places& b) {
 class Pairing {
  public:
   Pairing(const StepSizes::Place& place, const StepSizes::Run& here, const StepSizes::Run& full, MeshAxis axis,
-          bool with_ring, SizeDifferences& out)
+          bool with_ring, const std::set<std::pair<int64_t, int64_t>>& lengths, SizeDifferences& out)
       : place_(place),
         here_(here),
         full_(full),
         axis_(axis),
         at_(std::string(" at ") + ToString(axis) + "=1"),
         with_ring_(with_ring),
+        lengths_(lengths),
         out_(out) {}
 
   // Three attempts, each only where the one before did not explain all operators: pair by order; fold loops and pair
@@ -349,7 +352,8 @@ class Pairing {
   // execute the same code, so that a difference in sizes is a fault. Behind it the pairing is a guess, except where
   // folding made the lists equal: sizes are compared as before then, and numbers are not, since a loop's number may be
   // its counter.
-  void Run() {
+  // Appends the pairs of a forward that runs the same operators at tp=1 to `in_order`.
+  void Run(std::vector<Pair>& in_order) {
     CompareDraws();
     Places here = Computing(here_);
     Places full = Computing(full_);
@@ -384,6 +388,7 @@ class Pairing {
       }
     }
     if (diverges.empty() || loops_) CompareShapes();
+    if (diverges.empty() && !place_.backward) in_order.insert(in_order.end(), pairs.begin(), pairs.end());
     // One fault a module: what follows from a wrong size has wrong sizes too.
     for (size_t i = 0; i < pairs.size(); ++i) {
       ++out_.compared;
@@ -489,10 +494,15 @@ class Pairing {
   enum class Follows { kValues, kPerhaps, kSizes };
   // What the size of a result that follows values follows, if an operator that is given sizes makes it of what all
   // ranks have: a slice or a part of a split that is all there is follows the number of values, if it is so on both
-  // sides. The parts of split_with_sizes are the rows of each expert.
-  static Follows SizeFollows(const SizedOperator& here, const SizedOperator& full, size_t i) {
+  // sides. The parts of split_with_sizes are mostly the rows of each expert, whose numbers a program may read from
+  // memory, and which all differ on a mesh without peers. Where one part, and the rest, differs, and this part is as
+  // long as a shard, and at tp=1 as the full dim of that shard, it may follow the shard. `lengths`: of the shards of
+  // the step, each with the full dim.
+  static Follows SizeFollows(const SizedOperator& here, const SizedOperator& full, size_t i,
+                             const std::set<std::pair<int64_t, int64_t>>& lengths) {
     constexpr std::array kSlices = {"aten::slice", "aten::narrow", "aten::split"};
-    const bool slices = std::ranges::find(kSlices, here.name) != kSlices.end();
+    const bool parts = here.name == "aten::split_with_sizes";
+    const bool slices = parts || std::ranges::find(kSlices, here.name) != kSlices.end();
     const bool all = std::ranges::all_of(here.types[i], &AxisType::is_replicate);
     if (!slices || !all || here.after_number || full.after_number || here.from.size() != here.sizes[i].size() ||
         full.from.size() != full.sizes[i].size() || here.from.size() != full.from.size())
@@ -500,6 +510,15 @@ class Pairing {
     Follows out = Follows::kValues;
     for (size_t d = 0; d < here.from.size(); ++d) {
       if (here.sizes[i][d] == full.sizes[i][d]) continue;
+      if (parts) {
+        int64_t differ = 0;
+        for (size_t k = 0; k < std::min(here.sizes.size(), full.sizes.size()); ++k) {
+          differ += here.sizes[k] != full.sizes[k] ? 1 : 0;
+        }
+        const bool as_shard = lengths.contains({here.sizes[i][d], full.sizes[i][d]});
+        if (here.from[d] == full.from[d] && differ <= 2 && as_shard) out = Follows::kPerhaps;
+        continue;
+      }
       const bool whole = here.sizes[i][d] == here.from[d];
       const bool whole_full = full.sizes[i][d] == full.from[d];
       if (!whole && !whole_full) return Follows::kSizes;
@@ -598,7 +617,7 @@ class Pairing {
       // The gradient of a sum over a dim that another rank owns, expanded to no elements.
       if (place_.backward && IsEmpty(here.sizes[i]) && std::ranges::any_of(here.types[i], &AxisType::is_partial))
         continue;
-      const Follows follows = place_.backward ? Follows::kValues : SizeFollows(here, full, i);
+      const Follows follows = place_.backward ? Follows::kValues : SizeFollows(here, full, i, lengths_);
       if (AnyOf(here.types[i], &AxisType::by_value) && follows == Follows::kValues) {
         if (!DiffersBesideChosen(here, full, i)) {
           ++out_.by_value;
@@ -729,6 +748,7 @@ class Pairing {
   MeshAxis axis_;
   std::string at_;  // " at tp=1"
   bool with_ring_;  // the module or one inside it attends on a ring on the mesh
+  const std::set<std::pair<int64_t, int64_t>>& lengths_;
   SizeDifferences& out_;
   bool loops_ = false;  // loops that run another number of times are paired by their first run
 };
@@ -742,6 +762,11 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(std::vector<size
   return [this, indices = std::move(indices)](const CheckedOperator& op) {
     // Gradients scaled to a mean as they arrive, in the order of their buckets, which follows the sizes of shards.
     if (op.backward && op.path.empty() && op.name.starts_with("aten::mul_")) return;
+    const std::string base = PairedName(op.name);
+    if (!op.backward && (base.empty() || base == kView) && !op.sources.empty()) {
+      const bool copies = op.name.starts_with("aten::copy_");  // from its second operand
+      views_[op.call] = SourceBehindViews(copies ? op.sources.back() : op.sources.front());
+    }
     Run& run = runs_[{op.path, op.backward}];
     run.value = run.value || op.counts;
     const auto along = [&](const TensorType& type) {
@@ -756,7 +781,7 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(std::vector<size
     }
     if (indices.empty()) NoteMade(op, run);
     SizedOperator sized;
-    sized.name = PairedName(op.name);
+    sized.name = base;
     const std::string plain = op.name.substr(0, op.name.find('.'));
     const bool shapes = !op.backward && ChangesShape(sized.name.empty() ? plain : sized.name);
     if (shapes && sized.name.empty()) sized.name = plain;
@@ -764,17 +789,30 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(std::vector<size
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       sized.sizes.push_back(op.outputs[i].sizes().vec());
       TensorType& along = sized.types.emplace_back();
-      for (size_t index : indices) along.push_back(op.types[i][index]);
+      for (size_t index : indices) {
+        const AxisType& type = op.types[i][index];
+        along.push_back(type);
+        if (!type.is_shard() || type.map == nullptr || type.by_value || op.backward) continue;
+        const int64_t length = sized.sizes[i][static_cast<size_t>(type.dim)];
+        if (length != type.map->size()) shard_lengths_.emplace(length, type.map->size());
+      }
     }
     sized.numbers = ComparedNumbers(sized.name, op.numbers());
     sized.from.assign(op.from.begin(), op.from.end());
     sized.full_place = op.full_place;
     sized.real = op.outputs[0].is_floating_point();
+    sized.call = op.call;
+    for (const Source& source : op.sources) sized.sources.push_back(SourceBehindViews(source));
     sized.after_value = run.value;
     sized.after_number = run.number;
     if (shapes) run.shapes.push_back(sized);
     if (!shapes || sized.name == kView) run.operators.push_back(std::move(sized));
   };
+}
+
+Source StepSizes::SourceBehindViews(const Source& source) const {
+  const auto found = views_.find(source.call);
+  return found == views_.end() ? source : found->second;
 }
 
 void StepSizes::NoteMade(const CheckedOperator& op, Run& run) {
@@ -831,6 +869,38 @@ bool AroundRing(const StepSizes& step, std::string_view path) {
   });
 }
 
+// Whether an operator reads another tensor than with one rank. `pairs`: of the forwards that run the same operators in
+// both steps; what others made is not known to be the same.
+class Reading {
+ public:
+  explicit Reading(std::span<const Pair> pairs) {
+    for (const Pair& pair : pairs) {
+      full_of_[pair.here->call] = pair.full;
+      here_of_[pair.here->call] = pair.here;
+    }
+  }
+
+  // "result 1 of aten::split, and result 0 of aten::split"; "": the same tensors, as far as it is known.
+  std::string Differs(const Pair& pair) const {
+    const std::vector<Source>& here = pair.here->sources;
+    const std::vector<Source>& full = pair.full->sources;
+    if (here.size() != full.size()) return "";
+    for (size_t i = 0; i < here.size(); ++i) {
+      const bool leaves = here[i].call < 0 && full[i].call < 0 && here[i].result == full[i].result;
+      if (leaves && here[i] != full[i]) return "one parameter, and another";
+      const auto found = here[i].call > 0 && full[i].call > 0 ? full_of_.find(here[i].call) : full_of_.end();
+      if (found == full_of_.end() || Source{found->second->call, here[i].result} == full[i]) continue;
+      return "result " + std::to_string(here[i].result) + " of " + here_of_.at(here[i].call)->name +
+             ", and another tensor";
+    }
+    return "";
+  }
+
+ private:
+  std::unordered_map<int64_t, const SizedOperator*> full_of_;
+  std::unordered_map<int64_t, const SizedOperator*> here_of_;
+};
+
 }  // namespace
 
 SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharded, MeshAxis axis) {
@@ -849,9 +919,26 @@ SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharde
     return std::pair(a.backward, a.path) < std::pair(b.backward, b.path);
   });
   places.erase(std::ranges::unique(places).begin(), places.end());
+  std::vector<Pair> in_order;
+  std::vector<std::pair<std::string, size_t>> forwards;  // with the end of their pairs in `in_order`
   for (const StepSizes::Place& place : places) {
     if (place.backward && !out.faults.empty()) break;
-    Pairing(place, of(sharded, place), of(unsharded, place), axis, AroundRing(sharded, place.path), out).Run();
+    Pairing(place, of(sharded, place), of(unsharded, place), axis, AroundRing(sharded, place.path),
+            sharded.shard_lengths(), out)
+        .Run(in_order);
+    if (!place.backward) forwards.emplace_back(place.path, in_order.size());
+  }
+  const Reading reading(in_order);
+  size_t next = 0;
+  for (const auto& [path, end] : forwards) {
+    std::string differs;
+    for (; next < end; ++next) {
+      if (!differs.empty()) continue;
+      differs = reading.Differs(in_order[next]);
+      if (!differs.empty()) differs = in_order[next].here->name + " reads " + differs;
+    }
+    if (differs.empty()) continue;
+    out.others.push_back("the operands in " + ModuleName(path) + ": " + differs + " at " + ToString(axis) + "=1");
   }
   return out;
 }

@@ -8,8 +8,9 @@
 //
 // The layouts of these operators fit together, because a type contains the sharded dim of a tensor, but not the meaning
 // of a number. So the step runs twice, at tp=1 and on the mesh, and each operator is compared with its counterpart: the
-// sizes of the results must be equal, except along the sharded dim, and the scalar arguments that are not sizes must be
-// equal.
+// sizes of the results must be equal, except along the sharded dim, the scalar arguments that are not sizes must be
+// equal, and in a forward both must read the same parameters and the same results of operators: a branch on
+// h.size(-1) may pick another tensor.
 //
 // The comparison leaves out the following, and reports it in fields of SizeDifferences:
 //   others     modules whose forward runs other operators at tp=1; loops of a forward that run another number of times
@@ -29,15 +30,18 @@
 // The comparison also leaves out the following, which only Proof::assumptions mentions: results that differ between
 // ranks, and own rows; operators with a different number of scalar arguments on the mesh; operators without a
 // counterpart in modules that mask rows of other ranks; constants of more than 64 KiB or on the meta device, and later
-// writes into constants; which of several results of an operator the program uses. (Operators whose results have an
-// unknown type are unproven already.)
+// writes into constants; which tensors an operator reads, in modules that run other operators at tp=1, and of the
+// results of regions that are no redistributions. (Operators whose results have an unknown type are unproven already.)
 // Stage before: type_scope.h, which records a step. Stage after: Proof.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/analysis/types/operator_checker.h"
@@ -56,6 +60,9 @@ struct SizedOperator {
   // values.
   bool after_value = false;
   bool after_number = false;  // the first of these two
+  int64_t call = 0;           // CheckedOperator::call
+  // Of a forward: CheckedOperator::sources. For views and copies, which are not paired, what they are made of.
+  std::vector<Source> sources;
 };
 
 class StepSizes {
@@ -94,11 +101,16 @@ class StepSizes {
   };
   const std::map<Place, Run>& runs() const { return runs_; }
   bool empty() const { return runs_.empty(); }
+  // Of a step on the mesh: the lengths that this rank has of sharded dims, each with the size of the full dim.
+  const std::set<std::pair<int64_t, int64_t>>& shard_lengths() const { return shard_lengths_; }
 
  private:
   static void NoteMade(const CheckedOperator& op, Run& run);
+  Source SourceBehindViews(const Source& source) const;
 
   std::map<Place, Run> runs_;
+  std::set<std::pair<int64_t, int64_t>> shard_lengths_;
+  std::unordered_map<int64_t, Source> views_;  // by the call of a view or copy: what it is made of
 };
 
 struct SizeDifferences {

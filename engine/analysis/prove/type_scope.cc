@@ -95,9 +95,8 @@ constexpr std::array kNoCounterpart = {
     "results that differ between ranks", "operators with a different number of scalar arguments on the mesh",
     "lookups whose rows on other ranks are masked", "constants of more than 64 KiB, and later writes into constants"};
 
-RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
-  RuleTable rules = RuleTable::BuiltIn();
-  for (const auto& [name, rule] : options.rules) rules.Add(name, rule);
+// The operators that a plan declares to be like others.
+void AddOperators(const Plan& plan, RuleTable& rules) {
   Diagnostics unknown;
   for (const OperatorLike& one : plan.operators) {
     if (const OperatorRule* rule = rules.Find(one.like)) {
@@ -110,6 +109,12 @@ RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
     unknown.push_back(std::move(d));
   }
   if (!unknown.empty()) throw PlanError(std::move(unknown));
+}
+
+RuleTable RulesWith(const Plan& plan, const TypeOptions& options) {
+  RuleTable rules = RuleTable::BuiltIn();
+  for (const auto& [name, rule] : options.rules) rules.Add(name, rule);
+  AddOperators(plan, rules);
   return rules;
 }
 
@@ -132,22 +137,54 @@ std::vector<TypeFault> FoldedFaults(std::vector<TypeFault> faults) {
 
 }  // namespace
 
-struct TypeScope::State final : CallObserver {
-  State(AppliedPlan& a, const TypeOptions& options)
-      : applied(a),
-        length(a.plan().context_parallel ? options.length : -1),
-        rules(RulesWith(*a.plan().plan, options)),
-        checker(AxesOf(a), rules),
-        scope(std::in_place, checker) {
-    for (const LiveParameter& parameter : applied.parameters())
-      checker.SetLeaf(parameter.tensor, TypeOfParameter(parameter));
-    for (const LiveParameter& parameter : applied.parameters()) {
-      if (parameter.is_buffer || !parameter.tensor.requires_grad()) checker.SetBuffer(parameter.tensor, parameter.path);
+struct TypeScope::State {
+  // A model of the step, whose calls it observes.
+  struct Watched final : CallObserver {
+    Watched(State& s, const Model& model) : state(s), name(model.name), applied(model.applied) {
+      if (HasOwnInputs(applied.plan())) own_inputs.emplace()[MeshAxis::kCp] = applied.plan().own_tokens();
     }
-    const std::optional<DataParallel>& section = applied.plan().plan->data_parallel;
+    void Entered(size_t module, std::span<const TensorSlot> arguments) override {
+      state.Entered(*this, module, arguments);
+    }
+    void Made(size_t module, std::span<const TensorSlot> results) override { state.Made(*this, module, results); }
+    void Exited(size_t /*module*/) override { state.Exited(); }
+
+    // The path of a module or parameter in the step.
+    std::string Named(const std::string& path) const {
+      if (name.empty() || path.empty()) return name.empty() ? path : name;
+      return name + "." + path;
+    }
+
+    State& state;
+    std::string name;
+    AppliedPlan& applied;
+    std::optional<Placement> own_inputs;  // of ids, positions and masks, if each rank of cp calls it with its own
+    std::set<size_t> called;
+  };
+
+  State(const std::vector<Model>& of, const TypeOptions& options)
+      : mesh_of(MeshOf(of)),
+        length(mesh_of.plan().context_parallel ? options.length : -1),
+        rules(RulesOf(of, options)),
+        checker(AxesOf(mesh_of), rules),
+        scope(std::in_place, checker) {
+    for (const Model& model : of) models.push_back(std::make_unique<Watched>(*this, model));
+    for (const auto& model : models) {
+      for (const LiveParameter& parameter : model->applied.parameters())
+        checker.SetLeaf(parameter.tensor, TypeOfParameter(model->applied, parameter));
+      for (const LiveParameter& parameter : model->applied.parameters()) {
+        if (parameter.is_buffer || !parameter.tensor.requires_grad())
+          checker.SetBuffer(parameter.tensor, model->Named(parameter.path));
+      }
+    }
+    const std::optional<DataParallel>& section = mesh_of.plan().plan->data_parallel;
     if (section && HasDataAxis()) checker.ExpectGradients(section->mean, options.loss_scale);
-    if (applied.draws_own_numbers()) {
-      checker.FollowStream([&a = applied] { return *a.draws_own_numbers(); }, applied.shares_generator());
+    // Calls of several models follow each other, so that at most one draws from its own stream.
+    if (mesh_of.draws_own_numbers()) {
+      const auto draws_own = [this] {
+        return std::ranges::any_of(models, [](const auto& model) { return *model->applied.draws_own_numbers(); });
+      };
+      checker.FollowStream(draws_own, mesh_of.shares_generator());
     }
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
     std::vector<std::function<void(const CheckedOperator&)>> observers;
@@ -174,15 +211,47 @@ struct TypeScope::State final : CallObserver {
         for (const auto& observe : observers) observe(op);
       });
     }
-    RefuseUneven(a.plan(), length);
-    if (length >= 0 && applied.mesh().recording()) {
-      sequence.emplace(length, a.plan().own_tokens(), a.plan().mesh.size(MeshAxis::kCp),
-                       a.mesh().coordinate(MeshAxis::kCp));
+    RefuseUneven(mesh_of.plan(), length);
+    if (length >= 0 && mesh_of.mesh().recording()) {
+      sequence.emplace(length, mesh_of.plan().own_tokens(), mesh_of.plan().mesh.size(MeshAxis::kCp),
+                       mesh_of.mesh().coordinate(MeshAxis::kCp));
     }
-    if (HasOwnInputs(applied.plan())) own_inputs.emplace()[MeshAxis::kCp] = applied.plan().own_tokens();
     checker.ExpectSizesCompared(compared);
     if (options.believe_knowledge) checker.BelieveKnowledge();
-    applied.Watch(*this);
+    for (const auto& model : models) model->applied.Watch(*model);
+  }
+
+  // The first of the models; the others have its mesh, and reduce gradients over data-parallel ranks as it does.
+  static AppliedPlan& MeshOf(const std::vector<Model>& of) {
+    Check(!of.empty(), "a TypeScope needs a model");
+    AppliedPlan& first = of.front().applied;
+    const auto mean = [](const AppliedPlan& applied) {
+      const std::optional<DataParallel>& section = applied.plan().plan->data_parallel;
+      return section ? std::optional(section->mean) : std::nullopt;
+    };
+    for (size_t i = 1; i < of.size(); ++i) {
+      const AppliedPlan& other = of[i].applied;
+      std::string differs;
+      if (!(other.plan().mesh == first.plan().mesh) || other.mesh().rank() != first.mesh().rank()) {
+        differs = "are on different meshes";
+      } else if (other.plan().context_parallel || first.plan().context_parallel) {
+        differs = "shard the sequence on cp";
+      } else if (mean(other) != mean(first)) {
+        differs = "reduce gradients over the data-parallel axes in different ways";
+      }
+      if (differs.empty()) continue;
+      Diagnostic d =
+          MakeDiagnostic(Finding::kNotSupported, "the models '" + of.front().name + "' and '" + of[i].name +
+                                                     "' of one step cannot be proven together: they " + differs);
+      throw PlanError({std::move(d)});
+    }
+    return first;
+  }
+
+  static RuleTable RulesOf(const std::vector<Model>& of, const TypeOptions& options) {
+    RuleTable rules = RulesWith(*of.front().applied.plan().plan, options);
+    for (size_t i = 1; i < of.size(); ++i) AddOperators(*of[i].applied.plan().plan, rules);
+    return rules;
   }
 
   // Along the data-parallel axes every rank computes with a parameter that is full there, on a batch of its own. That
@@ -190,7 +259,7 @@ struct TypeScope::State final : CallObserver {
   // terms. Thus the sum over dp needs no rule of its own. Where fsdp shards the parameter, its shards are no layout
   // that a forward meets: the type is that of the gathered parameter. A weight of experts that ep distributes is the
   // rank's own, as the rows that it receives are.
-  TensorType TypeOfParameter(const LiveParameter& parameter) const {
+  TensorType TypeOfParameter(const AppliedPlan& applied, const LiveParameter& parameter) const {
     TensorType type;
     for (const CheckedAxis& axis : checker.axes()) {
       if (axis.axis == MeshAxis::kEp && parameter.placement[axis.axis].is_shard()) {
@@ -248,7 +317,7 @@ struct TypeScope::State final : CallObserver {
 
   // A step of data-parallel ranks whose rows are not known, or whose loss is not, is no proof of what they add up.
   void AddDataRanks(UnprovenOperators& unproven) const {
-    if (!HasDataAxis() || !applied.plan().plan->data_parallel) return;
+    if (!HasDataAxis() || !mesh_of.plan().plan->data_parallel) return;
     const auto note = [&](const char* what) { ++unproven[what].count; };
     if (!rows_known) {
       note(
@@ -271,19 +340,20 @@ struct TypeScope::State final : CallObserver {
   // Inputs of the model are typed where the outermost planned call receives them, unless they have a type already
   // (Input, or an earlier call of this scope). One that requires a gradient and is no leaf was made by operators that
   // the scope saw or should have seen, so it is not an input, and nothing is assumed of it.
-  void Entered(size_t module, std::span<const TensorSlot> arguments) override {
+  void Entered(Watched& model, size_t module, std::span<const TensorSlot> arguments) {
+    const CompiledPlan& plan = model.applied.plan();
     const bool outermost = depth == 0;
     if (outermost) checker.BeginCall();
     ++depth;
-    checker.path().Enter(applied.plan().tree->modules()[module].path);
-    called.insert(module);
-    const ModuleLayouts& layouts = applied.plan().LayoutsOf(module);
+    checker.path().Enter(model.Named(plan.tree->modules()[module].path));
+    model.called.insert(module);
+    const ModuleLayouts& layouts = plan.LayoutsOf(module);
     for (const TensorSlot& slot : arguments) {
       if (!slot.tensor->defined()) continue;
       const bool planned = slot.position < layouts.inputs.size() && layouts.inputs[slot.position];
       if (outermost && !IsTyped(*slot.tensor) && (!slot.tensor->requires_grad() || slot.tensor->is_leaf())) {
         const Placement* declared = planned ? &layouts.inputs[slot.position]->from : nullptr;
-        if (!planned && own_inputs && slot.tensor->dim() == 2) declared = &*own_inputs;
+        if (!planned && model.own_inputs && slot.tensor->dim() == 2) declared = &*model.own_inputs;
         SetType(*slot.tensor, TypeOfInput(*slot.tensor, declared));
         NoteInput(*slot.tensor);
       }
@@ -294,8 +364,8 @@ struct TypeScope::State final : CallObserver {
     }
   }
 
-  void Made(size_t module, std::span<const TensorSlot> results) override {
-    const ModuleLayouts& layouts = applied.plan().LayoutsOf(module);
+  void Made(const Watched& model, size_t module, std::span<const TensorSlot> results) {
+    const ModuleLayouts& layouts = model.applied.plan().LayoutsOf(module);
     for (const TensorSlot& slot : results) {
       if (!slot.tensor->defined() || slot.position >= layouts.outputs.size() || !layouts.outputs[slot.position])
         continue;
@@ -304,7 +374,7 @@ struct TypeScope::State final : CallObserver {
     }
   }
 
-  void Exited(size_t /*module*/) override {
+  void Exited() {
     if (std::uncaught_exceptions() > 0 && !stopped_in) stopped_in = checker.path().Here().path;
     checker.path().Leave();
     --depth;
@@ -335,12 +405,12 @@ struct TypeScope::State final : CallObserver {
   // After the backward every gradient sum has run, so .grad must have the parameter's own layout: a shard for a shard,
   // the same everywhere for replicate and for shared, whose terms were summed. Not on dp: gradients over it may rightly
   // be terms, where the host reduces them itself; on ep too where no section sums them, apart from those of experts.
-  void CheckGradients() {
-    const CompiledPlan& plan = applied.plan();
-    for (const LiveParameter& parameter : applied.parameters()) {
+  void CheckGradients(const Watched& model) {
+    const CompiledPlan& plan = model.applied.plan();
+    for (const LiveParameter& parameter : model.applied.parameters()) {
       if (parameter.is_buffer || !parameter.tensor.grad().defined()) continue;
       const at::Tensor& gradient = parameter.tensor.grad();
-      const TensorType type = TypeOfParameter(parameter);
+      const TensorType type = TypeOfParameter(model.applied, parameter);
       for (size_t a = 0; a < checker.axes().size(); ++a) {
         const CheckedAxis& axis = checker.axes()[a];
         const bool of_expert = type[a].is(TypeKind::kRouted);
@@ -351,14 +421,14 @@ struct TypeScope::State final : CallObserver {
         const Layout& layout = parameter.placement[axis.axis];
         const bool of_unit = axis.axis == MeshAxis::kCp && layout.is_shard();
         const AxisType expected = of_unit ? TypeOfLayout(layout, gradient.sizes(), -1, axis.ranks, axis.rank) : type[a];
-        checker.CheckGradient(plan.tree->PathOf(parameter.ref), gradient, a, expected, layout.ToText());
+        checker.CheckGradient(model.Named(plan.tree->PathOf(parameter.ref)), gradient, a, expected, layout.ToText());
       }
     }
   }
 
   // The axes along which a step has other sizes than with one rank on the axis.
   AxisSet SizedAxes() const {
-    const CompiledPlan& plan = applied.plan();
+    const CompiledPlan& plan = mesh_of.plan();
     AxisSet out;
     if (plan.context_parallel) out.insert(MeshAxis::kCp);
     if (plan.mesh.size(MeshAxis::kTp) > 1) out.insert(MeshAxis::kTp);
@@ -403,12 +473,12 @@ struct TypeScope::State final : CallObserver {
   // shows what else the forward does with it: a router may choose by what its bias makes. This project's classes are
   // known, and these two of exported programs, whose graphs are checked for it (graph/local_sizes.h). A class of the
   // host's is not, whatever its name is.
-  void AddLeftOut(UnprovenOperators& unproven) const {
+  static void AddLeftOut(const Watched& model, UnprovenOperators& unproven) {
     constexpr std::array kProducts = {"Linear", "Conv1D"};
-    const CompiledPlan& plan = applied.plan();
+    const CompiledPlan& plan = model.applied.plan();
     std::set<size_t> known;
-    for (const LiveParameter& parameter : applied.parameters()) {
-      const torch::nn::Module& module = applied.ModuleOf(parameter);
+    for (const LiveParameter& parameter : model.applied.parameters()) {
+      const torch::nn::Module& module = model.applied.ModuleOf(parameter);
       const std::type_info& type = typeid(module);
       const auto* hook = dynamic_cast<const Hookable*>(&module);
       const bool exported = hook != nullptr && std::ranges::find(kProducts, hook->Kind()) != kProducts.end();
@@ -423,7 +493,7 @@ struct TypeScope::State final : CallObserver {
       Unproven& entry =
           unproven["a parameter of a '" + kind +
                    "' is added after the forward, and the forward may also use the parameter in another way"];
-      if (entry.count++ == 0) entry.first = plan.tree->modules()[m].path;
+      if (entry.count++ == 0) entry.first = model.Named(plan.tree->modules()[m].path);
     }
   }
 
@@ -433,10 +503,12 @@ struct TypeScope::State final : CallObserver {
     const auto moves = [&](const std::optional<Redistribution>& one) {
       return one && (owned(one->from) || owned(one->to));
     };
-    return std::ranges::any_of(applied.plan().layouts, [&](const ModuleLayouts& layouts) {
+    const auto owns = [&](const ModuleLayouts& layouts) {
       return std::ranges::any_of(layouts.params, owned) || std::ranges::any_of(layouts.inputs, moves) ||
              std::ranges::any_of(layouts.outputs, moves);
-    });
+    };
+    return std::ranges::any_of(
+        models, [&](const auto& model) { return std::ranges::any_of(model->applied.plan().layouts, owns); });
   }
 
   // What the proof rests on without having checked it.
@@ -456,8 +528,11 @@ struct TypeScope::State final : CallObserver {
     }
     add(Assumption::Kind::kAxes, std::move(others));
     std::vector<std::string> exchanging;
-    for (size_t m = 0; m < applied.plan().layouts_of.size() && applied.plan().exchanges_tokens(); ++m) {
-      if (applied.plan().LayoutsOf(m).exchange) exchanging.push_back(applied.plan().tree->modules()[m].path);
+    for (const auto& model : models) {
+      const CompiledPlan& plan = model->applied.plan();
+      for (size_t m = 0; m < plan.layouts_of.size() && plan.exchanges_tokens(); ++m) {
+        if (plan.LayoutsOf(m).exchange) exchanging.push_back(model->Named(plan.tree->modules()[m].path));
+      }
     }
     add(Assumption::Kind::kExperts, std::move(exchanging));
     add(Assumption::Kind::kOwnRows, {checker.own_steps().begin(), checker.own_steps().end()});
@@ -479,13 +554,19 @@ struct TypeScope::State final : CallObserver {
     sequence.reset();
     if (!scope) return;
     scope.reset();
-    applied.Unwatch(*this);
+    for (const auto& model : models) model->applied.Unwatch(*model);
   }
 
-  AppliedPlan& applied;
+  int64_t CalledModules() const {
+    int64_t out = 0;
+    for (const auto& model : models) out += static_cast<int64_t>(model->called.size());
+    return out;
+  }
+
+  std::vector<std::unique_ptr<Watched>> models;
+  AppliedPlan& mesh_of;                      // the first model's
   int64_t length = -1;                       // TypeOptions::length, of a plan that shards the sequence
   std::optional<RecordedSequence> sequence;  // of a mesh without peers
-  std::optional<Placement> own_inputs;  // of ids, positions and masks, if each rank of cp calls the model with its own
   RuleTable rules;
   OperatorChecker checker;
   std::optional<OperatorScope> scope;
@@ -494,14 +575,16 @@ struct TypeScope::State final : CallObserver {
   StepSizes own_sizes;                     // of this step, with the types along that axis
   std::optional<std::string> stopped_in;   // the module that an exception left first
   std::vector<std::string> inputs;         // ProofScope::inputs
-  std::set<size_t> called;
   int depth = 0;
   bool loss_checked = false;
   bool rows_known = false;  // an input has rows of the batch
 };
 
 TypeScope::TypeScope(AppliedPlan& applied, const TypeOptions& options)
-    : state_(std::make_unique<State>(applied, options)) {}
+    : TypeScope(std::vector<Model>{{"", applied}}, options) {}
+
+TypeScope::TypeScope(const std::vector<Model>& models, const TypeOptions& options)
+    : state_(std::make_unique<State>(models, options)) {}
 
 // Finish closes first and checks then: gradients are read by the checker and by no operator, and what the host runs
 // after the step must not be recorded as a part of it. A scope that an exception leaves closes here, without a proof.
@@ -521,20 +604,20 @@ void TypeScope::Stopped(const std::string& what) { state_->checker.Stopped(state
 
 Proof TypeScope::Finish() {
   state_->Close();
-  state_->CheckGradients();
+  for (const auto& model : state_->models) state_->CheckGradients(*model);
   state_->checker.CheckBuffers();
   const OperatorChecker& checker = state_->checker;
   Proof proof{checker.faults(), checker.unproven(), checker.operators(), checker.assumed()};
-  state_->AddLeftOut(proof.unproven);
+  for (const auto& model : state_->models) State::AddLeftOut(*model, proof.unproven);
   state_->AddDataRanks(proof.unproven);
   proof.untrue = checker.untrue();
   proof.loss_checked = state_->loss_checked;
   proof.has_owners = checker.has_owners() || state_->HasOwners();
   proof.assumptions = state_->Assumptions();
-  proof.scope = {state_->applied.plan().mesh,
-                 {state_->applied.mesh().rank()},
+  proof.scope = {state_->mesh_of.plan().mesh,
+                 {state_->mesh_of.mesh().rank()},
                  state_->inputs,
-                 static_cast<int64_t>(state_->called.size()),
+                 state_->CalledModules(),
                  checker.backward_operators() > 0};
   state_->CompareWithUnsharded(proof);
   return proof;

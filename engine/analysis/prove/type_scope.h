@@ -83,6 +83,17 @@ Proof ProveAtTwoSizes(const MeshShape& shape, const StepOfMesh& run, TypeOptions
 class TypeScope {
  public:
   explicit TypeScope(AppliedPlan& applied, const TypeOptions& options = {});
+
+  // A model of a step that calls several, each with a plan of its own: a generator and a discriminator, a policy and
+  // its reference. In findings `name` stands in front of the paths of its modules.
+  struct Model {
+    std::string name;
+    AppliedPlan& applied;
+  };
+  // The models are on one mesh, and their calls do not enclose each other. Throws PlanError also with kNotSupported:
+  // the meshes differ, a plan of several shards the sequence on cp, or the plans reduce gradients over the
+  // data-parallel axes in different ways.
+  explicit TypeScope(const std::vector<Model>& models, const TypeOptions& options = {});
   ~TypeScope();
   TypeScope(const TypeScope&) = delete;
   TypeScope& operator=(const TypeScope&) = delete;

@@ -409,7 +409,8 @@ void OperatorChecker::RegionInput(const RegionInfo& region, const at::Tensor& te
   if (axes.empty() || !tensor.defined()) return;
   const TensorType all = Get(tensor);
   if (!regions_.empty() && regions_.back().type.empty()) {
-    regions_.back() = {all, layout, tensor.sizes().vec(), tensor.unsafeGetTensorImpl(), regions_.back().name};
+    regions_.back() = {
+        all, layout, tensor.sizes().vec(), tensor.unsafeGetTensorImpl(), regions_.back().name, SourceNow(tensor)};
   }
   if (!regions_.empty()) {
     TensorType& first = regions_.back().type;
@@ -625,6 +626,10 @@ void OperatorChecker::RegionOutput(const RegionInfo& region, const at::Tensor& t
   SetType(tensor, std::move(type));
 }
 
+void OperatorChecker::RegionMoved(const RegionInfo& /*region*/, const at::Tensor& tensor) {
+  if (!regions_.empty()) SetSource(tensor, regions_.back().source);
+}
+
 // What a region claims of a slice is not believed: which elements a view has can be read from its strides and its
 // offset, also on the meta device, and a rotary table at the positions of another rank has the right size.
 void OperatorChecker::RegionSlice(const RegionInfo& region, const at::Tensor& full, at::TensorList parts,
@@ -664,6 +669,7 @@ void OperatorChecker::RegionSlice(const RegionInfo& region, const at::Tensor& fu
     here = AxisType::Of(TypeKind::kFaulty);
   }
   SetType(shard, std::move(type));
+  SetSource(shard, SourceNow(full));
 }
 
 // As the rule of scaled_dot_product_attention (rules/attention.cc) has it: heads do not mix, so that a shard of them

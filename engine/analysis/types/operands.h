@@ -18,6 +18,7 @@
 
 #include "engine/analysis/types/axis_type.h"
 #include "engine/analysis/types/suggested_fix.h"
+#include "engine/analysis/types/typed_tensor.h"
 
 namespace moonshard {
 
@@ -36,6 +37,7 @@ struct Operand {
   int64_t version = 0;
   int64_t split = 0;     // SplitOf
   bool of_host = false;  // IsHostMemory
+  Source source;         // of a forward whose operators are observed
   at::ScalarType dtype = at::ScalarType::Undefined;
 
   bool is_mask() const { return dtype == at::kBool || dtype == at::kByte; }

@@ -327,7 +327,16 @@ int OperatorChecker::AxisOfGroup(const Call& call) const {
 
 void OperatorChecker::SetLeaf(const at::Tensor& tensor, TensorType type) {
   Check(type.size() == axes_.size(), "the type does not have one entry for each checked axis");
-  if (leaves_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(type)).second) kept_leaves_.push_back(tensor);
+  if (!leaves_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(type)).second) return;
+  leaf_places_.emplace(tensor.unsafeGetTensorImpl(), static_cast<int64_t>(kept_leaves_.size()));
+  kept_leaves_.push_back(tensor);
+}
+
+Source OperatorChecker::SourceNow(const at::Tensor& tensor) const {
+  if (!observer_) return {};
+  const auto leaf = leaf_places_.find(tensor.unsafeGetTensorImpl());
+  if (leaf != leaf_places_.end()) return {-1 - leaf->second, static_cast<int64_t>(leaves_.size())};
+  return SourceOf(tensor);
 }
 
 TensorType OperatorChecker::Get(const at::Tensor& tensor) const {
@@ -499,6 +508,7 @@ void OperatorChecker::Handle(const c10::OperatorHandle& op, c10::Stack& stack, N
         }
         if (operand.type != nullptr) operand.kept = tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr();
       }
+      if (!call.place.backward) operand.source = SourceNow(tensor);
       const c10::AliasInfo* const alias = call.schema.arguments()[a].alias_info();
       const bool in_place = entry.writes && a == 0 && !entry.overwrites && !entry.into_places && !entry.random;
       operand.of_host = IsHostMemory(tensor);
@@ -646,6 +656,7 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
     if (leaves_.contains(output.unsafeGetTensorImpl())) continue;
     SetType(output, call.types[i], version, rises);
     SetHostMemory(output, KeepsHostMemory(entry, call));
+    if (observer_) SetSource(output, {operators_, static_cast<int64_t>(i)});
     if (of != nullptr || entry.splits_apart) SetSplit(output, entry.splits_apart ? splits_ : of->split);
   }
   NoteSplits(entry, call);
@@ -657,10 +668,12 @@ void OperatorChecker::Judge(const Entry& entry, Call& call) {
     return std::vector<double>{static_cast<double>(dim), static_cast<double>(begin.value_or(here)),
                                static_cast<double>(step)};
   };
+  c10::SmallVector<Source, 6> sources;
+  for (size_t k = 0; k < call.operands.size() && !call.place.backward; ++k) sources.push_back(call.operands[k].source);
   observer_({call.place.path, call.place.backward, entry.name, computes,
              entry.counts || entry.base == "_local_scalar_dense", call.outputs, call.types, numbers,
              call.operands.empty() ? at::IntArrayRef() : at::IntArrayRef(call.operands[0].sizes), begin.has_value(),
-             entry.draws && !call.drops_nothing()});
+             entry.draws && !call.drops_nothing(), operators_, sources});
 }
 
 // What a rank draws for its shards it draws from its own stream, and what all ranks have from the common one. A rank

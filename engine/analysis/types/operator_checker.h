@@ -77,6 +77,9 @@ struct CheckedOperator {
   // numbers is that of the full dim.
   bool full_place = false;
   bool draws = false;  // random numbers
+  int64_t call = 0;    // the number of the call, from 1
+  // Of a forward: what each tensor among the operands is, in order; of the same tensors in a list too.
+  c10::ArrayRef<Source> sources = {};
 };
 
 class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
@@ -196,6 +199,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   void RegionInput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout) override;
   void RegionOutput(const RegionInfo& region, const at::Tensor& tensor, const Layout& layout, bool summed) override;
   void RegionMean(const RegionInfo& region, const at::Tensor& tensor) override;
+  void RegionMoved(const RegionInfo& region, const at::Tensor& tensor) override;
   void RegionGradientInput(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& gradient) override;
   void RegionGradientOutput(const RegionInfo& region, const at::Tensor& parameter, const at::Tensor& sum,
                             const Layout& layout) override;
@@ -219,6 +223,8 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   void Predicate(const at::Tensor& predicate) override;
 
  private:
+  // What the tensor is, where operators are observed; not known otherwise.
+  Source SourceNow(const at::Tensor& tensor) const;
   // Properties of an operator, looked up once.
   struct Entry {
     std::string name;  // "aten::add_.Tensor"
@@ -361,6 +367,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   ModulePath path_;
   std::unordered_map<const c10::FunctionSchema*, Entry> entries_;
   std::unordered_map<const c10::TensorImpl*, TensorType> leaves_;
+  std::unordered_map<const c10::TensorImpl*, int64_t> leaf_places_;  // in the order of SetLeaf
   // By parameter: the type of its gradient between RegionGradientInput and RegionGradientOutput.
   std::unordered_map<const c10::TensorImpl*, TensorType> reduced_;
   std::vector<std::pair<const c10d::ProcessGroup*, MeshAxis>> groups_;
@@ -422,6 +429,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
     std::vector<int64_t> sizes;
     const void* tensor = nullptr;  // identity
     std::string name;              // of the region
+    Source source;
   };
   // What a region does along axes_[index]: local sizes and layouts before and after it.
   struct Move {

@@ -19,15 +19,20 @@
 namespace moonshard {
 namespace {
 
+// What a new type keeps.
+struct Notes {
+  int64_t split = 0;
+  bool of_host = false;
+  Source source;
+};
+
 struct TypeMeta final : public c10::BackendMeta {
-  TypeMeta(TensorType&& t, int64_t v, bool r, int64_t s, bool h)
-      : type(std::move(t)), version(v), rises(r), split(s), of_host(h) {}
+  TypeMeta(TensorType&& t, int64_t v, bool r, const Notes& n) : type(std::move(t)), version(v), rises(r), notes(n) {}
 
   TensorType type;
   int64_t version;
   bool rises;
-  int64_t split;
-  bool of_host;
+  Notes notes;
 };
 
 // The class is final, so that comparing it is enough; a dynamic_cast searches the bases.
@@ -43,26 +48,36 @@ int64_t VersionOf(const at::Tensor& tensor) {
 }
 
 void SetType(const at::Tensor& tensor, TensorType type, int64_t version, bool rises) {
+  const TypeMeta* const before = MetaOf(tensor);
   tensor.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<TypeMeta>(
-      std::move(type), version < 0 ? VersionOf(tensor) : version, rises, SplitOf(tensor), IsHostMemory(tensor)));
+      std::move(type), version < 0 ? VersionOf(tensor) : version, rises, before == nullptr ? Notes() : before->notes));
 }
 
 void SetSplit(const at::Tensor& tensor, int64_t split) {
-  if (TypeMeta* const meta = MetaOf(tensor)) meta->split = split;
+  if (TypeMeta* const meta = MetaOf(tensor)) meta->notes.split = split;
 }
 
 int64_t SplitOf(const at::Tensor& tensor) {
   const TypeMeta* const meta = MetaOf(tensor);
-  return meta == nullptr ? 0 : meta->split;
+  return meta == nullptr ? 0 : meta->notes.split;
 }
 
 void SetHostMemory(const at::Tensor& tensor, bool of_host) {
-  if (TypeMeta* const meta = MetaOf(tensor)) meta->of_host = of_host;
+  if (TypeMeta* const meta = MetaOf(tensor)) meta->notes.of_host = of_host;
 }
 
 bool IsHostMemory(const at::Tensor& tensor) {
   const TypeMeta* const meta = MetaOf(tensor);
-  return meta != nullptr && meta->of_host;
+  return meta != nullptr && meta->notes.of_host;
+}
+
+void SetSource(const at::Tensor& tensor, Source source) {
+  if (TypeMeta* const meta = MetaOf(tensor)) meta->notes.source = source;
+}
+
+Source SourceOf(const at::Tensor& tensor) {
+  const TypeMeta* const meta = MetaOf(tensor);
+  return meta == nullptr ? Source() : meta->notes.source;
 }
 
 const TensorType* TypeOf(const at::Tensor& tensor) {

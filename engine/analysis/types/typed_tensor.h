@@ -30,6 +30,15 @@ int64_t SplitOf(const at::Tensor& tensor);
 void SetHostMemory(const at::Tensor& tensor, bool of_host);
 bool IsHostMemory(const at::Tensor& tensor);
 
+// Which result of which operator a tensor is. SetType keeps it. Call SetSource after SetType.
+struct Source {
+  int64_t call = 0;    // the number of the operator's call, from 1; 0: not known. Of a leaf: -1 - its place among them
+  int64_t result = 0;  // the place among the results; of a leaf: the number of leaves
+  bool operator==(const Source&) const = default;
+};
+void SetSource(const at::Tensor& tensor, Source source);
+Source SourceOf(const at::Tensor& tensor);
+
 // The tensor's version counter; 0 for tensors of inference mode, which have no counter.
 int64_t VersionOf(const at::Tensor& tensor);
 

@@ -43,6 +43,7 @@ class OperatorHandler {
   virtual void RegionOutput(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/, const Layout& /*layout*/,
                             bool /*summed*/) {}
   virtual void RegionMean(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/) {}
+  virtual void RegionMoved(const RegionInfo& /*region*/, const at::Tensor& /*tensor*/) {}
   virtual void RegionGradientInput(const RegionInfo& /*region*/, const at::Tensor& /*parameter*/,
                                    const at::Tensor& /*gradient*/) {}
   virtual void RegionGradientOutput(const RegionInfo& /*region*/, const at::Tensor& /*parameter*/,

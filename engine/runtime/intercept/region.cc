@@ -36,6 +36,10 @@ void Region::DeclareMean(const at::Tensor& tensor) {
   ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionMean(info_, tensor); });
 }
 
+void Region::DeclareMoved(const at::Tensor& tensor) {
+  ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionMoved(info_, tensor); });
+}
+
 void Region::DeclareSlice(const at::Tensor& full, at::TensorList parts, const at::Tensor& shard, const Layout& layout) {
   ForEachHandler(innermost_, [&](OperatorHandler& handler) { handler.RegionSlice(info_, full, parts, shard, layout); });
 }

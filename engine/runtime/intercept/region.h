@@ -54,6 +54,9 @@ class Region {
   void DeclareOutput(const at::Tensor& tensor, const Layout& layout, bool summed = false);
   // Declares that `tensor`, an output declared with `summed`, is a mean over the rows of this rank and not their sum.
   void DeclareMean(const at::Tensor& tensor);
+  // Declares that `tensor`, an output, is the first input and nothing else, on other ranks: with one rank the region
+  // does not run, and the input is used in its place.
+  void DeclareMoved(const at::Tensor& tensor);
   // Declares that `shard`, which consists of `parts` in their order, is what this rank owns of `full` under `layout`, a
   // shard without owner. The parts are slices of `full`, as views, along the sharded dim; one part may itself be the
   // shard. On the region's axes `full` is replicated; on other axes the shard has the layout of `full`. The layout

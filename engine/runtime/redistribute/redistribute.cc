@@ -405,6 +405,7 @@ at::Tensor TensorRedistribution::operator()(at::Tensor tensor) const {
     if (recorded && out.unsafeGetTensorImpl() == input) out = out.view_as(out);
   }
   region.DeclareOutput(out, spec_->to);
+  region.DeclareMoved(out);
   if (!recorded) return out;
   const auto node = std::shared_ptr<RedistributionBackward>(
       new RedistributionBackward(spec_, std::move(context), std::move(edges)), autograd::deleteNode);

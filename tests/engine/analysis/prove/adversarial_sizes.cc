@@ -170,6 +170,76 @@ void AddPlaces(Forwards& out) {
        }});
 }
 
+// One of two tensors of one layout, by the size of a shard.
+void AddPicks(Forwards& out) {
+  const Build two = Layers({{"up", 8}, {"other", 8}});
+  const Styles columns = Around({{"block.up", Columns()}, {"block.other", Columns()}});
+  const auto add = [&](const char* name, const Build& build, const Styles& styles, const Body& body) {
+    out.push_back({std::string("picks: ") + name, build, styles, body});
+  };
+  add("of two results", two, columns, [](BlockImpl& m, const Tensor& x) {
+    const Tensor h = m.Call("up", x);
+    const Tensor one = (h * 2).exp();
+    const Tensor other = (h * 3).exp();
+    return (h.size(-1) == 8 ? one : other).sum(-1);
+  });
+  add("of two results that are viewed and copied", two, columns, [](BlockImpl& m, const Tensor& x) {
+    const Tensor h = m.Call("up", x);
+    const Tensor one = (h * 2).exp().flatten(0, 1).contiguous();
+    const Tensor other = (h * 3).exp().flatten(0, 1).contiguous();
+    return (h.size(-1) == 8 ? one : other).clone().view({2, 3, -1}).sum(-1);
+  });
+  add("the same of two results, right", two, columns, [](BlockImpl& m, const Tensor& x) {
+    const Tensor h = m.Call("up", x);
+    const Tensor one = (h * 2).exp();
+    const Tensor other = (h * 3).exp();
+    return (h.size(-1) >= 4 ? one : other).sum(-1);
+  });
+  add("of two layers", two, columns, [](BlockImpl& m, const Tensor& x) {
+    const Tensor one = m.Call("up", x);
+    const Tensor other = m.Call("other", x);
+    return (one.size(-1) == 8 ? one : other).exp().sum(-1);
+  });
+  add("the order of two operands", two, columns, [](BlockImpl& m, const Tensor& x) {
+    const Tensor one = m.Call("up", x).tanh();
+    const Tensor other = m.Call("other", x).tanh();
+    return (one.size(-1) == 8 ? one - other : other - one).exp().sum(-1);
+  });
+  add("two operands, right", two, columns, [](BlockImpl& m, const Tensor& x) {
+    const Tensor one = m.Call("up", x).tanh();
+    const Tensor other = m.Call("other", x).tanh();
+    return (one - other).exp().sum(-1);
+  });
+  Styles terms = Around({{"block.up", Columns()}, {"block.one", Rows(kReplicated)}, {"block.other", Rows(kReplicated)}},
+                        kReplicated, kReplicated, std::nullopt);
+  terms["block.up"] = Columns(Layout::Shard(0), Layout::Shard(-1), kReplicated);
+  const Build behind = Layers({{"up", 8}, {"one", 4, 8, false}, {"other", 4, 8, false}});
+  add("of two results behind a reduction", behind, terms, [](BlockImpl& m, const Tensor& x) {
+    const Tensor h = m.Call("up", x).tanh();
+    const Tensor one = m.Call("one", h);
+    const Tensor other = m.Call("other", h);
+    return (h.size(-1) == 8 ? one : other).exp();
+  });
+  add("results behind a reduction, right", behind, terms, [](BlockImpl& m, const Tensor& x) {
+    const Tensor h = m.Call("up", x).tanh();
+    return m.Call("one", h).exp() - m.Call("other", h);
+  });
+  const Build vectors = [build = Layers({{"up", 8}})](BlockImpl& m) {
+    build(m);
+    m.AddParameter("v", torch::full({1}, 0.7));
+    m.AddParameter("w", torch::full({1}, 0.2));
+  };
+  Styles shared = Around({{"block.up", Columns()}});
+  shared["block"].params["v"] = shared["block"].params["w"] = kShared;
+  add("of two parameters", vectors, shared, [](BlockImpl& m, const Tensor& x) {
+    const Tensor h = m.Call("up", x);
+    return (h * m.parameter[h.size(-1) == 8 ? "v" : "w"]).exp().sum(-1);
+  });
+  add("two parameters, right", vectors, shared, [](BlockImpl& m, const Tensor& x) {
+    return (m.Call("up", x) * m.parameter["v"] + m.parameter["w"]).exp().sum(-1);
+  });
+}
+
 }  // namespace
 
 Forwards SizeForwards() {
@@ -177,6 +247,7 @@ Forwards SizeForwards() {
   AddViews(out);
   AddLoops(out);
   AddPlaces(out);
+  AddPicks(out);
   return out;
 }
 
