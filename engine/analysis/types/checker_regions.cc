@@ -77,6 +77,14 @@ bool KeepsShard(const Layout& from, const Layout& layout, const std::vector<int6
          sizes[static_cast<size_t>(before.dim)] == made[static_cast<size_t>(after.dim)];
 }
 
+// Whether all elements are equal.
+bool IsUniform(const AxisType& type, int64_t dims) {
+  for (int64_t d = 0; d < dims; ++d) {
+    if (!type.uniform_along(d)) return false;
+  }
+  return dims > 0;
+}
+
 // The indices of dim `dim` of `full` that the view `slice` has; nullopt: it is no slice along this dim.
 std::optional<Interval> SliceAlong(int64_t dim, const at::Tensor& full, const at::Tensor& slice) {
   if (slice.dim() != full.dim() || !slice.is_alias_of(full) || slice.strides() != full.strides()) return std::nullopt;
@@ -447,6 +455,17 @@ void OperatorChecker::CheckRegionInput(const RegionInfo& region, const at::Tenso
   // Of a dim of one element no sum has run, so that it is not known whether it is a term.
   if (place.backward && here.is_replicate() && here.local != 0 && layout.kind == LayoutKind::kPartial) {
     return NoteUnproven(std::string(region.name) + " of the gradient of a constant that is as long as a shard");
+  }
+  // A loss that is linear in the output (the score of a critic) gives the last bias the same gradient for every row. If
+  // the ranks take the mean of it, it is the gradient of all rows, which is a mean too (CheckScale). If they add it up,
+  // it is not known whether it is one of the rank's rows, or has nothing to do with them.
+  const bool constant = place.backward && IsDataAxis(axis.axis) && layout.kind == LayoutKind::kPartial &&
+                        here.is_replicate() && IsUniform(here, tensor.dim());
+  if (constant && reduces_mean_.value_or(false)) return;
+  if (constant) {
+    return NoteUnproven(std::string(region.name) +
+                        " of a gradient whose elements are equal on all ranks: it may be that of each rank's rows, or "
+                        "that of a term that has no rows");
   }
   if (IsUnevenNested(all, index, layout, tensor.dim())) {
     return NoteUnproven(std::string(region.name) + ": the shards of " + ToString(axis.axis) +

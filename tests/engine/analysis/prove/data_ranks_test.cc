@@ -160,6 +160,14 @@ std::vector<RowCase> RowCases() {
   const auto sum_of_row_means = [](RowNetImpl& net, const at::Tensor& y, const at::Tensor& t) {
     return Squares(net, y, t).mean(-1).sum();
   };
+  // The score of a critic, whose last bias has the same gradient for every row.
+  const auto outputs_mean = [](RowNetImpl& /*net*/, const at::Tensor& y, const at::Tensor& /*t*/) { return y.mean(); };
+  const auto outputs_sum = [](RowNetImpl& /*net*/, const at::Tensor& y, const at::Tensor& /*t*/) { return y.sum(); };
+  const auto with_bias = [](const decltype(RowCase::loss)& loss) {
+    return [loss](RowNetImpl& net, const at::Tensor& y, const at::Tensor& t) {
+      return loss(net, y, t) + net.down->bias.sum();
+    };
+  };
   using Scale = OperatorChecker::LossScale;
   std::vector<RowCase> out = {
       {"a mean, averaged", true, Judged::kHolds, MeanLoss},
@@ -178,6 +186,14 @@ std::vector<RowCase> RowCases() {
       {"a sum and a weight decay, averaged", true, Judged::kFault, with_decay(SumLoss)},
       {"a mean and a sum, averaged", true, Judged::kUnproven, both},
       {"a maximum, averaged", true, Judged::kUnproven, largest},
+      {"the mean of the outputs, averaged", true, Judged::kHolds, outputs_mean},
+      {"the mean of the outputs, summed", false, Judged::kFault, outputs_mean},
+      {"the sum of the outputs, summed", false, Judged::kUnproven, outputs_sum},
+      {"the sum of the outputs, averaged", true, Judged::kFault, outputs_sum},
+      {"a mean of outputs and the sum of a bias, averaged", true, Judged::kHolds, with_bias(outputs_mean)},
+      {"a sum of outputs and the sum of a bias, summed", false, Judged::kFault, with_bias(outputs_sum)},
+      {"a mean and the sum of a bias, averaged", true, Judged::kHolds, with_bias(MeanLoss)},
+      {"a sum and the sum of a bias, summed", false, Judged::kFault, with_bias(SumLoss)},
       {"cross entropy, averaged", true, Judged::kHolds, entropy(at::Reduction::Mean)},
       {"cross entropy, summed", false, Judged::kFault, entropy(at::Reduction::Mean)},
       {"cross entropy of a sum, averaged", true, Judged::kFault, entropy(at::Reduction::Sum)},
