@@ -12,8 +12,9 @@
 //                                   of their outputs each rank takes its shard
 //
 // The last two need layers that follow each other with nothing between them. That is so for all models that are known
-// but those that add features of images to the hidden states after some layers, which call it deepstack. Modules that
-// are not layers, such as the attention of all layers in a list of its own, have no residual stream in them. Layers
+// but those that add features of images to the hidden states after some layers, which call it deepstack, and those that
+// call layers of cross-attention, which are a list of their own, between the layers (Idefics, BLT). Modules that are
+// not layers, such as the attention of all layers in a list of its own, have no residual stream in them. Layers
 // that summarize the features of images (a perceiver, a Q-Former) take these, which are no shards, beside the hidden
 // states.
 #include "dsl/planning/suggest/sequence.h"
@@ -151,6 +152,17 @@ bool AddsBetweenLayers(const Outline& outline) {
          std::ranges::any_of(outline.stacks, says, &Stack::path);
 }
 
+bool IsCrossList(const std::string& path) {
+  return path.substr(path.rfind('.') + 1).find("cross") != std::string::npos;
+}
+
+// Whether the stack or one beside it is a list of layers of cross-attention.
+bool AttendsBetweenLayers(const Outline& outline, const std::string& path) {
+  return std::ranges::any_of(outline.stacks, [&](const Stack& other) {
+    return ParentOf(other.path) == ParentOf(path) && IsCrossList(other.path);
+  });
+}
+
 }  // namespace
 
 bool HasHead(const Draft& draft) {
@@ -168,7 +180,9 @@ void OfferSequence(const Outline& outline, Draft& draft) {
     read.sequence = false;
     if (IsOtherSense(read.stack->path) || Summarizes(read.stack->path)) continue;
     const std::string why = AddsBetweenLayers(outline) ? "image features are added between the layers"
-                                                       : OfferWithin(read, draft.numbers.hidden.value);
+                            : AttendsBetweenLayers(outline, read.stack->path)
+                                ? "layers of cross-attention may be called between the layers"
+                                : OfferWithin(read, draft.numbers.hidden.value);
     any |= read.sequence;
     if (!why.empty() && draft.no_sequence.empty()) draft.no_sequence = read.stack->path + ": " + why;
   }
