@@ -901,18 +901,54 @@ class Reading {
   std::unordered_map<int64_t, const SizedOperator*> here_of_;
 };
 
-}  // namespace
+using Runs = std::map<StepSizes::Place, StepSizes::Run>;
 
-SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharded, MeshAxis axis) {
+// Appends `inner`, in the order of the calls.
+void Merge(const StepSizes::Run& inner, StepSizes::Run& run) {
+  const auto add = [](const std::vector<SizedOperator>& from, std::vector<SizedOperator>& to) {
+    to.insert(to.end(), from.begin(), from.end());
+    std::ranges::stable_sort(to, {}, &SizedOperator::call);
+  };
+  add(inner.operators, run.operators);
+  add(inner.shapes, run.shapes);
+  run.value = run.value || inner.value;
+  run.number = run.number || inner.number;
+  run.draws += inner.draws;
+  run.chooses = run.chooses || inner.chooses;
+  run.draws_behind = run.draws_behind || inner.draws_behind;
+}
+
+// A module whose calls are observed in one of the steps alone, since the plan has something to do there on the mesh
+// alone (a shard of the tokens on cp, of a layer without a rule), leaves its operators to the module around it in the
+// other step. They are added to that module in `runs` too.
+void JoinPlaces(const Runs& others, Runs& runs) {
+  for (auto at = runs.begin(); at != runs.end();) {
+    const auto& [place, run] = *at;
+    const bool alone = !place.backward && !place.path.empty() && !others.contains(place);
+    if (!alone || run.own_rows || run.rings > 0 || run.operators.empty()) {
+      ++at;
+      continue;
+    }
+    StepSizes::Place around{place.path, false};
+    do {
+      const size_t dot = around.path.rfind('.');
+      around.path = dot == std::string::npos ? "" : around.path.substr(0, dot);
+    } while (!around.path.empty() && !others.contains(around));
+    Merge(run, runs[around]);
+    at = runs.erase(at);
+  }
+}
+
+SizeDifferences Compare(const StepSizes& sharded, const Runs& here, const Runs& full, MeshAxis axis) {
   SizeDifferences out;
   static const StepSizes::Run none;
-  const auto of = [](const StepSizes& step, const StepSizes::Place& place) -> const StepSizes::Run& {
-    const auto found = step.runs().find(place);
-    return found == step.runs().end() ? none : found->second;
+  const auto of = [](const Runs& runs, const StepSizes::Place& place) -> const StepSizes::Run& {
+    const auto found = runs.find(place);
+    return found == runs.end() ? none : found->second;
   };
   std::vector<StepSizes::Place> places;
-  for (const StepSizes* step : {&sharded, &unsharded}) {
-    for (const auto& [place, run] : step->runs()) places.push_back(place);
+  for (const Runs* runs : {&here, &full}) {
+    for (const auto& [place, run] : *runs) places.push_back(place);
   }
   // The forward first: a backward computes with its sizes and numbers.
   std::ranges::sort(places, [](const StepSizes::Place& a, const StepSizes::Place& b) {
@@ -923,8 +959,8 @@ SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharde
   std::vector<std::pair<std::string, size_t>> forwards;  // with the end of their pairs in `in_order`
   for (const StepSizes::Place& place : places) {
     if (place.backward && !out.faults.empty()) break;
-    Pairing(place, of(sharded, place), of(unsharded, place), axis, AroundRing(sharded, place.path),
-            sharded.shard_lengths(), out)
+    Pairing(place, of(here, place), of(full, place), axis, AroundRing(sharded, place.path), sharded.shard_lengths(),
+            out)
         .Run(in_order);
     if (!place.backward) forwards.emplace_back(place.path, in_order.size());
   }
@@ -941,6 +977,24 @@ SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharde
     out.others.push_back("the operands in " + ModuleName(path) + ": " + differs + " at " + ToString(axis) + "=1");
   }
   return out;
+}
+
+}  // namespace
+
+SizeDifferences CompareSizes(const StepSizes& sharded, const StepSizes& unsharded, MeshAxis axis) {
+  const auto all_in = [](const Runs& runs, const Runs& others) {
+    return std::ranges::all_of(runs, [&](const auto& one) {
+      return one.first.backward || one.second.operators.empty() || others.contains(one.first);
+    });
+  };
+  const Runs& here = sharded.runs();
+  const Runs& full = unsharded.runs();
+  if (all_in(here, full) && all_in(full, here)) return Compare(sharded, here, full, axis);
+  Runs joined_here = here;
+  Runs joined_full = full;
+  JoinPlaces(full, joined_here);
+  JoinPlaces(here, joined_full);
+  return Compare(sharded, joined_here, joined_full, axis);
 }
 
 }  // namespace moonshard
