@@ -981,9 +981,7 @@ void OperatorChecker::SettleDim(const Call& call, size_t axis, size_t i, AxisTyp
   }
   if (found < 0) return;
   const auto d = static_cast<size_t>(found);
-  const bool fits =
-      local[d] == type.lead * type.map->length(axes_[axis].rank) && full[d] == type.lead * type.map->size();
-  if (!fits) return;
+  if (local[d] != type.map->length(axes_[axis].rank) || full[d] != type.map->size()) return;
   type.dim = found;
   type.floating = false;
 }
