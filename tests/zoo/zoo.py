@@ -153,12 +153,12 @@ OWN: dict[str, dict[str, Any]] = {
     "chameleon": {"vocabulary_map": {"<image>": 5, "IMGIMGA": 6}},
     "chameleon_vqgan": CODEBOOK | {"num_embeddings": 16, "resolution": 32},
     "cosmos3_edge_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}},
-    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
+    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2},
     "diffusion_gemma": {"vision_config": TEXT | {
         "model_type": "gemma4_vision", "hidden_size": 32, "num_key_value_heads": 4, "head_dim": 8, "patch_size": 4}},
     "diffusion_gemma_text": {
         "per_layer_config": None, "head_dim": 16, "num_key_value_heads": 2, "num_experts": 4, "moe_intermediate_size": 32,
-        "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
+        "top_k_experts": 2, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]},
     "emu3": {"vocabulary_map": {"<image>": 5, "<|extra_200|>": 6, "<|visual token 000000|>": 7}},
     "emu3_vqgan": CODEBOOK | {"latent_channels": 4, "codebook_size": 16},
     "encoder-decoder": {"encoder": TEXT | {"model_type": "bert"},
@@ -172,9 +172,15 @@ OWN: dict[str, dict[str, Any]] = {
         "embed_dim": [16, 32], "num_heads": [2, 4], "num_groups": [2, 4], "depths": [1, 1], "patch_size": [7, 3],
         "patch_stride": [4, 2], "patch_padding": [3, 1], "patch_prenorm": [False, True]},
     "glm5_next_text": {"index_kpool": 2, "index_topk": 8, "head_dim": 0, "qk_rope_head_dim": 0, "qk_head_dim": 16},
+    **{name: {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2]}}
+       for name in ("glm4v_text", "glm_ocr_text", "paddleocr_vl_text", "qwen2_5_omni_text", "qwen2_5_vl_text",
+                    "qwen2_vl_text")},
+    "glm4v_moe_text": {"rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}},
     "granite4_vision": {"text_config": TEXT | {"model_type": "granite", "num_key_value_heads": 2},
                         "deepstack_layer_map": [[0, 0]], "spatial_target_layers": [0], "downsample_rate": "1/2"},
-    "hunyuan_vl_text": {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "hunyuan_vl_text": {"head_dim": 16, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2, 2]}},
     "lfm2": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
     "kyutai_speech_to_text": {"pad_token_id": 3, "audio_pad_token_id": 4, "audio_bos_token_id": 5},
     "moonshine_streaming": {"num_key_value_heads": 4},
@@ -184,13 +190,19 @@ OWN: dict[str, dict[str, Any]] = {
         "decoder": TEXT | {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}},
     "janus_vqgan": CODEBOOK | {"embed_dim": 8, "num_embeddings": 16},
     "mimi": {"upsample_groups": 64},
-    "mistral4": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "mistral4": {"head_dim": 8, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": 0.1,
+        "original_max_position_embeddings": 8}},
     "perception_lm": {"vision_config": {"model_type": "timm_wrapper", "architecture": "vit_pe_core_tiny_patch16_384",
                                         "model_args": {"embed_dim": 192}}},
     "radio": {"video_temporal_patch_size": 2, "num_hidden_layers": 2},
+    "step3p5": {"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"],
+                "mlp_layer_types": ["dense", "sparse"], "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "vibevoice_acoustic_tokenizer_encoder": {"depths": [1, 1, 1], "downsampling_ratios": [2, 2], "num_filters": 16},
     "vision-encoder-decoder": {
-        "encoder": TEXT | {"model_type": "vit", "image_size": 32, "patch_size": 8},
+        "encoder": TEXT | {"model_type": "vit", "image_size": 64, "patch_size": 8},
         "decoder": TEXT | {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}},
 }  # fmt: skip
 

@@ -133,6 +133,7 @@ OWN: dict[str, dict[str, Any]] = {
 # Inputs besides the usual ones.
 INPUTS: dict[str | tuple[str, str], list[str]] = {
     "git": ["input_ids", "pixel_values", "labels"],
+    "blip": ["pixel_values", "input_ids", "labels"],
     # Their encoders index the mask, also if there is none.
     **{name: ["input_ids", "attention_mask", "decoder_input_ids", "labels"] for name in ("longt5", "switch_transformers")},
     **{name: ["input_features", "attention_mask"] for name in ("parakeet_ctc", "lasr_ctc")},
