@@ -23,6 +23,9 @@ bool SaysEmbedding(const std::string& path) {
   return Says(path, {"embed", "wte", "tok", "word", "shared", "vocab"}) && !Says(path, {"out", "pos", "unembed"});
 }
 
+// BLT's `patch_embedding_projection`: a linear layer that may have as many rows as a small vocabulary.
+bool ProjectsEmbeddings(const std::string& path) { return Says(path, {"embed"}) && Says(path, {"proj"}); }
+
 bool SaysHead(const std::string& path) {
   // BERT's is `cls.predictions.decoder`, which makes logits of the vocabulary; XLM's `pred_layer.proj`.
   return Says(path, {"head", "out", "unembed", "score", "classifier", "lm_loss"}) || path == "decoder" ||
@@ -86,7 +89,7 @@ class Reader {
       return true;
     }
     const std::optional<std::vector<int64_t>> weight = WeightOf(item);
-    if (!weight || Says(item.name, {"pos", "wpe", "type"})) return false;
+    if (!weight || Says(item.name, {"pos", "wpe", "type"}) || ProjectsEmbeddings(item.name)) return false;
     const int64_t rows = weight->front();
     // A vocabulary may be padded.
     const bool full_vocabulary = vocabulary_ > 0 && rows >= vocabulary_ && rows < vocabulary_ + 1024;

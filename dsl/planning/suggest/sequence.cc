@@ -12,8 +12,9 @@
 //                                   of their outputs each rank takes its shard
 //
 // The last two need layers that follow each other with nothing between them. That is so for all models that are known
-// but those that add features of images to the hidden states after some layers, which call it deepstack. Modules that
-// are not layers, such as the attention of all layers in a list of its own, have no residual stream in them. Layers
+// but those that add features of images to the hidden states after some layers, which call it deepstack, and those that
+// call layers of cross-attention, which are a list of their own, between the layers (Idefics, BLT). Modules that are
+// not layers, such as the attention of all layers in a list of its own, have no residual stream in them. Layers
 // that summarize the features of images (a perceiver, a Q-Former) take these, which are no shards, beside the hidden
 // states.
 #include "dsl/planning/suggest/sequence.h"
@@ -151,6 +152,37 @@ bool AddsBetweenLayers(const Outline& outline) {
          std::ranges::any_of(outline.stacks, says, &Stack::path);
 }
 
+bool IsCrossList(const std::string& path) {
+  return path.substr(path.rfind('.') + 1).find("cross") != std::string::npos;
+}
+
+// Whether the stack or one beside it is a list of layers of cross-attention.
+bool AttendsBetweenLayers(const Outline& outline, const std::string& path) {
+  return std::ranges::any_of(outline.stacks, [&](const Stack& other) {
+    return ParentOf(other.path) == ParentOf(path) && IsCrossList(other.path);
+  });
+}
+
+// Whether the stack is of a tower of images that has another name: within a module around it is a convolution of three
+// colours, and no embedding of tokens. The hidden states of such layers may be [batch, height, width, features], which
+// some split into windows before their attention (SAM).
+bool IsOfPixels(const Outline& outline, const Draft& draft, const std::string& path) {
+  for (std::string around(ParentOf(path)); !around.empty(); around = std::string(ParentOf(around))) {
+    const bool embeds = std::ranges::any_of(draft.ends.first, [&](const Block& block) {
+      const Decision& first = block.decisions.front();
+      return (first.part == Part::kEmbedding || first.part == Part::kTable) && IsUnder(first.names.front(), around);
+    });
+    if (embeds) return false;
+    const auto takes_colours = [](const Parameter& p) { return p.shape.size() >= 4 && p.shape[1] == 3; };
+    if (std::ranges::any_of(outline.outside, [&](const Item& item) {
+          return IsUnder(item.name, around) && !IsOtherSense(item.name) &&
+                 std::ranges::any_of(*item.parameters, takes_colours);
+        }))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool HasHead(const Draft& draft) {
@@ -166,11 +198,14 @@ void OfferSequence(const Outline& outline, Draft& draft) {
   bool any = false;
   for (ReadStack& read : draft.stacks) {
     read.sequence = false;
-    if (IsOtherSense(read.stack->path) || Summarizes(read.stack->path)) continue;
+    const std::string& path = read.stack->path;
+    if (IsOtherSense(path) || Summarizes(path) || IsOfPixels(outline, draft, path)) continue;
     const std::string why = AddsBetweenLayers(outline) ? "image features are added between the layers"
-                                                       : OfferWithin(read, draft.numbers.hidden.value);
+                            : AttendsBetweenLayers(outline, path)
+                                ? "layers of cross-attention may be called between the layers"
+                                : OfferWithin(read, draft.numbers.hidden.value);
     any |= read.sequence;
-    if (!why.empty() && draft.no_sequence.empty()) draft.no_sequence = read.stack->path + ": " + why;
+    if (!why.empty() && draft.no_sequence.empty()) draft.no_sequence = path + ": " + why;
   }
   if (!any && draft.no_sequence.empty())
     draft.no_sequence = "no list of layers is known to be that of a decoder of tokens";
