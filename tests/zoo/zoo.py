@@ -173,7 +173,8 @@ OWN: dict[str, dict[str, Any]] = {
         "patch_stride": [4, 2], "patch_padding": [3, 1], "patch_prenorm": [False, True]},
     "glm5_next_text": {"index_kpool": 2, "index_topk": 8, "head_dim": 0, "qk_rope_head_dim": 0, "qk_head_dim": 16},
     **{name: {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [3, 3, 2]}}
-       for name in ("glm4v_text", "glm_ocr_text", "qwen2_5_omni_text", "qwen2_vl_text", "qwen2_5_vl_text", "paddleocr_vl_text")},
+       for name in ("glm4v_text", "glm_ocr_text", "paddleocr_vl_text", "qwen2_5_omni_text", "qwen2_5_vl_text",
+                    "qwen2_vl_text")},
     "glm4v_moe_text": {"rope_parameters": {
         "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}},
     "granite4_vision": {"text_config": TEXT | {"model_type": "granite", "num_key_value_heads": 2},
@@ -190,7 +191,8 @@ OWN: dict[str, dict[str, Any]] = {
     "janus_vqgan": CODEBOOK | {"embed_dim": 8, "num_embeddings": 16},
     "mimi": {"upsample_groups": 64},
     "mistral4": {"head_dim": 8, "rope_parameters": {
-        "rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 8}},
+        "rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": 0.1,
+        "original_max_position_embeddings": 8}},
     "perception_lm": {"vision_config": {"model_type": "timm_wrapper", "architecture": "vit_pe_core_tiny_patch16_384",
                                         "model_args": {"embed_dim": 192}}},
     "radio": {"video_temporal_patch_size": 2, "num_hidden_layers": 2},

@@ -163,6 +163,26 @@ bool AttendsBetweenLayers(const Outline& outline, const std::string& path) {
   });
 }
 
+// Whether the stack is of a tower of images that has another name: within a module around it is a convolution of three
+// colours, and no embedding of tokens. The hidden states of such layers may be [batch, height, width, features], which
+// some split into windows before their attention (SAM).
+bool IsOfPixels(const Outline& outline, const Draft& draft, const std::string& path) {
+  for (std::string around(ParentOf(path)); !around.empty(); around = std::string(ParentOf(around))) {
+    const bool embeds = std::ranges::any_of(draft.ends.first, [&](const Block& block) {
+      const Decision& first = block.decisions.front();
+      return (first.part == Part::kEmbedding || first.part == Part::kTable) && IsUnder(first.names.front(), around);
+    });
+    if (embeds) return false;
+    const auto takes_colours = [](const Parameter& p) { return p.shape.size() >= 4 && p.shape[1] == 3; };
+    if (std::ranges::any_of(outline.outside, [&](const Item& item) {
+          return IsUnder(item.name, around) && !IsOtherSense(item.name) &&
+                 std::ranges::any_of(*item.parameters, takes_colours);
+        }))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool HasHead(const Draft& draft) {
@@ -178,13 +198,14 @@ void OfferSequence(const Outline& outline, Draft& draft) {
   bool any = false;
   for (ReadStack& read : draft.stacks) {
     read.sequence = false;
-    if (IsOtherSense(read.stack->path) || Summarizes(read.stack->path)) continue;
+    const std::string& path = read.stack->path;
+    if (IsOtherSense(path) || Summarizes(path) || IsOfPixels(outline, draft, path)) continue;
     const std::string why = AddsBetweenLayers(outline) ? "image features are added between the layers"
-                            : AttendsBetweenLayers(outline, read.stack->path)
+                            : AttendsBetweenLayers(outline, path)
                                 ? "layers of cross-attention may be called between the layers"
                                 : OfferWithin(read, draft.numbers.hidden.value);
     any |= read.sequence;
-    if (!why.empty() && draft.no_sequence.empty()) draft.no_sequence = read.stack->path + ": " + why;
+    if (!why.empty() && draft.no_sequence.empty()) draft.no_sequence = path + ": " + why;
   }
   if (!any && draft.no_sequence.empty())
     draft.no_sequence = "no list of layers is known to be that of a decoder of tokens";
