@@ -465,7 +465,16 @@ class Writer {
       body_ += indent_ + line + "\n";
       return;
     }
-    body_ += indent_ + line.substr(0, comma + 2) + "\n" + indent_ + "   " + line.substr(comma + 3) + "\n";
+    body_ += indent_ + line.substr(0, comma + 2) + "\n";
+    const std::string further = indent_ + "   ";
+    std::string rest = line.substr(comma + 3);
+    while (rest.size() + further.size() > kLineWidth) {
+      const size_t cut = rest.rfind("\", \"", kLineWidth - further.size() - 2);  // in a list of texts
+      if (cut == std::string::npos) break;
+      body_ += further + rest.substr(0, cut + 2) + "\n";
+      rest = rest.substr(cut + 3);
+    }
+    body_ += further + rest + "\n";
   }
 
   const Draft& draft_;

@@ -100,7 +100,8 @@ return plan {
   at("model.patcher.lm_head", colwise { output = logits }),
   -- On a mesh with dp: the parameters of a layer are gathered while it is used.
   fsdp { wrap = { "model.global_transformer.layers.*",
-     "model.local_decoder.layers.*", "model.local_encoder.layers.*", "model.patcher.layers.*", "model.local_decoder.cross_attn_layers.*", "model.local_encoder.cross_attn_layers.*" } },
+     "model.local_decoder.layers.*", "model.local_encoder.layers.*", "model.patcher.layers.*",
+     "model.local_decoder.cross_attn_layers.*", "model.local_encoder.cross_attn_layers.*" } },
   -- replicated: 1 module without a rule; the first is model.global_transformer.token_embedding_projection
   default(replicated()),
 }
