@@ -337,14 +337,13 @@ std::vector<Pair> Aligned(const Places& a, const Places& b) {
 class Pairing {
  public:
   Pairing(const StepSizes::Place& place, const StepSizes::Run& here, const StepSizes::Run& full, MeshAxis axis,
-          bool with_ring, const std::set<std::pair<int64_t, int64_t>>& lengths, SizeDifferences& out)
+          bool with_ring, SizeDifferences& out)
       : place_(place),
         here_(here),
         full_(full),
         axis_(axis),
         at_(std::string(" at ") + ToString(axis) + "=1"),
         with_ring_(with_ring),
-        lengths_(lengths),
         out_(out) {}
 
   // Three attempts, each only where the one before did not explain all operators: pair by order; fold loops and pair
@@ -494,15 +493,11 @@ class Pairing {
   enum class Follows { kValues, kPerhaps, kSizes };
   // What the size of a result that follows values follows, if an operator that is given sizes makes it of what all
   // ranks have: a slice or a part of a split that is all there is follows the number of values, if it is so on both
-  // sides. The parts of split_with_sizes are mostly the rows of each expert, whose numbers a program may read from
-  // memory, and which all differ on a mesh without peers. Where one part, and the rest, differs, and this part is as
-  // long as a shard, and at tp=1 as the full dim of that shard, it may follow the shard. `lengths`: of the shards of
-  // the step, each with the full dim.
-  static Follows SizeFollows(const SizedOperator& here, const SizedOperator& full, size_t i,
-                             const std::set<std::pair<int64_t, int64_t>>& lengths) {
+  // sides. The parts of split_with_sizes are the rows of each expert, whose numbers a program may read from memory, and
+  // which differ on a mesh without peers.
+  static Follows SizeFollows(const SizedOperator& here, const SizedOperator& full, size_t i) {
     constexpr std::array kSlices = {"aten::slice", "aten::narrow", "aten::split"};
-    const bool parts = here.name == "aten::split_with_sizes";
-    const bool slices = parts || std::ranges::find(kSlices, here.name) != kSlices.end();
+    const bool slices = std::ranges::find(kSlices, here.name) != kSlices.end();
     const bool all = std::ranges::all_of(here.types[i], &AxisType::is_replicate);
     if (!slices || !all || here.after_number || full.after_number || here.from.size() != here.sizes[i].size() ||
         full.from.size() != full.sizes[i].size() || here.from.size() != full.from.size())
@@ -510,15 +505,6 @@ class Pairing {
     Follows out = Follows::kValues;
     for (size_t d = 0; d < here.from.size(); ++d) {
       if (here.sizes[i][d] == full.sizes[i][d]) continue;
-      if (parts) {
-        int64_t differ = 0;
-        for (size_t k = 0; k < std::min(here.sizes.size(), full.sizes.size()); ++k) {
-          differ += here.sizes[k] != full.sizes[k] ? 1 : 0;
-        }
-        const bool as_shard = lengths.contains({here.sizes[i][d], full.sizes[i][d]});
-        if (here.from[d] == full.from[d] && differ <= 2 && as_shard) out = Follows::kPerhaps;
-        continue;
-      }
       const bool whole = here.sizes[i][d] == here.from[d];
       const bool whole_full = full.sizes[i][d] == full.from[d];
       if (!whole && !whole_full) return Follows::kSizes;
@@ -617,7 +603,7 @@ class Pairing {
       // The gradient of a sum over a dim that another rank owns, expanded to no elements.
       if (place_.backward && IsEmpty(here.sizes[i]) && std::ranges::any_of(here.types[i], &AxisType::is_partial))
         continue;
-      const Follows follows = place_.backward ? Follows::kValues : SizeFollows(here, full, i, lengths_);
+      const Follows follows = place_.backward ? Follows::kValues : SizeFollows(here, full, i);
       if (AnyOf(here.types[i], &AxisType::by_value) && follows == Follows::kValues) {
         if (!DiffersBesideChosen(here, full, i)) {
           ++out_.by_value;
@@ -748,7 +734,6 @@ class Pairing {
   MeshAxis axis_;
   std::string at_;  // " at tp=1"
   bool with_ring_;  // the module or one inside it attends on a ring on the mesh
-  const std::set<std::pair<int64_t, int64_t>>& lengths_;
   SizeDifferences& out_;
   bool loops_ = false;  // loops that run another number of times are paired by their first run
 };
@@ -789,13 +774,7 @@ std::function<void(const CheckedOperator&)> StepSizes::Recorder(std::vector<size
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       sized.sizes.push_back(op.outputs[i].sizes().vec());
       TensorType& along = sized.types.emplace_back();
-      for (size_t index : indices) {
-        const AxisType& type = op.types[i][index];
-        along.push_back(type);
-        if (!type.is_shard() || type.map == nullptr || type.by_value || op.backward) continue;
-        const int64_t length = sized.sizes[i][static_cast<size_t>(type.dim)];
-        if (length != type.map->size()) shard_lengths_.emplace(length, type.map->size());
-      }
+      for (size_t index : indices) along.push_back(op.types[i][index]);
     }
     sized.numbers = ComparedNumbers(sized.name, op.numbers());
     sized.from.assign(op.from.begin(), op.from.end());
@@ -959,9 +938,7 @@ SizeDifferences Compare(const StepSizes& sharded, const Runs& here, const Runs& 
   std::vector<std::pair<std::string, size_t>> forwards;  // with the end of their pairs in `in_order`
   for (const StepSizes::Place& place : places) {
     if (place.backward && !out.faults.empty()) break;
-    Pairing(place, of(here, place), of(full, place), axis, AroundRing(sharded, place.path), sharded.shard_lengths(),
-            out)
-        .Run(in_order);
+    Pairing(place, of(here, place), of(full, place), axis, AroundRing(sharded, place.path), out).Run(in_order);
     if (!place.backward) forwards.emplace_back(place.path, in_order.size());
   }
   const Reading reading(in_order);

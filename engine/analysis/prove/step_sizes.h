@@ -38,10 +38,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "engine/analysis/types/operator_checker.h"
@@ -101,15 +99,12 @@ class StepSizes {
   };
   const std::map<Place, Run>& runs() const { return runs_; }
   bool empty() const { return runs_.empty(); }
-  // Of a step on the mesh: the lengths that this rank has of sharded dims, each with the size of the full dim.
-  const std::set<std::pair<int64_t, int64_t>>& shard_lengths() const { return shard_lengths_; }
 
  private:
   static void NoteMade(const CheckedOperator& op, Run& run);
   Source SourceBehindViews(const Source& source) const;
 
   std::map<Place, Run> runs_;
-  std::set<std::pair<int64_t, int64_t>> shard_lengths_;
   std::unordered_map<int64_t, Source> views_;  // by the call of a view or copy: what it is made of
 };
 

@@ -108,6 +108,7 @@ Proof ProofOf(const Forward& forward, int64_t rank) {
 
 // Wrong forwards that hold, and right ones with a fault; and why.
 const std::map<std::string, std::string> kKnownHoles = {
+    {"values that a mask chose: parts of given sizes", "the sizes may be those of the rows of each expert"},
     {"owners: softmax in rows of both joined, right", "that each row is on one rank is not followed"},
     {"owners: a shared parameter added and summed, right", "a gradient on the owner is not told from one of all ranks"},
     {"owners: attention of one head, right", "a product over an owned dim is terms also on the owner"},
