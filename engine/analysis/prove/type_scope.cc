@@ -184,7 +184,8 @@ struct TypeScope::State {
       const auto draws_own = [this] {
         return std::ranges::any_of(models, [](const auto& model) { return *model->applied.draws_own_numbers(); });
       };
-      checker.FollowStream(draws_own, mesh_of.shares_generator());
+      // Ranks that are threads draw from one generator while others are in a call.
+      checker.FollowStream(draws_own, mesh_of.shares_generator() && mesh_of.mesh().recording());
     }
     for (const auto& [group, axis] : options.groups) checker.SetGroup(group, axis);
     std::vector<std::function<void(const CheckedOperator&)>> observers;

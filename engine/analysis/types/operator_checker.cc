@@ -965,27 +965,6 @@ void OperatorChecker::SetLocal(const Entry& entry, const Call& call, size_t axis
   type.local = local & type.uniform;
 }
 
-// A view cannot tell which of two dims a shard of one element is in; the result that the view has with one rank can,
-// where it differs in one dim alone, as the shard of that dim does.
-void OperatorChecker::SettleDim(const Call& call, size_t axis, size_t i, AxisType& type) const {
-  if (!type.floating || !type.is_shard() || type.map == nullptr || static_cast<int>(axis) != made_axis_) return;
-  if (call.alone == nullptr || i >= call.alone->size()) return;
-  const at::IntArrayRef local = call.products[i].sizes;
-  const std::vector<int64_t>& full = (*call.alone)[i];
-  if (local.size() != full.size()) return;
-  int found = -1;
-  for (size_t d = 0; d < full.size(); ++d) {
-    if (local[d] == full[d]) continue;
-    if (found >= 0) return;
-    found = static_cast<int>(d);
-  }
-  if (found < 0) return;
-  const auto d = static_cast<size_t>(found);
-  if (local[d] != type.map->length(axes_[axis].rank) || full[d] != type.map->size()) return;
-  type.dim = found;
-  type.floating = false;
-}
-
 void OperatorChecker::NoteShard(const AxisType& type, size_t axis) {
   if (!type.is_shard() || type.map == nullptr || type.map->ranks() != axes_[axis].ranks) return;
   has_owners_ = has_owners_ || (axes_[axis].axis == MeshAxis::kTp && type.map->owned());
@@ -1274,7 +1253,6 @@ void OperatorChecker::JudgeAxis(const Entry& entry, Call& call, size_t axis) {
     type.by_value = by_value;
     if (!entry.keeps_copies) type.copies = 0;
     SetLocal(entry, call, axis, i, type);
-    SettleDim(call, axis, i, type);
     // Of other sizes than the shard, it is as long only if it is longer with one rank.
     const bool shorter = type.like != nullptr && type.local_along(type.like->dim);
     if (!entry.unwritten || (!shorter && !IsDataAxis(axes_[axis].axis))) type.like = nullptr;

@@ -315,8 +315,6 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // Sets the dims of result `i` that are as long as a shard.
   bool IsRepeatedLocally(const Entry& entry, const Call& call, size_t axis, size_t i, const AxisType& type) const;
   void SetLocal(const Entry& entry, const Call& call, size_t axis, size_t i, AxisType& type) const;
-  // Sets the dim of result `i`, a shard whose dim a view has made ambiguous, if the result with one rank tells it.
-  void SettleDim(const Call& call, size_t axis, size_t i, AxisType& type) const;
   // Whether the host may have filled the memory of an operator's results, and no operator has written into it.
   static bool KeepsHostMemory(const Entry& entry, const Call& call);
   // Of a slice along a sharded dim, the begin in the full dim of what all ranks take; nullopt: it is not known.
