@@ -55,8 +55,9 @@ struct Resolution {
   JsonValue exported = {};
 };
 
-// Runs the passes in order and returns their results. Stops after match, adapters or compile if that pass fails. A lint
-// pass that reports an error does not stop the passes after it. `plan` and `tree` must not be null.
+// Runs the passes in order and returns their results. Stops after match, adapters or compile if that pass fails; where
+// match fails only because rules, alternatives or sections match nothing, compile checks the styles of the other
+// rules. A lint pass that reports an error does not stop the passes after it. `plan` and `tree` must not be null.
 // `config`: the model's config.json; the lints compare the plan's numbers of heads with it. Null: the config is not
 // available.
 Resolution RunPasses(std::shared_ptr<const Plan> plan, std::shared_ptr<const ModuleTree> tree, const MeshShape& mesh,
