@@ -36,6 +36,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include <ATen/ATen.h>
 
@@ -243,13 +244,13 @@ class Comparing {
         for (const TracedOperator* op : row.here) CountLeftOut(*op);
         continue;
       }
+      if (row.full.size() != row.here.size() || row.full.front().first->backward) {
+        CompareLoosely(row);
+        continue;
+      }
       size_t next = 0;
       for (const TracedOperator* op : row.here) {
-        const std::vector<int64_t> results = group_.ExchangeNumbers(static_cast<int64_t>(op->outputs.size()), label_);
-        if (std::ranges::count(results, results.front()) != static_cast<int64_t>(results.size())) continue;
-        std::vector<Candidate> made;
-        for (size_t i = 0; i < op->outputs.size(); ++i) made.push_back(Gather(*op, i));
-        Find(*op, row, next, made);
+        if (const std::optional<std::vector<Candidate>> made = Made(*op)) Find(*op, row, next, *made);
       }
     }
     return std::move(out_);
@@ -265,6 +266,15 @@ class Comparing {
     std::vector<at::Tensor> shards;
     std::vector<AxisType> types;
   };
+
+  // Nothing where the ranks have other numbers of results.
+  std::optional<std::vector<Candidate>> Made(const TracedOperator& op) {
+    const std::vector<int64_t> results = group_.ExchangeNumbers(static_cast<int64_t>(op.outputs.size()), label_);
+    if (std::ranges::count(results, results.front()) != static_cast<int64_t>(results.size())) return std::nullopt;
+    std::vector<Candidate> made;
+    for (size_t i = 0; i < op.outputs.size(); ++i) made.push_back(Gather(op, i));
+    return made;
+  }
 
   // A mesh of one rank has no axis, and every result is full.
   AxisType TypeOf(const TracedOperator& op, size_t i) const {
@@ -475,23 +485,70 @@ class Comparing {
     return full.defined() && full.sizes() == want.sizes();
   }
 
-  // The next operator of the row whose results are as large. Operators of one name in one module come in the same
-  // order in both steps, but either step may have more of them (a sum that a shard of one element does not need, a
-  // gradient of repeated heads), so a cursor moves forward and skips what does not fit; it never goes back, hence O(n)
+  // Whether the results are as large on every rank.
+  bool FitAll(const TracedOperator& op, const std::vector<Candidate>& made, const TracedOperator& other) {
+    bool fits = other.outputs.size() == op.outputs.size();
+    for (size_t i = 0; fits && i < made.size(); ++i) fits = Fits(made[i], other.outputs[i]);
+    return Everywhere(fits);
+  }
+
+  // The next operator of the row whose results are as large. In a forward, operators of one name in one module come in
+  // the same order in both steps, so a cursor moves forward and skips what does not fit; it never goes back, hence O(n)
   // for a row. All ranks move the cursor alike, since fitting is agreed on (Everywhere).
   void Find(const TracedOperator& op, const Row& row, size_t& next, const std::vector<Candidate>& made) {
     size_t at = next;
-    for (; at < row.full.size(); ++at) {
-      const TracedOperator& other = *row.full[at].first;
-      bool fits = other.outputs.size() == op.outputs.size();
-      for (size_t i = 0; fits && i < made.size(); ++i) fits = Fits(made[i], other.outputs[i]);
-      if (Everywhere(fits)) break;
-    }
+    while (at < row.full.size() && !FitAll(op, made, *row.full[at].first)) ++at;
     if (at == row.full.size()) return CountLeftOut(op);
     next = at + 1;
+    CompareAll(op, made, row.full[at]);
+  }
+
+  // Either step may have more operators of a row than the other (a sum that a shard of one element does not need, a
+  // gradient of repeated heads, a branch that a plan adds to), and a backward reaches them in an order that the
+  // redistributions change. An operator is then the counterpart of the first that is as large and equal. Of those
+  // without a counterpart as many may be the ones that this step has more; if there are others, they differ.
+  void CompareLoosely(const Row& row) {
+    std::vector<bool> taken(row.full.size(), false);
+    std::vector<std::pair<const TracedOperator*, std::vector<Candidate>>> left;
+    for (const TracedOperator* op : row.here) {
+      std::optional<std::vector<Candidate>> made = Made(*op);
+      if (!made) continue;
+      size_t at = 0;
+      while (at < taken.size() &&
+             (taken[at] || !FitAll(*op, *made, *row.full[at].first) || !AreEqual(*op, *made, *row.full[at].first)))
+        ++at;
+      if (at == taken.size()) {
+        left.emplace_back(op, *std::move(made));
+        continue;
+      }
+      taken[at] = true;
+      CompareAll(*op, *made, row.full[at]);
+    }
+    const bool more = row.here.size() >= row.full.size() + left.size();
+    for (const auto& [op, made] : left) {
+      size_t at = more ? taken.size() : 0;
+      while (at < taken.size() && (taken[at] || !FitAll(*op, made, *row.full[at].first))) ++at;
+      if (at == taken.size()) {
+        CountLeftOut(*op);
+        continue;
+      }
+      taken[at] = true;
+      CompareAll(*op, made, row.full[at]);
+    }
+  }
+
+  bool AreEqual(const TracedOperator& op, const std::vector<Candidate>& made, const TracedOperator& other) {
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (DifferenceOf(op, made[i], other.outputs[i]).value_or(0) > tolerance_) return false;
+    }
+    return true;
+  }
+
+  void CompareAll(const TracedOperator& op, const std::vector<Candidate>& made,
+                  const std::pair<const TracedOperator*, size_t>& other) {
     for (size_t i = 0; i < made.size(); ++i) {
       out_.left_out_routed += TypeOf(op, i).is(TypeKind::kRouted) ? 1 : 0;
-      Compare(op, made[i], row.full[at].first->outputs[i], row.full[at].second);
+      Compare(op, made[i], other.first->outputs[i], other.second);
     }
   }
 
@@ -502,14 +559,11 @@ class Comparing {
     return std::ranges::count(all, 1) == static_cast<int64_t>(all.size());
   }
 
-  // The largest difference of all ranks counts, exchanged as an integer in units of 1e-12. `first_place_` is a place
-  // in the unsharded step: rows are compared one after the other, and the first operator beyond the tolerance is the
-  // one that ran first and not the one that was compared first.
-  void Compare(const TracedOperator& op, const Candidate& one, const at::Tensor& want, size_t place) {
-    if (!one.comparable || (one.uniform && !Everywhere(one.shards.front().sizes() == want.sizes()))) {
-      ++out_.left_out;
-      return;
-    }
+  // The largest difference of all ranks, exchanged as an integer in units of 1e-12; nothing where results of this type
+  // are not compared.
+  std::optional<double> DifferenceOf(const TracedOperator& op, const Candidate& one, const at::Tensor& want) {
+    if (!one.comparable || (one.uniform && !Everywhere(one.shards.front().sizes() == want.sizes())))
+      return std::nullopt;
     double difference = 0;
     if (!one.by_index) {
       difference = Difference(Full(one, want, false), want);
@@ -521,7 +575,18 @@ class Comparing {
       difference = std::min(difference, Difference(Full(one, want, true), want));
     const auto scaled = static_cast<int64_t>(std::min(difference, 1e6) * 1e12);
     const std::vector<int64_t> ranks = group_.ExchangeNumbers(scaled, label_);
-    difference = static_cast<double>(*std::ranges::max_element(ranks)) * 1e-12;
+    return static_cast<double>(*std::ranges::max_element(ranks)) * 1e-12;
+  }
+
+  // `first_place_` is a place in the unsharded step: rows are compared one after the other, and the first operator
+  // beyond the tolerance is the one that ran first and not the one that was compared first.
+  void Compare(const TracedOperator& op, const Candidate& one, const at::Tensor& want, size_t place) {
+    const std::optional<double> compared = DifferenceOf(op, one, want);
+    if (!compared) {
+      ++out_.left_out;
+      return;
+    }
+    const double difference = *compared;
     // The ranks of an axis hold the elements of the other step in order only if this axis has sharded the dim last, and
     // the terms of its tokens only then.
     if (difference > tolerance_ && Nested(one)) {

@@ -10,7 +10,9 @@
 //   { TypeScope scope(*applied, options); ... }
 //   OperatorDifferences differences = CompareOperators(trace, unsharded, tp_group, /*index=*/0, 2e-4);
 //
-// Operators of the two steps are matched by module, direction, name, order and the shapes of the results.
+// Operators of the two steps are matched by module, direction, name, order and the shapes of the results; in a
+// backward, and where one of the steps runs more operators of the name, by the values of the results in place of the
+// order.
 // Stage before: type_scope.h. Stage after: verify.
 #pragma once
 
