@@ -356,9 +356,7 @@ class Pairing {
     CompareDraws();
     Places here = Computing(here_);
     Places full = Computing(full_);
-    if (here_.rings > 0 && std::ranges::count_if(full, Attends) - std::ranges::count_if(here, Attends) == here_.rings) {
-      DropUnpaired(here, full);
-    }
+    if (ReplacesAttention(here, full)) DropUnpaired(here, full);
     size_t same = CommonNames(here, full);
     const size_t reliable = same;
     std::string diverges;
@@ -544,6 +542,13 @@ class Pairing {
   }
 
   static bool Attends(const SizedOperator* op) { return IsAttention(op->name); }
+
+  // Whether the calls of the ring are those of the attention that `full` has besides. Where recomputation keeps the
+  // results of attention, a ring runs again all the same (runtime/recompute/kept_results.h), and so twice for each.
+  bool ReplacesAttention(const Places& here, const Places& full) const {
+    const auto more = std::ranges::count_if(full, Attends) - std::ranges::count_if(here, Attends);
+    return here_.rings > 0 && (more == here_.rings || 2 * more == here_.rings);
+  }
 
   // Leaves out of `full` the attention that the ring computes: of `here` only what runs beside a ring attends too, and
   // comes in the same order.
@@ -798,7 +803,7 @@ void StepSizes::NoteMade(const CheckedOperator& op, Run& run) {
   std::string_view base = op.name;
   base = base.substr(0, base.find('.'));
   base = base.substr(base.rfind(':') + 1);
-  if (!OperatorChecker::TakesSizes(base)) return;
+  if (!OperatorChecker::TakesSizes(base) && !(op.backward && base == "sum")) return;
   std::vector<std::vector<int64_t>>& sizes = run.made[op.name].emplace_back();
   for (const at::Tensor& output : op.outputs) sizes.push_back(output.sizes().vec());
 }
@@ -827,6 +832,20 @@ OperatorChecker::MadeAlone StepSizes::Made() const {
     auto& [sizes, next] = found->second;
     if (sizes == nullptr || next >= sizes->size()) return nullptr;
     return &(*sizes)[next++];
+  };
+}
+
+// The steps may run other numbers of sums in a module, as where only one of them repeats heads, so that none is taken
+// for the counterpart of another.
+OperatorChecker::SummedAlone StepSizes::Summed() const {
+  return [this](const std::string& path, std::string_view name) -> const std::vector<int64_t>* {
+    const auto run = runs_.find({path, true});
+    if (run == runs_.end()) return nullptr;
+    const auto calls = run->second.made.find(name);
+    if (calls == run->second.made.end()) return nullptr;
+    const std::vector<int64_t>& first = calls->second.front().front();
+    const auto same = [&](const auto& results) { return results.front() == first; };
+    return std::ranges::all_of(calls->second, same) ? &first : nullptr;
   };
 }
 

@@ -77,6 +77,8 @@ class StepSizes {
   // OperatorChecker::CompareMade. Counts the calls, so that a checker needs one of its own; the StepSizes must outlive
   // the checker.
   OperatorChecker::MadeAlone Made() const;
+  // Returns what the sums of a backward of this record return, for the same; the StepSizes must outlive the checker.
+  OperatorChecker::SummedAlone Summed() const;
 
   struct Place {
     std::string path;  // of the module
@@ -93,8 +95,8 @@ class StepSizes {
     int64_t draws = 0;                  // operators that draw random numbers
     bool chooses = false;       // of the elements of a shard values have chosen some: the ranks have other counts
     bool draws_behind = false;  // of the draws, one is behind that
-    // In a step with one rank on the axis: for each operator that takes sizes (OperatorChecker::TakesSizes), the sizes
-    // of the results, call by call.
+    // In a step with one rank on the axis: for each operator that takes sizes (OperatorChecker::TakesSizes), and for
+    // the sums of a backward, the sizes of the results, call by call.
     std::map<std::string, std::vector<std::vector<std::vector<int64_t>>>, std::less<>> made;
   };
   const std::map<Place, Run>& runs() const { return runs_; }

@@ -201,7 +201,7 @@ struct TypeScope::State {
       unsharded = one_rank;
       observers.push_back(own_sizes.Recorder(checker.IndicesOf(compared_axis)));
       checker.ObserveRegions(own_sizes.RegionRecorder());
-      checker.CompareMade(compared_axis, one_rank->Made());
+      checker.CompareMade(compared_axis, one_rank->Made(), one_rank->Summed());
       // The step at cp=1 is itself compared along tp. A data-parallel rank has a batch of its own, whatever tp is.
       for (MeshAxis axis : kMeshAxes) {
         if (axis != MeshAxis::kCp || compared_axis == MeshAxis::kCp) compared.insert(axis);
@@ -392,8 +392,19 @@ struct TypeScope::State {
       const Layout& layout = declared.from[axis.axis];
       if (axis.axis != MeshAxis::kTp && layout == Layout::Replicate()) continue;
       const bool sized = layout.is_shard() && layout.dim == -1 && !IsNested(declared.from, axis.axis);
-      checker.Anchor(tensor, axis.axis, layout, sized ? features : -1, what, declared.from == declared.to);
+      checker.Anchor(tensor, axis.axis, layout, sized ? features : -1, what, IsIdle(declared, axis.axis));
     }
+  }
+
+  // Whether a boundary does nothing along `axis`, so that nothing follows from what it declares there. What moves
+  // shards along other axes reads the dim of a shard, as two axes may shard one.
+  bool IsIdle(const Redistribution& declared, MeshAxis axis) const {
+    if (declared.from[axis] != declared.to[axis]) return false;
+    return !declared.from[axis].is_shard() || std::ranges::all_of(checker.axes(), [&](const CheckedAxis& other) {
+      const Layout& from = declared.from[other.axis];
+      const Layout& to = declared.to[other.axis];
+      return from == to || (!from.is_shard() && !to.is_shard());
+    });
   }
 
   // Whether another axis shards the last dim, which `axis` shards.

@@ -109,16 +109,17 @@ bool AreUneven(const DimShards& shards) {
   return false;
 }
 
-// The other place of a shard of one element that a view has put at the end of a dim: at the beginning of the next.
+// The other place of a shard of one element that a view has put at the end of a dim: at the beginning of the next. A
+// transposition may have put that elsewhere (`behind`).
 bool MoveBehind(AxisType& type, at::IntArrayRef sizes) {
-  if (!type.is_shard() || type.lead == 1 || type.length != 1 || static_cast<size_t>(type.dim) + 1 >= sizes.size()) {
-    return false;
-  }
+  const auto next = static_cast<size_t>(type.behind >= 0 ? type.behind : type.dim + 1);
+  if (!type.is_shard() || type.lead == 1 || type.length != 1 || next >= sizes.size()) return false;
   if (sizes[static_cast<size_t>(type.dim)] != type.lead) return false;
   if (type.map != nullptr) type.map = type.map->Opened(type.lead, 1);
-  ++type.dim;
-  if (type.map != nullptr) type.map = type.map->Flattened(1, sizes[static_cast<size_t>(type.dim)]);
+  if (type.map != nullptr) type.map = type.map->Flattened(1, sizes[next]);
+  type.dim = static_cast<int>(next);
   type.lead = 1;
+  type.behind = -1;
   return true;
 }
 

@@ -103,6 +103,9 @@ class Operands {
   // guess them.
   bool sizes_compared() const { return sizes_compared_; }
   void SetSizesCompared(bool compared) { sizes_compared_ = compared; }
+  // Of a sum of a shard of one element in a backward: the sizes of the result at tp=1, if they are known; else null.
+  const std::vector<int64_t>* alone() const { return alone_; }
+  void SetAlone(const std::vector<int64_t>* sizes) { alone_ = sizes; }
 
   bool Any(TypeKind kind) const;
   bool All(TypeKind kind) const;
@@ -123,6 +126,7 @@ class Operands {
   c10::ArrayRef<c10::IValue> arguments_;
   c10::ArrayRef<Product> products_;
   bool sizes_compared_ = false;
+  const std::vector<int64_t>* alone_ = nullptr;
   bool backward_ = false;
   int64_t ranks_ = 1;
   int64_t rank_ = 0;

@@ -299,9 +299,10 @@ OperatorChecker::~OperatorChecker() = default;
 
 void OperatorChecker::SetGroup(const c10d::ProcessGroup* group, MeshAxis axis) { groups_.emplace_back(group, axis); }
 
-void OperatorChecker::CompareMade(MeshAxis axis, MadeAlone made) {
+void OperatorChecker::CompareMade(MeshAxis axis, MadeAlone made, SummedAlone summed) {
   made_axis_ = AxisIndex(axis);
   made_alone_ = std::move(made);
+  summed_alone_ = std::move(summed);
 }
 
 bool OperatorChecker::TakesSizes(std::string_view base) {
@@ -914,6 +915,10 @@ AxisTypes OperatorChecker::Apply(const Entry& entry, const Call& call, size_t ax
   operands.SetSizesCompared(sizes_compared_.contains(axes_[axis].axis));
   operands.SetBackward(call.place.backward);
   operands.SetRanks(axes_[axis].ranks, axes_[axis].rank);
+  const bool ambiguous =
+      entry.base == "sum" && call.place.backward && !call.operands.empty() && operands.type(0).floating;
+  if (ambiguous && summed_alone_ && static_cast<int>(axis) == made_axis_)
+    operands.SetAlone(summed_alone_(call.place.path, entry.name));
   if (entry.collective && AxisOfGroup(call) < 0)
     return {operands.Unproven("the process group is not declared as a mesh axis (TypeOptions::groups)")};
   if (entry.collective && axes_[static_cast<size_t>(AxisOfGroup(call))].factor != AxisFactor::kBoth)

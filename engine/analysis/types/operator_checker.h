@@ -166,7 +166,10 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   // them.
   using MadeAlone = std::function<const std::vector<std::vector<int64_t>>*(const std::string& path, bool backward,
                                                                            std::string_view name)>;
-  void CompareMade(MeshAxis axis, MadeAlone made);
+  // `summed` returns the sizes that every sum of the name `name` in the backward of the module returns there, or null
+  // if they are not known or not equal: they tell whether a sum was over the ambiguous dim of a shard of one element.
+  using SummedAlone = std::function<const std::vector<int64_t>*(const std::string& path, std::string_view name)>;
+  void CompareMade(MeshAxis axis, MadeAlone made, SummedAlone summed);
   // The name under which MadeAlone has the sizes of tensors that were created outside of the step, in the order of
   // their first use; and an observer that is called for each of them.
   static constexpr std::string_view kHostTensor = "tensor of the host";
@@ -387,6 +390,7 @@ class OperatorChecker final : public OperatorHandler, public RoutedRowsHandler {
   AxisSet sizes_compared_;
   int made_axis_ = -1;  // the axis along which `made_alone_` has one rank
   MadeAlone made_alone_;
+  SummedAlone summed_alone_;
   HostTensorObserver host_tensor_observer_;
   // Along made_axis_: the lengths of shards on this rank, each with the size of the full dim, if these differ.
   std::set<std::pair<int64_t, int64_t>> shard_lengths_;

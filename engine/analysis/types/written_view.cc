@@ -58,6 +58,14 @@ AxisType WithReplicate(const AxisType& before, int64_t dims, const AxisType& wri
     if (!before.zero) KeepEqual(before, dims, written, box, after);
     return after;
   }
+  // A number in places of what differs between ranks.
+  if (before.is(TypeKind::kVarying) && before.owner < 0 && box != nullptr &&
+      IsConstant(written, static_cast<int64_t>(box->dims.size()))) {
+    AxisType after = before;
+    after.batch = OfBatch::Of(BatchScale::kOther);
+    after.batch.buffers = Union(before.batch.buffers, written.batch.buffers);
+    return after;
+  }
   if (before.is_shard()) {
     if (box == nullptr) return Unknown();
     const auto at = std::ranges::find(box->dims, static_cast<int64_t>(before.dim));

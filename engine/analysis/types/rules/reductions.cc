@@ -62,6 +62,18 @@ AxisType ReduceLocal(Operands& o, const std::vector<int64_t>& over, const AxisTy
   return o.Unproven(Quoted(o.name(), " of a constant that is as long as a shard"));
 }
 
+// Whether the result of a sum is longer at tp=1 along `dim` alone: that of a shard which stays is, that of one which is
+// summed has the same sizes.
+bool StaysIn(const Operands& o, int dim) {
+  const std::vector<int64_t>* alone = o.alone();
+  const at::IntArrayRef made = o.made();
+  if (alone == nullptr || alone->size() != made.size()) return false;
+  for (size_t d = 0; d < made.size(); ++d) {
+    if (static_cast<int>(d) == dim ? (*alone)[d] <= made[d] : (*alone)[d] != made[d]) return false;
+  }
+  return true;
+}
+
 // Reduces the dims `over` (empty: all), which keep size 1 if `keep`.
 AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
   const AxisType& type = o.type(0);
@@ -77,7 +89,12 @@ AxisType Reduce(Operands& o, std::vector<int64_t> over, bool keep, Kind kind) {
     AxisType other = type;
     if (type.floating && MoveToNextReading(other, o.sizes(0), o.sizes_compared(), /*terms=*/false) &&
         !goes(other.dim)) {
-      return o.Unproven("the sharded dim of shards of one element is ambiguous");
+      const bool summed = kind == Kind::kSum && o.alone() != nullptr && at::IntArrayRef(*o.alone()) == o.made();
+      const int dim = other.dim;
+      for (int d = 0; d < dim && !keep; ++d) other.dim -= goes(d) ? 1 : 0;
+      other.behind = -1;
+      if (!summed && kind == Kind::kSum && StaysIn(o, other.dim)) return OfNewValues(std::move(other));
+      if (!summed) return o.Unproven("the sharded dim of shards of one element is ambiguous");
     }
     const bool on_owner = type.is_owned() && OwnerOf(type) == o.rank();
     if (kind == Kind::kSum || kind == Kind::kCount) return on_owner ? AxisType::OfOwner(o.rank()) : AxisType::Partial();

@@ -263,7 +263,7 @@ AxisType ViewShard(Operands& o, const AxisType& type, at::IntArrayRef from, at::
     result.map = ViewMap(type, from, to, j);
     result.copies = 0;
     result.lead = lead;
-    result.behind = -1;
+    result.behind = lead == size && lead > 1 && j + 1 < to.size() ? static_cast<int>(j) + 1 : -1;
     result.floating = type.floating || taken || (type.length == 1 && alone && type.inner == 1 && size != 1);
     const int64_t rest = size / lead;  // of the new dim, from where the shard begins
     if (rest >= type.length) {
