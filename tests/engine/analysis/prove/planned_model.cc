@@ -211,6 +211,7 @@ void JudgeNumbers(const PlannedModel& model, Verdict& verdict) {
         OperatorTrace trace;
         TypeOptions options;
         if (only_tp) options.observer = trace.Recorder();
+        options.believe_knowledge = only_tp;
         StepNumbers got;
         Prove(loaded, inputs, options, &got);
         std::string own;
