@@ -8,6 +8,11 @@ local text <const> = transformer.text_model()
 local layers <const> = text.prefix .. ".layers"
 local layer <const> = layers .. ".*."
 local per_layer <const> = model:has(text.prefix .. ".embed_tokens_per_layer")
+-- With images, the per-layer inputs are computed from the padding token's row of the embedding's weight, which the model
+-- reads without a call: every rank needs the same row, so the embedding and the head, which has its weight, are full.
+local reads_row <const> = per_layer and text.merged
+assert(not (reads_row and opt.loss_parallel),
+       "loss_parallel: the head of the E-series with images is replicated with its embedding; leave it off")
 
 assert(not text.config:get("enable_moe_block", false), "Gemma 4 with experts has no tensor-parallel plan; use a Gemma 4 without experts")
 assert(not (per_layer and opt.sequence_parallel),
@@ -40,7 +45,11 @@ end
 
 return plan {
   api = 1,
-  transformer.ends(stream, { prefix = text.prefix, head = text.head, merged = text.merged }),
+  reads_row and {
+    at("{" .. text.prefix .. ".embed_tokens," .. text.head .. "}", replicated()),
+    at(text.prefix .. ".norm", norm_on(stream.residual)),
+    fsdp { wrap = layer:sub(1, -2) },
+  } or transformer.ends(stream, { prefix = text.prefix, head = text.head, merged = text.merged }),
   at(layer .. "{input,post_attention,pre_feedforward,post_feedforward}_layernorm", norm_on(stream.residual)),
   attention,
   transformer.mlp(layer .. "mlp", stream),
